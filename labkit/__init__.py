@@ -10,42 +10,59 @@ TYPE_CHECKING = False  # as type checkers know it; to import typing would take h
 if TYPE_CHECKING:
     from typing import Any
 
-    from labkit.api.run import Run, load_run, runs
-    from labkit.api.training import evaluate, prepare_data, train
+    from labkit.api import evaluate, prepare_data, train
     from labkit.callbacks.callback import Callback
     from labkit.callbacks.early_stopping import EarlyStopping
     from labkit.config import Config
     from labkit.errors import InputError
     from labkit.experiments.replicas import compare_replicas
+    from labkit.figures.compare_runs import CompareRuns
+    from labkit.figures.predictions import image_grid
+    from labkit.figures.widgets import slider
+    from labkit.notebook.background import start
+    from labkit.notebook.parameters import read_parameters, watch_parameters
+    from labkit.run import Run, load_run, runs
 
 __version__ = VERSION
 
 __all__ = [
     "Callback",
+    "CompareRuns",
     "Config",
     "EarlyStopping",
     "InputError",
     "Run",
     "compare_replicas",
     "evaluate",
+    "image_grid",
     "load_run",
     "prepare_data",
+    "read_parameters",
     "runs",
+    "slider",
+    "start",
     "train",
+    "watch_parameters",
 ]
 
 _MODULES = {
     "Callback": "labkit.callbacks.callback",
-    "EarlyStopping": "labkit.callbacks.early_stopping",
+    "CompareRuns": "labkit.figures.compare_runs",
     "Config": "labkit.config",
+    "EarlyStopping": "labkit.callbacks.early_stopping",
     "InputError": "labkit.errors",
-    "Run": "labkit.api.run",
+    "Run": "labkit.run",
     "compare_replicas": "labkit.experiments.replicas",
-    "evaluate": "labkit.api.training",
-    "load_run": "labkit.api.run",
-    "prepare_data": "labkit.api.training",
-    "runs": "labkit.api.run",
-    "train": "labkit.api.training",
+    "evaluate": "labkit.api",
+    "image_grid": "labkit.figures.predictions",
+    "load_run": "labkit.run",
+    "prepare_data": "labkit.api",
+    "read_parameters": "labkit.notebook.parameters",
+    "runs": "labkit.run",
+    "slider": "labkit.figures.widgets",
+    "start": "labkit.notebook.background",
+    "train": "labkit.api",
+    "watch_parameters": "labkit.notebook.parameters",
 }
 
 if not TYPE_CHECKING:  # with it in sight, mypy would accept any name

@@ -22,7 +22,7 @@ BUDGETS = {
     "labkit/parts": 500, "labkit/config": 1_400, "labkit/run_directory": 2_000, "labkit/data": 4_400,
     "labkit/models": 2_100, "labkit/optim": 600, "labkit/training": 2_900, "labkit/callbacks": 1_300,
     "labkit/distributed": 2_600, "labkit/cluster": 1_800, "labkit/experiments": 2_600,
-    "labkit/analysis": 1_600, "labkit/notebook": 2_800, "labkit/commands": 2_400,
+    "labkit/analysis": 1_600, "labkit/figures": 1_200, "labkit/notebook": 1_600, "labkit/commands": 2_400,
 }  # fmt: skip
 SMALL = 60  # lines; a smaller file belongs into its neighbour
 

@@ -8,6 +8,7 @@ from labkit.config import Config
 from labkit.errors import InputError
 from labkit.notebook.cluster import CLUSTER_DEFAULTS
 from labkit.notebook.parameters import Parameters, read_parameters
+from labkit.notebook.prepared import Prepared
 
 __all__ = ["Lesson", "begin"]
 
@@ -37,15 +38,16 @@ class Lesson:
 
     @property
     def processes(self) -> dict[str, int]:
-        """``workers`` and ``ps`` for ``labkit.notebook.background.start``, as ``strategy`` asks."""
+        """``workers`` and ``ps`` for ``labkit.start``, as ``strategy`` asks."""
         cluster = self.parameters.cluster
         return {"workers": cluster.workers, "ps": cluster.ps} if cluster else {"workers": 1, "ps": 0}
 
-    def __str__(self) -> str:
-        return f"lesson {self.name}\nruns: {self.folder}\n{self.parameters}"
+    def prepare(self) -> Prepared:
+        """Choose the devices and the data set; see ``labkit.notebook.parameters.Parameters.prepare``."""
+        return self.parameters.prepare()
 
     def __repr__(self) -> str:
-        return str(self)
+        return f"lesson {self.name}\nruns: {self.folder}\n{self.parameters}"
 
 
 def begin(name: str, *, own_data: bool = False) -> Lesson:
@@ -53,7 +55,7 @@ def begin(name: str, *, own_data: bool = False) -> Lesson:
 
     GPUs that are asked for and missing are simulated, unless ``simulate_missing_gpus`` is False.
 
-    ``labkit.notebook.parameters.watch_parameters`` has to be called in the first code cell.
+    ``labkit.watch_parameters`` has to be called in the first code cell.
 
     Args:
         name: of the lesson.

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.api.run import Run
 from labkit.cluster.hosts import check_link
-from labkit.notebook.plots.style import GREY, MARK, OKABE_ITO, TRAIN, VALIDATION, new_figure, styled
+from labkit.figures.style import GREY, MARK, OKABE_ITO, TRAIN, VALIDATION, drawing
+from labkit.run import Run
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.worker_metrics import read_worker_metrics
 
@@ -92,13 +92,12 @@ def loss_comparison(killed: Run, alone: Run) -> "Figure":
     """Draw the losses of two runs over each other, and their difference on a logarithmic axis."""
     curves = [run.metrics() for run in (killed, alone)]
     difference = np.abs(curves[0]["loss"] - curves[1]["loss"])
-    with styled():
-        figure = new_figure(
-            9.5,
-            3.0,
-            "Loss by step of the killed cluster and of one process: the curves cover each other; "
-            f"their largest difference is {difference.max():.1e} nats",
-        )
+    with drawing(
+        9.5,
+        3.0,
+        "Loss by step of the killed cluster and of one process: the curves cover each other; "
+        f"their largest difference is {difference.max():.1e} nats",
+    ) as figure:
         losses, gaps = figure.subplots(1, 2, width_ratios=(3, 2))
         losses.plot(
             curves[1]["step"],
@@ -126,10 +125,9 @@ def price_of_a_loss(run: Run) -> "Figure":
     step = np.array([row["step"] for row in rows])
     time -= time[0]
     back = [last for last in _before_restarts(run) if last + 1 < len(rows)]
-    with styled():
-        figure = new_figure(
-            7.5, 2.9, "Step over time: training pauses after the loss and goes on from a checkpoint"
-        )
+    with drawing(
+        7.5, 2.9, "Step over time: training pauses after the loss and goes on from a checkpoint"
+    ) as figure:
         axis = figure.subplots()
         for number, part in enumerate(np.split(np.arange(len(step)), np.add(back, 1))):
             axis.plot(
@@ -168,8 +166,7 @@ def _session(number: int) -> str:
 
 def staleness_figure(runs: Mapping[str, Run]) -> "Figure":
     """Draw the histogram of staleness of each run, with a colour for each worker."""
-    with styled():
-        figure = new_figure(9.5, 2.9, f"Histograms of staleness: {', '.join(runs)}")
+    with drawing(9.5, 2.9, f"Histograms of staleness: {', '.join(runs)}") as figure:
         axes = np.atleast_1d(figure.subplots(1, len(runs), sharey=True, sharex=True))
         for axis, (name, run) in zip(axes, runs.items(), strict=True):
             train = run.metrics()
@@ -215,8 +212,7 @@ def traffic_figure(run: Run, update: int) -> "Figure":
     shown = np.arange(first, min(max(first + least, now + 3), len(end)))
     zero = begin[shown].min()
     alt = f"Update {update} by worker {worker}, with a staleness of {stale}"
-    with styled():
-        figure = new_figure(8.5, 3.0, alt)
+    with drawing(8.5, 3.0, alt) as figure:
         axis = figure.subplots()
         workers = np.unique(train["worker"]).astype(int)
         for index in shown:
@@ -247,8 +243,7 @@ def traffic_figure(run: Run, update: int) -> "Figure":
 
 def speed_figure(cases: Mapping[str, tuple[float, float]]) -> "Figure":
     """Draw images per second, synchronous beside asynchronous, for each case."""
-    with styled():
-        figure = new_figure(6.5, 2.8, "Images per second, synchronous and asynchronous: " + ", ".join(cases))
+    with drawing(6.5, 2.8, "Images per second, synchronous and asynchronous: " + ", ".join(cases)) as figure:
         axis = figure.subplots()
         place = np.arange(len(cases))
         for offset, name, colour, number in (
@@ -276,8 +271,7 @@ def bandwidth_figure(models: Mapping[str, tuple[float, float]], bandwidths: Sequ
         models: by name, the bytes that a worker sends in a step and the seconds in which it computes it.
         bandwidths: bits per second, ascending.
     """
-    with styled():
-        figure = new_figure(7.5, 3.0, "Share of a step spent computing, by bandwidth: " + ", ".join(models))
+    with drawing(7.5, 3.0, "Share of a step spent computing, by bandwidth: " + ", ".join(models)) as figure:
         axis = figure.subplots()
         for number, (name, (sent, seconds)) in enumerate(models.items()):
             share = seconds / (seconds + sent * 8 / np.asarray(bandwidths))
@@ -309,10 +303,9 @@ def seconds_over_links(runs: Mapping[str, Run]) -> dict[str, tuple[float, float]
 
 def links_figure(seconds: Mapping[str, tuple[float, float]]) -> "Figure":
     """Draw the measured seconds of a step beside the expected ones of ``seconds_over_links``."""
-    with styled():
-        figure = new_figure(
-            6.5, 2.8, f"Milliseconds of a step, measured and expected, over links of {', '.join(seconds)}"
-        )
+    with drawing(
+        6.5, 2.8, f"Milliseconds of a step, measured and expected, over links of {', '.join(seconds)}"
+    ) as figure:
         axis, place = figure.subplots(), np.arange(len(seconds))
         for number, (name, colour) in enumerate(
             (("measured", TRAIN), ("computing + bytes ÷ rate", VALIDATION))

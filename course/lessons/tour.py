@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.analysis.show_table import html_table, text_table
-from labkit.api.run import Run
-from labkit.notebook.plots.style import TRAIN, new_figure, styled
+from labkit.figures.style import TRAIN, drawing
+from labkit.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,8 +81,7 @@ def answers(
         probabilities: float [pictures, classes].
         classes: their names.
     """
-    with styled():
-        figure = new_figure(9.5, 2.9, f"the network's answers to the pictures {', '.join(pictures)}")
+    with drawing(9.5, 2.9, f"the network's answers to the pictures {', '.join(pictures)}") as figure:
         axes = figure.subplots(2, len(pictures), height_ratios=(1.5, 1))
         for (upper, lower), (name, picture), row in zip(axes.T, pictures.items(), probabilities, strict=True):
             upper.imshow(picture.squeeze(), cmap="gray", vmin=0, vmax=255)

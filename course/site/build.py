@@ -33,8 +33,8 @@ GUIDES = (
 MODULES = {
     "labkit": "The public interface",
     "course.lessons": "Lessons",
-    "labkit.notebook.widgets": "Widgets",
-    "labkit.notebook.plots": "Figures",
+    "labkit.figures.widgets": "Widgets",
+    "labkit.figures": "Figures",
 }
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
 

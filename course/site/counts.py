@@ -13,6 +13,8 @@ from labkit.notebook.install_cell import CELL_ID
 
 __all__ = ["FromOutputs", "FromSource", "count_outputs", "count_source", "failed_stubs"]
 
+# Functions and methods that show a figure first and, in JupyterLab, a widget below it.
+LIVE = {"CompareRuns", "curves", "design_schedule", "mistakes", "monitor", "workers"}
 MINUTES = re.compile(r"[Aa]bout (\d+) minutes? on two CPU cores")
 
 
@@ -71,20 +73,18 @@ def _lines(source: str) -> int:
 
 
 def _live_widgets(code: list[str]) -> int:
-    """Count the calls of labkit.notebook.widgets: each shows a static figure, and then a widget."""
-    names: set[str] = set()
-    calls = []
+    """Count the calls of ``LIVE``: each shows a static figure, and then a widget."""
+    count = 0
     for source in code:
         try:
             nodes = [*ast.walk(ast.parse(source))]
         except SyntaxError:  # a command of IPython
             continue
         for node in nodes:
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("labkit.notebook.widgets"):
-                names |= {alias.asname or alias.name for alias in node.names} - {"slider"}
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                calls.append(node.func.id)
-    return sum(call in names for call in calls)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+                name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+                count += name in LIVE
+    return count
 
 
 def count_outputs(notebook: Any) -> FromOutputs:

@@ -2,6 +2,7 @@
 
 import math
 import shlex
+import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -12,6 +13,8 @@ from typing import IO, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit.config.arguments import argument
+from labkit.config.recorded import recorded_config
 from labkit.data.of_run import data_set_of
 from labkit.data.shards import SplitImages
 from labkit.errors import InputError, short
@@ -27,7 +30,9 @@ __all__ = [
     "forgetting_events",
     "load_predictions",
     "of_another_checkpoint",
+    "predictions_of_run",
     "signature",
+    "tested_split",
 ]
 
 Indices = NDArray[np.intp]
@@ -258,6 +263,31 @@ def load_predictions(run: RunDirectory, split: str = "test") -> Predictions:
     return Predictions(
         images, **arrays, index=index, classes=[str(name) for name in classes], summary=summary
     )
+
+
+def tested_split(run: RunDirectory) -> str:
+    """Return the split that gives a run's result: ``validation`` where the test set isn't used."""
+    return "test" if recorded_config(run).run.evaluate_test else "validation"
+
+
+def predictions_of_run(run: RunDirectory, split: str, *, stacklevel: int = 2) -> Predictions:
+    """Return the predictions of a split as ``load_predictions`` does, for a user who asked for them.
+
+    Warns if these test predictions are of another checkpoint than the run's own test result.
+
+    Raises InputError where the split wasn't evaluated yet, and for what ``load_predictions`` refuses.
+    """
+    split = argument("split", split, str)
+    try:
+        found = load_predictions(run, split)
+    except FileNotFoundError:
+        raise InputError(
+            f"run {run.name} has no predictions of the split {split!r}; make them with: "
+            f"labkit evaluate {run.path} --split {split}"
+        ) from None
+    if other := of_another_checkpoint(run, found):
+        warnings.warn(other, stacklevel=stacklevel + 1)
+    return found
 
 
 def _fit_together(

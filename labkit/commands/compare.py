@@ -206,7 +206,7 @@ def _write(comparison: "Comparison") -> None:
         changed |= write_if_changed(results_path(comparison.path, kind), text(comparison).encode())
     picture = results_path(comparison.path, "png")
     if changed or not picture.is_file():
-        from labkit.notebook import plots
+        from labkit import figures as plots
 
         write_if_changed(picture, plots.png(plots.comparison(comparison)))
 

@@ -100,7 +100,7 @@ def _declare_pictures(parser: Parser) -> None:
 
 def _prepare(options: argparse.Namespace) -> int:
     """Prepare a data set. Returns 0. Raises InputError for what can't be prepared."""
-    from labkit.api.training import prepare_data
+    from labkit.api import prepare_data
 
     classes = None if options.classes is None else options.classes.split(",")
     given = vars(options) | {"classes": classes}

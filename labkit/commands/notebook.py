@@ -9,9 +9,9 @@ from labkit.commands import Run
 from labkit.commands.terminal.arguments import Parser
 from labkit.errors import InputError, require_extra
 from labkit.home import checkout
+from labkit.notebook.execution import Execution, run_notebook
+from labkit.notebook.file_parameters import values_from_text
 from labkit.notebook.files import find_notebook, read_notebook
-from labkit.notebook.given import values_from_text
-from labkit.notebook.run import Execution, run_notebook
 from labkit.plurals import counted
 
 __all__ = ["declare_demo", "declare_run", "run_demo"]
@@ -84,7 +84,7 @@ def run_demo(
     """Run ``notebooks/train.ipynb``, show its progress, and say what came out and how to look at it.
 
     Args:
-        output, parameters, announce: see ``labkit.notebook.run.run_notebook``.
+        output, parameters, announce: see ``labkit.notebook.execution.run_notebook``.
 
     Returns the exit code: 0 done, 1 the notebook failed, 128 + signal when it was stopped.
     Raises InputError where there is no notebook, a package is missing or there is no place to write, and for

@@ -96,8 +96,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _write(comparison: "ReplicaComparison") -> None:
+    from labkit import figures as plots
     from labkit.experiments.comparison.tables import write_if_changed
-    from labkit.notebook import plots
 
     for kind, content in (
         ("md", comparison.as_markdown().encode()),

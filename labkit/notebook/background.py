@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from labkit.api.run import Run
 from labkit.cluster.exit_status import FINAL_CODES
 from labkit.cluster.flags import train_arguments
 from labkit.cluster.local import LocalCluster
@@ -24,8 +23,10 @@ from labkit.config.arguments import argument
 from labkit.distributed.heartbeat import read_heartbeats
 from labkit.distributed.peers import EXIT_LOST_PEER
 from labkit.errors import InputError
+from labkit.figures.monitor import RunMonitor
 from labkit.notebook.cluster import ClusterFailed
 from labkit.notebook.progress import Progress
+from labkit.run import Run
 from labkit.run_directory.stop import ask_to_stop, forget_request, training_process
 from labkit.startup.child import python_command
 from labkit.startup.interruption import STOPPED
@@ -231,6 +232,10 @@ class BackgroundTraining:
         if result.state == "interrupted" or not result.did_work:
             print(result.message)
         return self.run
+
+    def monitor(self) -> RunMonitor:
+        """Return the curves so far as a figure; JupyterLab adds a live panel with buttons."""
+        return RunMonitor(self)
 
     def wait_for_step(self, step: int) -> None:
         """Show the output until ``step`` steps are done or the training has ended.

@@ -11,6 +11,7 @@ from labkit.run_directory import write_text_atomic
 
 __all__ = [
     "NOTEBOOKS",
+    "RESULT_MIME",
     "choose_notebooks",
     "conclusion_of",
     "course_files",
@@ -22,6 +23,7 @@ __all__ = [
 ]
 
 NOTEBOOKS = shipped("notebooks")
+RESULT_MIME = "application/vnd.labkit.result+json"
 
 
 def lesson_files(folder: Path | None = None) -> list[Path]:
@@ -124,9 +126,7 @@ def failed_path(target: Path) -> Path:
 
 
 def conclusion_of(notebook: Any) -> dict[str, Any] | None:
-    """Return what an executed notebook ended with (``labkit.notebook.results.Conclusion``), or None."""
-    from labkit.notebook.results import RESULT_MIME
-
+    """Return what an executed notebook ended with (``labkit.notebook.prepared.Conclusion``), or None."""
     for cell in reversed(notebook.cells):
         for output in cell.get("outputs", ()):
             found = output.get("data", {}).get(RESULT_MIME)

@@ -19,6 +19,7 @@ from labkit.config.presets import merged_with_preset
 from labkit.data.recipe import requested_values
 from labkit.errors import InputError
 from labkit.notebook.cluster import CLUSTER_DEFAULTS, ClusterFailed, check_training, chosen_cluster
+from labkit.notebook.prepared import Prepared, prepare
 
 __all__ = [
     "DEFAULTS",
@@ -85,16 +86,22 @@ class Parameters:
             start = ["cluster", "local", "--workers", str(self.cluster.workers), *servers, "--"]
         return shlex.join(["labkit", *start, *train_arguments(self.config)])
 
-    def __str__(self) -> str:
+    def prepare(self) -> Prepared:
+        """Choose the devices, the data set and the run directory.
+
+        If ``job_dir`` holds a run to resume, ``dataset=auto`` means that run's data set.
+
+        Raises InputError if the parameters can't be run on this machine.
+        """
+        return prepare(self.config, self.cluster, overwrite=self.overwrite)
+
+    def __repr__(self) -> str:
         lines = []
         if self.preset:
             lines.append(f"preset {self.preset}")
         values = ", ".join(f"{name} = {value!r}" for name, value in self.chosen.items())
         lines.append(f"chosen: {values}" if values else "the notebook's own values")
         return "\n".join([*lines, "the same from a shell:", f"  {self.command}"])
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 class _ParameterCells:
@@ -124,7 +131,7 @@ def _shell() -> Any:
 
     shell = get_ipython()
     if shell is None:
-        raise InputError("there is no notebook to read; in a program use labkit.config.Config.from_flat")
+        raise InputError("there is no notebook to read; in a program use labkit.Config.from_flat")
     return shell
 
 

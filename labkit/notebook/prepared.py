@@ -1,40 +1,66 @@
-"""Choose and show the devices and the data set of a notebook before training."""
+"""What a notebook trains with: devices, data set and run directory, chosen and shown before training."""
 
 import functools
 import logging
 from dataclasses import dataclass, replace
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from labkit.cluster.local import LocalCluster
 from labkit.config import Config
-from labkit.notebook.parameters import Parameters
-from labkit.plurals import facts_html, facts_text
+from labkit.errors import InputError
+from labkit.notebook.background import launch
+from labkit.notebook.files import RESULT_MIME
+from labkit.plurals import counted, facts_html, facts_text, listed
+from labkit.run import Run
 from labkit.startup.quiet_import import import_tensorflow
 from labkit.training.checks import check_together
-from labkit.training.plan import RunPlan, TrainingPlan, decide_devices, plan_data, plan_training
+from labkit.training.plan import (
+    RunPlan,
+    TrainingPlan,
+    TrainResult,
+    decide_devices,
+    looked_up_again,
+    plan_data,
+    plan_training,
+)
+from labkit.training.train import train
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from labkit.analysis.architecture import ModelSummary
     from labkit.data.manifest import Manifest
     from labkit.distributed.devices import Devices
 
-__all__ = ["Prepared", "PreparedCluster", "PreparedHere", "banner_html", "prepare"]
+__all__ = ["Conclusion", "Prepared", "prepare", "train_by_cluster"]
 
 CHOICE = "data set: "  # prefix of the note of labkit.data.resolve
 
 
-@dataclass(frozen=True)
+@dataclass(repr=False)
 class Prepared:
-    """What a notebook trains with.
+    """What a notebook trains with. The notebook shows it as a table.
 
-    ``config``: the resolved configuration. ``manifest``: the prepared data set. ``data_note``: which data set
-    was chosen, and why. ``devices``: of the processes that train.
+    Attributes:
+        config: the resolved configuration.
+        manifest: the prepared data set.
+        data_note: which data set was chosen, and why.
+        devices: of the processes that train.
+        plan: of a training in this process; None with a cluster.
+        cluster: the processes that train; None: this one.
+        overwrite: whether a cluster discards an existing run.
+        result: of the last training; None before.
     """
 
     config: Config
     manifest: "Manifest"
     data_note: str
     devices: "Devices"
+    plan: RunPlan | None = None
+    cluster: LocalCluster | None = None
+    overwrite: bool = False
+    result: TrainResult | None = None
 
     def _lines(self) -> list[tuple[str, str]]:
         facts = dict(self.manifest.facts())
@@ -44,32 +70,127 @@ class Prepared:
             *((name, facts[name]) for name in ("images", "classes")),
         ]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         lines = facts_text(self._lines())
         return f"{self.devices.banner}\n{lines}" if self.devices.banner else lines
 
-    def __repr__(self) -> str:
-        return str(self)
-
     def _repr_html_(self) -> str:
-        return banner_html(self.devices.banner) + facts_html(self._lines())
+        return _banner_html(self.devices.banner) + facts_html(self._lines())
+
+    def training_images(self, epochs: int = 3) -> "Figure":
+        """Draw a stored image of each class and, if training changes images, as some epochs train on it."""
+        import numpy as np
+
+        from labkit.data.augment import distort, distortion_key
+        from labkit.data.inputs import distortion_of
+        from labkit.data.loading import load_split
+        from labkit.figures import image_grid
+        from labkit.training.scores import first_of_each_class
+
+        images, labels = load_split(self.manifest, "train")
+        first = first_of_each_class(labels, self.manifest.num_classes)
+        index = np.array(list(first.values()))
+        rows = {"stored": images[index]}
+        if distortion := distortion_of(self.config.data):
+            key = distortion_key(self.config.run.seed)
+            for number in range(epochs):
+                epoch = np.full_like(index, number)
+                changed = distort(images[index], self.manifest, distortion, key=key, epoch=epoch, index=index)
+                rows[f"epoch {number + 1}"] = changed.numpy()
+        names = [self.manifest.classes[label] for label in first]
+        return image_grid(np.concatenate(list(rows.values())), names, list(rows), columns=len(index))
+
+    def network(self) -> "ModelSummary":
+        """Say at which resolutions the network works, and return its stages as a table."""
+        from IPython.display import Markdown, display
+
+        from labkit.analysis.architecture import summarize
+        from labkit.data.network_input.settings import input_shape
+        from labkit.models.registry import build_model
+
+        shape, classes = input_shape(self.manifest, self.config.data), self.manifest.num_classes
+        summary = summarize(build_model(self.config.model, num_classes=classes, image_shape=shape))
+        sizes = listed([stage.name for stage in summary.stages if stage.resolution])
+        text = f"This network works at {sizes} pixels. Its last layer has one output for each of the "
+        display(Markdown(f"{text}{classes:,} classes."))
+        return summary
+
+    def train(self) -> Run:
+        """Train the run to its end, or resume it. Interrupting the cell saves a checkpoint and stops.
+
+        Raises InputError if the run can't be trained, ClusterFailed if a cluster doesn't finish the training.
+        """
+        if self.cluster is not None:
+            self.result = train_by_cluster(self.config, self.cluster, overwrite=self.overwrite)
+        else:
+            assert self.plan is not None
+            self.result = train(looked_up_again(self.plan))
+        if not self.result.did_work:
+            print(self.result.message)
+        return Run(self.result.run.path)
+
+    def conclusion(self) -> "Conclusion":
+        """Return the accuracy that was reached, the data and devices, and the run directory.
+
+        Devices and banner are taken from the run's record, because an earlier session may have trained the
+        run on other devices.
+
+        Raises InputError before ``train``, and where there are no predictions.
+        """
+        result = self.result
+        if result is None:
+            raise InputError("nothing was trained yet; call train()")
+        run = Run(result.run.path)
+        predictions, recorded = run.tested(), run.environment
+        return Conclusion(
+            run=str(run.path),
+            state=result.state,
+            did_work=result.did_work,
+            dataset=self.manifest.dataset,
+            data_note=self.data_note,
+            devices=str(recorded.get("description") or self.devices.describe()),
+            banner=str(recorded.get("banner") or (self.devices.banner if result.did_work else "")),
+            split=str(predictions.summary.get("split", "test")),
+            accuracy=1 - float(predictions.wrong.mean()),
+            examples=len(predictions),
+            step=int(predictions.summary.get("checkpoint_step", result.step)),
+        )
 
 
-@dataclass(frozen=True, repr=False)
-class PreparedHere(Prepared):
-    """What a notebook trains with in its own process, by ``plan``."""
+@dataclass(frozen=True)
+class Conclusion:
+    """The result of the notebook, as text for people and as JSON (``RESULT_MIME``) for programs."""
 
-    plan: RunPlan
+    run: str
+    state: str
+    did_work: bool
+    dataset: str
+    data_note: str
+    devices: str
+    banner: str
+    split: str
+    accuracy: float
+    examples: int
+    step: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.split} accuracy {self.accuracy:.4f} on {self.dataset}, "
+            f"{counted(self.examples, 'example')}, step {self.step}, {self.devices}\nrun {self.run}"
+        )
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        heading = f"{self.split} accuracy {self.accuracy:.2%}"
+        shown = (
+            f"{_banner_html(self.banner)}<p style='font-size:1.3em'><b>{heading}</b> "
+            f"on {escape(self.dataset)} ({counted(self.examples, 'example')}, "
+            f"weights of step {self.step:,}, {escape(self.devices)})</p>"
+            f"<p>Run: <code>{escape(self.run)}</code></p>"
+        )
+        return {"text/plain": str(self), "text/html": shown, RESULT_MIME: dict(vars(self))}
 
 
-@dataclass(frozen=True, repr=False)
-class PreparedCluster(Prepared):
-    """What a notebook trains with in the processes of a ``cluster``."""
-
-    cluster: LocalCluster
-
-
-def banner_html(banner: str) -> str:
+def _banner_html(banner: str) -> str:
     """Return ``banner`` as a highlighted HTML box; empty for an empty banner."""
     if not banner:
         return ""
@@ -80,14 +201,18 @@ def banner_html(banner: str) -> str:
     return f"<div style='{style}' role='alert'>{escape(banner)}</div>"
 
 
-def prepare(parameters: Parameters) -> PreparedHere | PreparedCluster:
-    """Choose the devices, the data set and the run directory.
+def prepare(config: Config, cluster: LocalCluster | None = None, *, overwrite: bool = False) -> Prepared:
+    """Choose the devices, the data set and the run directory of a training.
 
     If ``job_dir`` holds a run to resume, ``dataset=auto`` means that run's data set.
 
-    Raises InputError if the parameters can't be run on this machine.
+    Args:
+        config: of the training.
+        cluster: the processes that train; None: this one.
+        overwrite: whether to discard an existing run instead of resuming it.
+
+    Raises InputError if the training can't be run on this machine.
     """
-    config, cluster = parameters.config, parameters.cluster
     import_tensorflow()
     # In a notebook TensorFlow logs every reduction between replicas.
     logging.getLogger("tensorflow").setLevel(logging.WARNING)
@@ -96,14 +221,13 @@ def prepare(parameters: Parameters) -> PreparedHere | PreparedCluster:
         devices = _devices_of_cluster(config, cluster)
         # A cluster's own options have been checked with its devices.
         none = {"max_staleness": None, "slow_worker": None, "gradient_compression": "none"}
-        own = {name: config.flat()[name] for name in none}
-        config, manifest, note = plan_data(
-            config.replace(none), overwrite=parameters.overwrite, announce=announce
-        )
-        return PreparedCluster(config.replace(own), manifest, note.removeprefix(CHOICE), devices, cluster)
-    plan = plan_training(config, overwrite=parameters.overwrite, announce=announce)
+        options = {name: config.flat()[name] for name in none}
+        config, manifest, note = plan_data(config.replace(none), overwrite=overwrite, announce=announce)
+        config, note = config.replace(options), note.removeprefix(CHOICE)
+        return Prepared(config, manifest, note, devices, cluster=cluster, overwrite=overwrite)
+    plan = plan_training(config, overwrite=overwrite, announce=announce)
     devices = plan.devices if isinstance(plan, TrainingPlan) else decide_devices(plan.config)[0]
-    return PreparedHere(plan.config, plan.manifest, plan.data_note.removeprefix(CHOICE), devices, plan)
+    return Prepared(plan.config, plan.manifest, plan.data_note.removeprefix(CHOICE), devices, plan)
 
 
 def _devices_of_cluster(config: Config, cluster: LocalCluster) -> "Devices":
@@ -130,3 +254,21 @@ def _devices_of_cluster(config: Config, cluster: LocalCluster) -> "Devices":
         here |= {"data_format": "auto", "precision": "float32"}
     decide_devices(config.replace(here))
     return devices
+
+
+def train_by_cluster(config: Config, cluster: LocalCluster, *, overwrite: bool = False) -> TrainResult:
+    """Train in several processes on this machine, and show their output and progress.
+
+    The processes end when this one does, even if it is killed. SIGINT, SIGTERM and SIGHUP ask them to save
+    and end; a second signal kills them. Call this function from the main thread, which gets the signals.
+
+    Args:
+        config: of the training.
+        cluster: the processes to start.
+        overwrite: discards an existing run instead of resuming it.
+
+    Raises InputError if the run can't be trained, ClusterFailed if the cluster doesn't finish the training.
+    """
+    training = launch(config, cluster, overwrite=overwrite)
+    training.follow()
+    return training.result()

@@ -13,15 +13,22 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from labkit.analysis.show_table import html_table, text_table
 from labkit.errors import InputError
-from labkit.notebook.files import conclusion_of, failed_path, read_notebook
-from labkit.notebook.given import check_given, takes_flags
+from labkit.figures.style import MARK, drawing
+from labkit.notebook.file_parameters import check_given, takes_flags
+from labkit.notebook.files import conclusion_of, failed_path, find_notebook, read_notebook
 from labkit.notebook.sweep_processes import run_all
 from labkit.plurals import counted
 from labkit.startup.child import python_command
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["Sweep", "SweepPoint", "gather", "grid_points", "run_sweep"]
 
@@ -34,7 +41,7 @@ class SweepPoint:
 
     ``values``: of the parameters that the sweep varies. ``parameters``: all that papermill was given.
     ``notebook``: the executed notebook. ``result``: what it ended with
-    (``labkit.notebook.results.Conclusion``), or None if it failed.
+    (``labkit.notebook.prepared.Conclusion``), or None if it failed.
     """
 
     values: Mapping[str, Any]
@@ -86,6 +93,64 @@ class Sweep:
             groups.setdefault(_in_words(others), []).append(point)
         return groups
 
+    def accuracy_table(
+        self, rows: str, columns: str
+    ) -> tuple[list[object], list[object], NDArray[np.float64]]:
+        """Return the values of two parameters and the accuracies, float64 [row, column]; NaN without result.
+
+        Where the sweep varies other parameters too, such as the seed, each accuracy is the mean over them.
+
+        Raises InputError for a parameter that the sweep doesn't vary.
+        """
+        names = list(self.points[0].values)
+        for name in (rows, columns):
+            if name not in names:
+                raise InputError(f"the sweep doesn't vary {name}; it varies {', '.join(names)}")
+        of_rows = list(dict.fromkeys(point.values[rows] for point in self.points))
+        of_columns = list(dict.fromkeys(point.values[columns] for point in self.points))
+        sums, runs = np.zeros((2, len(of_rows), len(of_columns)))
+        for point in self.ranked:
+            cell = of_rows.index(point.values[rows]), of_columns.index(point.values[columns])
+            sums[cell] += point.accuracy
+            runs[cell] += 1
+        return of_rows, of_columns, np.where(runs, sums / np.maximum(runs, 1), np.nan)
+
+    def heat_map(self, rows: str, columns: str) -> "Figure":
+        """Draw the accuracy for each combination of two parameters; the highest one has a frame.
+
+        Raises InputError for what ``accuracy_table`` refuses, and where no notebook finished.
+        """
+        from matplotlib.patches import Rectangle
+
+        of_rows, of_columns, found = self.accuracy_table(rows, columns)
+        assert self.best.result is not None
+        split = self.best.result["split"]
+        row, column = np.unravel_index(np.nanargmax(found), found.shape)
+        alt = (
+            f"Heat map of the {split} accuracy over {rows} and {columns}; the highest, "
+            f"{found[row, column]:.1%}, is at {rows} {of_rows[row]}, {columns} {of_columns[column]}"
+        )
+        each = len(self.points) // found.size
+        with drawing(2.6 + 1.3 * len(of_columns), 1.4 + 0.75 * len(of_rows), alt) as figure:
+            axis = figure.subplots()
+            image = axis.imshow(found * 100, cmap="cividis", aspect="auto")
+            axis.set_xticks(range(len(of_columns)), [f"{value}" for value in of_columns])
+            axis.set_yticks(range(len(of_rows)), [f"{value}" for value in of_rows])
+            axis.set(xlabel=columns.replace("_", " "), ylabel=rows.replace("_", " "))
+            title = f"{split} accuracy (%)".capitalize()
+            axis.set_title(title + (f", mean of {each} runs" if each > 1 else ""))
+            axis.spines[:].set_visible(False)
+            axis.tick_params(length=0)
+            middle = (np.nanmin(found) + np.nanmax(found)) / 2
+            for (y, x), value in np.ndenumerate(found):
+                text = "failed" if np.isnan(value) else f"{value:.1%}"
+                color = "white" if value < middle else "black"  # black on the white of a NaN
+                axis.text(x, y, text, ha="center", va="center", color=color)
+            frame = (column - 0.47, row - 0.47)
+            axis.add_patch(Rectangle(frame, 0.94, 0.94, fill=False, edgecolor=MARK, linewidth=2.5))
+            figure.colorbar(image, ax=axis, label="%")
+        return figure
+
     def _rows(self) -> list[tuple[str, ...]]:
         names = list(self.points[0].values) if self.points else []
         splits = {str(point.result["split"]) for point in self.points if point.result}
@@ -128,7 +193,7 @@ def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def run_sweep(
-    notebook: Path,
+    notebook: str | os.PathLike[str],
     grid: Mapping[str, Sequence[Any]],
     folder: Path,
     *,
@@ -142,7 +207,7 @@ def run_sweep(
     An interrupt ends all of them, and lets trainings save. All processes end when this one does.
 
     Args:
-        notebook: such as ``find_notebook("train")``.
+        notebook: a path, or the name of one of labkit's own, such as ``train``.
         grid: values by the name of the parameter.
         folder: for the executed notebooks, what they print (``.log``), and a folder for the run of each.
         parameters: the same for all combinations.
@@ -158,7 +223,7 @@ def run_sweep(
         raise InputError(f"at_a_time is {at_a_time!r}; allowed: a whole number of at least 1")
     if not isinstance(folder, str | os.PathLike):
         raise InputError(f"folder is {folder!r}; allowed: a path")
-    folder = Path(folder)
+    folder, notebook = Path(folder), find_notebook(notebook)
     source, points = read_notebook(notebook), grid_points(grid)
     for name in grid:
         if name in (parameters or {}):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.cluster.reaped import start_reaped
+from labkit.notebook.execution import SECONDS_TO_SAVE
 from labkit.notebook.files import failed_path
-from labkit.notebook.run import SECONDS_TO_SAVE
 
 __all__ = ["run_all"]
 

@@ -10,8 +10,10 @@ import labkit
 from labkit.config import Config
 from labkit.config.fields import fields_of
 from labkit.config.whole import fields_by_name
+from labkit.figures.compare_runs import CompareRuns
+from labkit.figures.explorer import PredictionExplorer
+from labkit.figures.monitor import RunMonitor
 from labkit.notebook.background import start
-from labkit.notebook.widgets import CompareRuns, PredictionExplorer, RunMonitor
 from labkit.run_directory import RunDirectory
 
 

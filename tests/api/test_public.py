@@ -12,16 +12,22 @@ from labkit.config import Config
 
 NAMES = [
     "Callback",
+    "CompareRuns",
     "Config",
     "EarlyStopping",
     "InputError",
     "Run",
     "compare_replicas",
     "evaluate",
+    "image_grid",
     "load_run",
     "prepare_data",
+    "read_parameters",
     "runs",
+    "slider",
+    "start",
     "train",
+    "watch_parameters",
 ]
 
 

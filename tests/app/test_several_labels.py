@@ -7,9 +7,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.images import cards
+from labkit import figures as plots
 from labkit.analysis.predictions import Predictions, load_predictions
 from labkit.errors import InputError
-from labkit.notebook import plots
 from labkit.run_directory import RunDirectory, write_json_atomic
 from tests.app.conftest import CLASSES
 from tests.app.test_pages import words

@@ -14,8 +14,8 @@ from labkit.commands import main as cli
 from labkit.commands import notebook as commands
 from labkit.errors import InputError
 from labkit.notebook import files
-from labkit.notebook.files import conclusion_of, read_notebook
-from labkit.notebook.results import RESULT_MIME, Conclusion
+from labkit.notebook.files import RESULT_MIME, conclusion_of, read_notebook
+from labkit.notebook.prepared import Conclusion
 from labkit.run_directory import RunDirectory
 
 CONCLUSION = Conclusion(

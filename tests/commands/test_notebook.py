@@ -15,9 +15,9 @@ from nbformat.v4 import new_code_cell, new_notebook
 from labkit.commands import main as cli
 from labkit.errors import InputError
 from labkit.notebook import files
+from labkit.notebook.execution import run_notebook
+from labkit.notebook.file_parameters import declared_parameters, values_from_text
 from labkit.notebook.files import find_notebook
-from labkit.notebook.given import declared_parameters, values_from_text
-from labkit.notebook.run import run_notebook
 
 PARAMETERS = """\
 steps: int = 3

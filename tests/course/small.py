@@ -17,9 +17,9 @@ answer = 4
 ### END SOLUTION
 
 check("01.1", answer)"""
-DRAW = """from labkit.notebook import plots
+DRAW = """from labkit import figures as plots
 from course.lessons import claim, say
-from labkit.notebook.widgets import slider
+from labkit.figures.widgets import slider
 
 say(f"Two and two make **{2 + 2}**.")
 claim("two is even", 2 % 2 == 0)

@@ -8,8 +8,8 @@ from nbformat.v4 import new_output
 from playwright.sync_api import Locator, expect, sync_playwright
 
 from course.site.build import build_site
-from labkit.notebook import plots
-from labkit.notebook.widgets import slider
+from labkit import figures as plots
+from labkit.figures.widgets import slider
 from tests.app.browser import CHROMIUM, QUIET
 from tests.course.small import first, make_paths
 

@@ -72,8 +72,8 @@ def test_the_site_has_the_documents_the_reference_and_the_linked_files(built):
     for name in ("labkit.train", "labkit.Run", "labkit.Callback.after_step"):
         assert f'id="{name}"' in reference
     assert 'id="course.lessons.check"' in text(built, "api/course.lessons.html")
-    assert 'id="labkit.notebook.widgets.slider"' in text(built, "api/labkit.notebook.widgets.html")
-    assert 'id="labkit.notebook.plots.training_curves"' in text(built, "api/labkit.notebook.plots.html")
+    assert 'id="labkit.figures.widgets.slider"' in text(built, "api/labkit.figures.widgets.html")
+    assert 'id="labkit.figures.training_curves"' in text(built, "api/labkit.figures.html")
 
 
 def test_the_table_has_a_row_for_each_lesson(built):

@@ -28,9 +28,9 @@ def test_the_source_is_counted():
     assert (counted.title, counted.minutes, counted.exercises) == ("Second", 2, 1)
     # 13 in the title, one heading, three about the exercise, four in the question; no targets of links.
     assert counted.words == 21
-    code = "from labkit.notebook.widgets import explore_curves, slider\nexplore_curves(curves)\nslider(draw)"
+    code = "run.curves()\nlabkit.slider(draw)"
     cells = [new_markdown_cell("# T"), new_code_cell(code), new_code_cell("%cd .."), new_code_cell("f(x)")]
-    assert count_source(new_notebook(cells=[*cells, new_code_cell("explore_curves(2)")])).live == 2
+    assert count_source(new_notebook(cells=[*cells, new_code_cell("CompareRuns(2)")])).live == 2
 
 
 def test_outputs_are_counted():

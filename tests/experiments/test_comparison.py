@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from labkit import figures as plots
 from labkit.analysis.inference import spread
 from labkit.config import Config
 from labkit.errors import InputError
@@ -18,7 +19,6 @@ from labkit.experiments.comparison.files import measurements_path, request_path,
 from labkit.experiments.comparison.read import Comparison, read_comparison
 from labkit.experiments.comparison.read_runs import WARM_UP_STEPS
 from labkit.experiments.comparison.tables import as_csv, as_json, as_markdown
-from labkit.notebook import plots
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.metrics import MetricsWriter
 
@@ -271,7 +271,7 @@ def test_all_rows_of_the_markdown_table_have_the_same_number_of_cells(three_seed
 
 def test_reading_needs_no_tensorflow():
     program = (
-        "import sys; from labkit.notebook import plots; from labkit.experiments.comparison import read\n"
+        "import sys; from labkit import figures as plots; from labkit.experiments.comparison import read\n"
         "assert not {'tensorflow', 'keras', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from labkit import figures as plots
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.experiments.comparison import execute
@@ -20,7 +21,6 @@ from labkit.experiments.replicas import (
     compare_replicas,
     trainings,
 )
-from labkit.notebook import plots
 from tests.experiments import replica_training
 
 CONFIG = Config.from_flat({"dataset": "shapes", "num_layers": 8, "learning_rate": 2e-4})

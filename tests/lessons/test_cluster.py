@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from course.lessons import cluster
-from labkit.api.run import Run
+from labkit.run import Run
 from labkit.run_directory.metrics import MetricsWriter
 from tests.commands.made_runs import make_run
 

@@ -7,12 +7,12 @@ from course.lessons.mistakes import calibration, figures, slices
 from course.lessons.mistakes.history import ExampleHistory, forgetting_events, hunt_scores
 from course.lessons.mistakes.maps import fall_without
 from course.lessons.mistakes.noisy import flip_labels
+from labkit import figures as plots
 from labkit.analysis.predictions import Predictions
 from labkit.data import shapes
 from labkit.data.loading import load_split
 from labkit.data.manifest import find_manifest
 from labkit.data.shard_files import verify_shards
-from labkit.notebook import plots
 from tests.tiny import prepare_tiny
 
 NAMES = ["cat", "dog", "ship"]

@@ -15,7 +15,7 @@ from course.lessons.replicas import (
 from course.lessons.replicas.moments import Placement
 from course.lessons.replicas.ring import EXCHANGES
 from course.lessons.replicas.sweep import DenseNetwork
-from labkit.notebook import plots
+from labkit import figures as plots
 
 
 @pytest.mark.parametrize("workers", [2, 3, 5, 8])

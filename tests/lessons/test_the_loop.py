@@ -8,7 +8,7 @@ import pytest
 from course.lessons import resnet, the_loop
 from course.lessons.the_loop.quadratic import CURVATURE, MINIMUM
 from labkit.config import OptimizerConfig
-from labkit.notebook.widgets import schedule
+from labkit.figures import widgets as schedule
 
 
 def test_descent_reaches_the_minimum_and_decay_moves_it_by_the_formula():

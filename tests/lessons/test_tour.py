@@ -3,7 +3,7 @@
 import numpy as np
 
 from course.lessons.tour import answers, files_of, variants
-from labkit.notebook import plots
+from labkit import figures as plots
 
 
 class FakeRun:

@@ -354,7 +354,7 @@ def test_a_failed_cluster_shows_in_one_line(run_cell, capsys):
 
 
 def test_what_reads_parameters_and_starts_clusters_needs_no_tensorflow():
-    modules = "labkit.notebook.parameters, labkit.notebook.training, labkit.cluster.launch"
+    modules = "labkit.notebook.parameters, labkit.notebook.prepared, labkit.cluster.launch"
     loaded = "bool({'tensorflow', 'keras', 'tensorboard'} & {*sys.modules})"
     program = f"import sys, {modules}; sys.exit({loaded})"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from labkit import figures as plots
 from labkit.analysis.curves import Curves
 from labkit.analysis.predictions import Predictions
-from labkit.notebook import plots
 from labkit.run_directory.rows import ResumePoint
 
 CLASSES = ["cat", "dog", "ship"]
@@ -47,7 +47,7 @@ def lines_by_label(axis) -> dict[str, object]:
 
 def test_figures_need_neither_pyplot_nor_a_display():
     program = (
-        "import sys; from labkit.notebook import plots; assert 'matplotlib' not in sys.modules\n"
+        "import sys; from labkit import figures as plots; assert 'matplotlib' not in sys.modules\n"
         "plots.png(plots.message('text')); assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env={"PATH": "/nowhere"})

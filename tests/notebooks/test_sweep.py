@@ -15,11 +15,10 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from labkit.errors import InputError
+from labkit.figures import loss_curves
 from labkit.notebook import sweep_processes
-from labkit.notebook.files import find_notebook
-from labkit.notebook.results import RESULT_MIME
+from labkit.notebook.files import RESULT_MIME, find_notebook
 from labkit.notebook.sweep import LOCK, Sweep, gather, grid_points, run_sweep
-from labkit.notebook.sweep_figures import accuracy_table, heat_map, loss_curves
 
 PARAMETERS = "rate: float = 0.1\nsize: int = 1\nfolder: str = '.'"
 RESULT = f"""\
@@ -169,16 +168,16 @@ def test_a_notebook_that_papermill_did_not_execute_is_refused(tmp_path):
 
 
 def test_the_heat_map_shows_each_accuracy_at_its_place(sweep):
-    rows, columns, found = accuracy_table(sweep, "size", "rate")
+    rows, columns, found = sweep.accuracy_table("size", "rate")
     assert (rows, columns) == ([8, 16], [0.1, 0.2])
     np.testing.assert_array_equal(found, [[0.5, 0.75], [0.25, np.nan]])
-    figure = heat_map(sweep, "rate", "size")
+    figure = sweep.heat_map("rate", "size")
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert texts == ["50.0%", "25.0%", "75.0%", "failed"]
     assert "75.0%, is at rate 0.2, size 8" in repr(figure)
     figure.draw_without_rendering()
     with pytest.raises(InputError, match="doesn't vary seed; it varies rate, size"):
-        heat_map(sweep, "rate", "seed")
+        sweep.heat_map("rate", "seed")
 
 
 def test_other_parameters_are_averaged_and_grouped(tmp_path):
@@ -187,7 +186,7 @@ def test_other_parameters_are_averaged_and_grouped(tmp_path):
         [executed(tmp_path / f"{a}_{b}.ipynb", score, size=a, seed=b) for (a, b), score in scores.items()],
         ["size", "seed"],
     )
-    _, _, means = accuracy_table(found, "size", "size")
+    _, _, means = found.accuracy_table("size", "size")
     np.testing.assert_allclose(np.diag(means), [0.6, 0.65])
     assert {name: len(points) for name, points in found.grouped("seed").items()} == {
         "size 8": 2,

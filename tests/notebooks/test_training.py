@@ -387,7 +387,7 @@ pathlib.Path({pid!r}).write_text(str(os.getpid()))
 signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background inherit SIG_IGN
 from labkit.cluster.local import LocalCluster
 from labkit.config import Config
-from labkit.notebook.training import train_by_cluster
+from labkit.notebook.prepared import train_by_cluster
 config = Config.from_flat({{
     "dataset": "shapes", "job_dir": {run!r}, "num_layers": 8, "train_batch_size": 16, "eval_batch_size": 500,
     "train_steps": 100_000, "validate_every_steps": 0, "num_gpus": 0,

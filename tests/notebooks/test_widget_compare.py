@@ -8,7 +8,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from labkit.errors import InputError
-from labkit.notebook.widgets import CompareRuns, compare
+from labkit.figures import compare_runs
+from labkit.figures.compare_runs import CompareRuns
 from labkit.run_directory import write_json_atomic
 from tests.commands.made_runs import evaluation, make_run
 
@@ -45,7 +46,7 @@ def test_the_answer_is_below_the_table(runs):
 
 def test_the_controls_replace_figure_and_table_in_place(runs):
     shown, figure, table = CompareRuns(runs), Shown(), Shown()
-    panel = compare._Panel(shown, figure, table, shown.groups())
+    panel = compare_runs._Panel(shown, figure, table, shown.groups())
     assert figure.latest is None
     panel.by.value = "best_validation"
     assert "Best validation" in figure.latest.axes[1].get_title(loc="left")
@@ -75,9 +76,7 @@ def test_bad_input_is_refused_with_what_is_allowed(runs):
 
 @pytest.mark.slow
 def test_papermill_keeps_figure_and_table(runs, tmp_path):
-    code = (
-        f"from labkit.notebook.widgets import CompareRuns\nCompareRuns({[str(run.path) for run in runs]!r})"
-    )
+    code = f"import labkit\nlabkit.CompareRuns({[str(run.path) for run in runs]!r})"
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     nbformat.write(new_notebook(cells=[new_code_cell(code)], metadata=kernel), tmp_path / "in.ipynb")
     done = papermill.execute_notebook(

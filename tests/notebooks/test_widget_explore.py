@@ -4,10 +4,9 @@ import ipywidgets
 import pytest
 from IPython.core.formatters import DisplayFormatter
 
+from labkit import figures as plots
 from labkit.analysis.curves import Curves
-from labkit.notebook import plots
-from labkit.notebook.widgets import explore as widgets
-from labkit.notebook.widgets import static_first
+from labkit.figures import runs, widgets
 from tests.notebooks.test_plots import rows, worker_rows
 
 FIGURE = plots.message("stands for a figure")
@@ -20,7 +19,7 @@ def controls_of(box: ipywidgets.VBox) -> dict[str, ipywidgets.Widget]:
 
 def test_curve_explorer_draws_with_the_selected_smoothing(monkeypatch):
     asked = []
-    monkeypatch.setattr(plots, "training_curves", lambda curves, smoothing: asked.append(smoothing) or FIGURE)
+    monkeypatch.setattr(runs, "training_curves", lambda curves, smoothing: asked.append(smoothing) or FIGURE)
     box = widgets.curve_explorer(Curves(rows(2.0, 1.0)))
     controls_of(box)["smoothing"].value = 0.5
     assert asked == [0.9, 0.5]
@@ -28,7 +27,7 @@ def test_curve_explorer_draws_with_the_selected_smoothing(monkeypatch):
 
 def test_worker_explorer_draws_over_the_selected_axis(monkeypatch):
     asked = []
-    monkeypatch.setattr(plots, "worker_throughput", lambda workers, over: asked.append(over) or FIGURE)
+    monkeypatch.setattr(runs, "worker_throughput", lambda workers, over: asked.append(over) or FIGURE)
     box = widgets.worker_explorer({"worker:0": worker_rows([100.0])})
     controls_of(box)["over"].value = "step"
     assert asked == ["time", "step"]
@@ -38,7 +37,7 @@ def test_worker_explorer_draws_over_the_selected_axis(monkeypatch):
 def test_the_static_figure_is_always_shown(monkeypatch, interactive):
     shown = []
     monkeypatch.setattr("IPython.display.display", shown.append)
-    monkeypatch.setattr(static_first, "is_interactive", lambda: interactive)
+    monkeypatch.setattr(widgets, "is_interactive", lambda: interactive)
     widgets.explore_curves(Curves(rows(2.0, 1.0)))
     widgets.explore_workers({"worker:0": worker_rows([100.0])})
     pictures = [item for item in shown if "image/png" in DisplayFormatter().format(item)[0]]
@@ -49,4 +48,4 @@ def test_the_static_figure_is_always_shown(monkeypatch, interactive):
 
 
 def test_a_plain_python_process_is_not_interactive():
-    assert static_first.is_interactive() is False
+    assert widgets.is_interactive() is False

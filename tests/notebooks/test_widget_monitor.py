@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-import labkit
 from labkit.errors import InputError
-from labkit.notebook.widgets import RunMonitor, monitor
+from labkit.figures import monitor
+from labkit.figures.monitor import RunMonitor
 from labkit.run_directory import RunLock
 from labkit.run_directory.metrics import MetricsWriter
 from tests.commands.made_runs import make_run
@@ -34,7 +34,7 @@ def test_a_static_figure_comes_first_and_one_line_without_steps(run, tmp_path, m
 
 
 def test_the_panel_shows_the_run_and_new_rows(run):
-    panel = monitor.Panel(labkit.load_run(run.path))
+    panel = monitor.Panel(run)
     assert not panel.update()
     assert panel.stop.disabled
     for words in (
@@ -69,7 +69,7 @@ def test_names_are_not_read_as_html():
 def test_stop_asks_the_process_that_trains(run):
     asked = []
     before = signal.signal(signal.SIGTERM, lambda *given: asked.append(1))
-    panel = monitor.Panel(labkit.load_run(run.path))
+    panel = monitor.Panel(run)
     lock = RunLock(run)
     try:
         panel.stop.click()
@@ -104,8 +104,8 @@ class Cluster:
 
 
 def test_each_worker_of_a_cluster_has_a_button_that_kills_it(run):
-    training = Cluster(labkit.load_run(run.path))
-    assert RunMonitor(training).run is training.run
+    training = Cluster(run)
+    assert RunMonitor(training).run.path == training.run.path
     panel = monitor.Panel(training.run, training)
     assert "restarting" in panel.view.value
     assert panel.note.value == "worker:1 was killed"
@@ -125,7 +125,7 @@ def test_each_worker_of_a_cluster_has_a_button_that_kills_it(run):
 
 def test_a_finished_run_does_not_restart_while_its_processes_end(tmp_path):
     done = make_run(tmp_path, "done", rows=[row(step) for step in range(1, 21)], step=20, state="finished")
-    training = Cluster(labkit.load_run(done.path))
+    training = Cluster(done)
     panel = monitor.Panel(training.run, training)
     assert ">finished<" in panel.view.value
     assert panel.update(), "its processes are still there"
@@ -133,7 +133,7 @@ def test_a_finished_run_does_not_restart_while_its_processes_end(tmp_path):
 
 
 def test_stop_asks_whoever_continues_the_run(run):
-    training = Cluster(labkit.load_run(run.path))
+    training = Cluster(run)
     panel = monitor.Panel(training.run, training)
     training.running = False
     before = signal.signal(signal.SIGTERM, lambda *given: None)
@@ -150,7 +150,7 @@ def test_stop_asks_whoever_continues_the_run(run):
 def test_a_training_of_one_process_has_no_such_button(run):
     names = ("running", "stopping", "workers")
     training = SimpleNamespace(**{name: getattr(Cluster, name) for name in names})
-    training.cluster, training.output, training.run = None, [], labkit.load_run(run.path)
+    training.cluster, training.output, training.run = None, [], run
     assert not monitor.Panel(training.run, training).kill
 
 
@@ -170,7 +170,7 @@ def test_a_row_without_a_loss_is_shown(run):
 
 
 def test_the_panel_goes_on_after_an_error_and_says_it(run, monkeypatch):
-    panel = monitor.Panel(labkit.load_run(run.path))
+    panel = monitor.Panel(run)
     update, notes = panel.update, []
 
     def fails_once():

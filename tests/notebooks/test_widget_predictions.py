@@ -10,9 +10,10 @@ from IPython.core.formatters import DisplayFormatter
 import labkit
 from labkit.config import Config
 from labkit.errors import InputError
-from labkit.notebook import plots
-from labkit.notebook.widgets import PredictionExplorer, static_first
-from labkit.notebook.widgets import predictions as module
+from labkit.figures import explorer as module
+from labkit.figures import predictions as plots
+from labkit.figures import widgets
+from labkit.figures.explorer import PredictionExplorer
 from labkit.run_directory import RunDirectory
 from tests.notebooks.test_plots import CLASSES, make_predictions
 
@@ -162,7 +163,7 @@ def test_a_run_is_given_as_object_directory_or_path(run):
 def test_the_static_figure_is_always_shown_first(monkeypatch, interactive):
     shown = []
     monkeypatch.setattr("IPython.display.display", shown.append)
-    monkeypatch.setattr(static_first, "is_interactive", lambda: interactive)
+    monkeypatch.setattr(widgets, "is_interactive", lambda: interactive)
     PredictionExplorer(make_predictions())._ipython_display_()
     assert "image/png" in DisplayFormatter().format(shown[0])[0]
     assert [type(item) for item in shown[1:]] == ([ipywidgets.VBox] if interactive else [])

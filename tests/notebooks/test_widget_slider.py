@@ -2,8 +2,8 @@
 
 import re
 
-from labkit.notebook import plots
-from labkit.notebook.widgets import slider
+from labkit import figures as plots
+from labkit.figures.widgets import slider
 
 
 def test_the_figure_of_the_start_comes_first_and_the_slider_holds_every_frame(monkeypatch):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.notebook.plots.style import GREY, MARK, OKABE_ITO, new_figure, styled
+from labkit.figures.style import GREY, MARK, OKABE_ITO, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,9 +31,8 @@ MARKERS = "osD^"
 def seed_curves(trials: Sequence["Trial"]) -> "Figure":
     """Draw the loss of each trial over the steps, smoothed, and its test accuracy."""
     width = 10  # steps of which each point is the mean
-    with styled():
-        scores = ", ".join(f"{100 * trial.test:.1f}" for trial in trials)
-        figure = new_figure(9.0, 3.3, f"Loss curves of {len(trials)} seeds; test accuracies {scores} percent")
+    scores = ", ".join(f"{100 * trial.test:.1f}" for trial in trials)
+    with drawing(9.0, 3.3, f"Loss curves of {len(trials)} seeds; test accuracies {scores} percent") as figure:
         left, right = figure.subplots(1, 2, width_ratios=(2, 1))
         for number, trial in enumerate(trials):
             smooth = np.convolve(trial.losses, np.ones(width) / width, "valid")
@@ -52,12 +51,9 @@ def seed_curves(trials: Sequence["Trial"]) -> "Figure":
 
 def pairs(first: Sequence["Trial"], second: Sequence["Trial"]) -> "Figure":
     """Draw the test accuracies of two recipes, one line for each seed, and the differences."""
-    with styled():
-        found = 100 * np.array([a.test - b.test for a, b in zip(first, second, strict=True)])
-        alt = (
-            f"Accuracies of {first[0].recipe} and {second[0].recipe}, paired by seed; differences in points: "
-        )
-        figure = new_figure(9.0, 3.4, alt + ", ".join(f"{value:+.1f}" for value in found))
+    found = 100 * np.array([a.test - b.test for a, b in zip(first, second, strict=True)])
+    alt = f"Accuracies of {first[0].recipe} and {second[0].recipe}, paired by seed; differences in points: "
+    with drawing(9.0, 3.4, alt + ", ".join(f"{value:+.1f}" for value in found)) as figure:
         left, right = figure.subplots(1, 2, width_ratios=(3, 2))
         for number, (a, b) in enumerate(zip(first, second, strict=True)):
             color, marker = OKABE_ITO[number % len(OKABE_ITO)], MARKERS[number % 4]
@@ -79,10 +75,9 @@ def pairs(first: Sequence["Trial"], second: Sequence["Trial"]) -> "Figure":
 
 def intervals(found: Mapping[str, "Interval"]) -> "Figure":
     """Draw intervals of a difference, one in each row; those that contain zero in grey."""
-    with styled():
-        figure = new_figure(
-            8.4, 0.9 + 0.45 * len(found), "; ".join(f"{name}: {i}" for name, i in found.items())
-        )
+    with drawing(
+        8.4, 0.9 + 0.45 * len(found), "; ".join(f"{name}: {i}" for name, i in found.items())
+    ) as figure:
         axis = figure.add_subplot()
         for row, interval in enumerate(found.values()):
             color = GREY if interval.contains_zero else OKABE_ITO[0]
@@ -97,9 +92,8 @@ def intervals(found: Mapping[str, "Interval"]) -> "Figure":
 
 def coverage(counts: Sequence[int], found: Mapping[str, NDArray[np.float64]]) -> "Figure":
     """Draw how often intervals contain the truth over the number of seeds, for each method."""
-    with styled():
-        alt = "; ".join(f"{name}: {100 * values[0]:.0f} % with {counts[0]}" for name, values in found.items())
-        figure = new_figure(6.4, 3.3, f"How often an interval contains the truth: {alt} seeds")
+    alt = "; ".join(f"{name}: {100 * values[0]:.0f} % with {counts[0]}" for name, values in found.items())
+    with drawing(6.4, 3.3, f"How often an interval contains the truth: {alt} seeds") as figure:
         axis = figure.add_subplot()
         axis.axhline(95, color=GREY, linestyle=":", label="promised: 95 %")
         for number, (name, values) in enumerate(found.items()):
@@ -124,9 +118,8 @@ def detection(
         found: fractions, [differences, counts].
         deviation: of the paired differences.
     """
-    with styled():
-        title = f"Standard deviation of the differences: {100 * deviation:.1f} points"
-        figure = new_figure(6.8, 3.4, f"How often a difference is found over the number of seeds. {title}")
+    title = f"Standard deviation of the differences: {100 * deviation:.1f} points"
+    with drawing(6.8, 3.4, f"How often a difference is found over the number of seeds. {title}") as figure:
         axis = figure.add_subplot()
         for number, (difference, values) in enumerate(zip(differences, found, strict=True)):
             label = f"{100 * difference:.1f} points" if difference else "none: a false alarm"
@@ -143,11 +136,10 @@ def detection(
 
 def discordance(result: "Discordance", both_right: int, both_wrong: int, names: Sequence[str]) -> "Figure":
     """Draw how many images both, one or none of two classifiers get right."""
-    with styled():
-        counts = (both_right, result.only_first, result.only_second, both_wrong)
-        labels = ("both right", f"only {names[0]}", f"only {names[1]}", "both wrong")
-        alt = ", ".join(f"{label}: {count} images" for label, count in zip(labels, counts, strict=True))
-        figure = new_figure(8.4, 2.2, alt)
+    counts = (both_right, result.only_first, result.only_second, both_wrong)
+    labels = ("both right", f"only {names[0]}", f"only {names[1]}", "both wrong")
+    alt = ", ".join(f"{label}: {count} images" for label, count in zip(labels, counts, strict=True))
+    with drawing(8.4, 2.2, alt) as figure:
         axis = figure.add_subplot()
         left = 0
         for label, count, color in zip(labels, counts, ("#d1d5db", *OKABE_ITO[:2], "#9ca3af"), strict=True):
@@ -163,12 +155,11 @@ def discordance(result: "Discordance", both_right: int, both_wrong: int, names: 
 
 def sweep(trials: Sequence["Trial"], compared: Sequence["Trial"] = ()) -> "Figure":
     """Draw test accuracy over the learning rate for each recipe; rings mark the trials of ``compared``."""
-    with styled():
-        best = {trial.recipe: 0.0 for trial in trials}
-        for trial in trials:
-            best[trial.recipe] = max(best[trial.recipe], 100 * trial.test)
-        found = ", ".join(f"{name} at best {value:.1f} %" for name, value in best.items())
-        figure = new_figure(6.8, 3.4, f"Test accuracy over the learning rate: {found}")
+    best = {trial.recipe: 0.0 for trial in trials}
+    for trial in trials:
+        best[trial.recipe] = max(best[trial.recipe], 100 * trial.test)
+    found = ", ".join(f"{name} at best {value:.1f} %" for name, value in best.items())
+    with drawing(6.8, 3.4, f"Test accuracy over the learning rate: {found}") as figure:
         axis = figure.add_subplot()
         for number, name in enumerate(best):
             chosen = [trial for trial in trials if trial.recipe == name]
@@ -205,12 +196,11 @@ def bias(found: Mapping[int, tuple[NDArray[np.float64], NDArray[np.float64]]]) -
     Args:
         found: (reported, fresh), each [k], by the number of images that the choice was made on.
     """
-    with styled():
-        alt = "; ".join(
-            f"chosen on {count} images: reported {100 * a[-1]:.1f}, fresh {100 * b[-1]:.1f} percent"
-            for count, (a, b) in found.items()
-        )
-        figure = new_figure(9.0, 3.4, alt)
+    alt = "; ".join(
+        f"chosen on {count} images: reported {100 * a[-1]:.1f}, fresh {100 * b[-1]:.1f} percent"
+        for count, (a, b) in found.items()
+    )
+    with drawing(9.0, 3.4, alt) as figure:
         axes = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
         for axis, (count, (reported, fresh)) in zip(axes, found.items(), strict=True):
             k = np.arange(1, len(reported) + 1)

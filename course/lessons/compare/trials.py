@@ -66,7 +66,7 @@ class Bench:
     Args:
         config: network, optimizer, steps and batch size. A recipe changes the schedule and the height of
             the learning rate alone.
-        manifest: the data set; ``labkit.notebook.prepared.prepare`` returns it. 4,000 training images are
+        manifest: the data set; ``lesson.prepare()`` has it. 4,000 training images are
             used.
     """
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from labkit.data.manifest import Manifest
 from labkit.data.pipeline import train_dataset
-from labkit.notebook.plots.style import MARK, OKABE_ITO, new_figure, styled
+from labkit.figures.style import MARK, OKABE_ITO, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,8 +75,7 @@ def draw_memory(measured: Mapping[str, Memory], limit: float) -> "Figure":
         measured: by what was done.
         limit: in MB, drawn as a line.
     """
-    with styled():
-        figure = new_figure(8, 3, f"Growth of memory against data read; limit {limit:.0f} MB")
+    with drawing(8, 3, f"Growth of memory against data read; limit {limit:.0f} MB") as figure:
         axis = figure.subplots()
         for number, (name, memory) in enumerate(measured.items()):
             axis.plot(memory.read, memory.grown, color=OKABE_ITO[number], label=name, linewidth=1.6)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from labkit.data.tfrecord import masked_checksums
-from labkit.notebook.plots.style import GREY, TRAIN, VALIDATION, new_figure, styled
+from labkit.figures.style import GREY, TRAIN, VALIDATION, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,8 +68,7 @@ def draw_record(data: bytes) -> "Figure":
     rows = [row * BYTES_IN_A_ROW for row in range(ROWS_SHOWN)] + [last, last + BYTES_IN_A_ROW]
     rows += [last + 2 * BYTES_IN_A_ROW]
     colors = dict(zip((field.name for field in fields), (TRAIN, VALIDATION, GREY, VALIDATION), strict=True))
-    with styled():
-        figure = new_figure(9.5, 3.4, "Bytes of a TFRecord: length, checksum, payload, checksum, next record")
+    with drawing(9.5, 3.4, "Bytes of a TFRecord: length, checksum, payload, checksum, next record") as figure:
         axis = figure.subplots()
         for line, first in enumerate(rows):
             y = -line - (0.8 if first >= last else 0)

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from labkit.notebook.plots.style import GREY, MARK, OKABE_ITO, TRAIN, new_figure, styled
+from labkit.figures.style import GREY, MARK, OKABE_ITO, TRAIN, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,9 +41,8 @@ def draw_shuffling(orders: Mapping[int, NDArray[np.int64]], classes: Mapping[int
         orders: for each buffer size, the examples in their new order.
         classes: for each buffer size, the mean number of classes in a batch.
     """
-    with styled():
-        sizes = ", ".join(map(str, orders))
-        figure = new_figure(9.5, 2.7, f"Order before and after a shuffle buffer of {sizes} examples")
+    sizes = ", ".join(map(str, orders))
+    with drawing(9.5, 2.7, f"Order before and after a shuffle buffer of {sizes} examples") as figure:
         axes = figure.subplots(1, len(orders), sharey=True)
         for axis, (size, order) in zip(axes, orders.items(), strict=True):
             axis.plot(np.arange(len(order)), order, ".", color=TRAIN, markersize=1.2)
@@ -56,8 +55,7 @@ def draw_shuffling(orders: Mapping[int, NDArray[np.int64]], classes: Mapping[int
 
 def draw_orders(orders: Mapping[str, NDArray[np.int64]]) -> "Figure":
     """Draw the order of a few examples in several epochs, one panel each, as lines of coloured cells."""
-    with styled():
-        figure = new_figure(9.5, 0.42 * len(orders) + 0.7, f"Order of the examples: {', '.join(orders)}")
+    with drawing(9.5, 0.42 * len(orders) + 0.7, f"Order of the examples: {', '.join(orders)}") as figure:
         axis = figure.subplots()
         rows = np.stack(list(orders.values()))
         axis.imshow(rows, aspect="auto", cmap="viridis", interpolation="nearest")
@@ -90,9 +88,8 @@ def draw_crop(
     padded = np.pad(image, ((padding, padding), (padding, padding), (0, 0)))
     crop = padded[top : top + height, left : left + width]
     mirrored = "mirrored" if flip else "not mirrored"
-    with styled():
-        alt = f"Epoch {epoch}: crop from row {top}, column {left}, {mirrored}"
-        figure = new_figure(5.6, 2.8, alt)
+    alt = f"Epoch {epoch}: crop from row {top}, column {left}, {mirrored}"
+    with drawing(5.6, 2.8, alt) as figure:
         before, after = figure.subplots(1, 2)
         before.imshow(padded, interpolation="nearest")
         corner = (left - 0.5, top - 0.5)
@@ -115,8 +112,7 @@ def draw_standardization(images: NDArray[np.uint8], standardized: NDArray[np.flo
         images: uint8 [n, height, width, 3].
         standardized: float32 of the same shape.
     """
-    with styled():
-        figure = new_figure(9.5, 2.5, "Histograms of the pixel values before and after standardization")
+    with drawing(9.5, 2.5, "Histograms of the pixel values before and after standardization") as figure:
         before, after = figure.subplots(1, 2)
         for axis, values in ((before, images), (after, standardized)):
             edges = np.linspace(float(values.min()), float(values.max()), 41)

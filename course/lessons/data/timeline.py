@@ -15,8 +15,8 @@ from course.lessons.data.records import record_fields
 from course.lessons.short_training import one_device_step
 from labkit.config import Config
 from labkit.data.manifest import Manifest
+from labkit.figures.style import OKABE_ITO, drawing
 from labkit.models.registry import build_model
-from labkit.notebook.plots.style import OKABE_ITO, new_figure, styled
 from labkit.optim.sgd import SGD
 
 if TYPE_CHECKING:
@@ -212,9 +212,8 @@ def draw_timelines(timelines: Mapping[str, Sequence[Event]]) -> "Figure":
     batches = 7
     drawn = {name: [event for event in events if event.batch < batches] for name, events in timelines.items()}
     last = max(event.end for events in drawn.values() for event in events)
-    with styled():
-        alt = f"Timelines of the first {batches} batches: {', '.join(timelines)}"
-        figure = new_figure(9.5, 1.7 * len(drawn) + 0.4, alt)
+    alt = f"Timelines of the first {batches} batches: {', '.join(timelines)}"
+    with drawing(9.5, 1.7 * len(drawn) + 0.4, alt) as figure:
         axes = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
         for axis, (name, events) in zip(axes, drawn.items(), strict=True):
             _draw_events(axis, events, narrow=0.02 * last)
@@ -260,9 +259,8 @@ def draw_seconds(measured: Mapping[str, float], synthetic: float) -> "Figure":
     """
     names = [*measured, "synthetic input"]
     milliseconds = [1000 * value for value in (*measured.values(), synthetic)]
-    with styled():
-        shown = ", ".join(f"{name} {value:.0f} ms" for name, value in zip(names, milliseconds, strict=True))
-        figure = new_figure(7.5, 0.45 * len(names) + 1.0, f"Time of a step: {shown}")
+    shown = ", ".join(f"{name} {value:.0f} ms" for name, value in zip(names, milliseconds, strict=True))
+    with drawing(7.5, 0.45 * len(names) + 1.0, f"Time of a step: {shown}") as figure:
         axis = figure.subplots()
         colors = [OKABE_ITO[0]] * len(measured) + [OKABE_ITO[2]]
         bars = axis.barh(names, milliseconds, color=colors, height=0.6)

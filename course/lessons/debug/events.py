@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.notebook.plots.style import GREY, OKABE_ITO, TRAIN, VALIDATION, new_figure, styled
+from labkit.figures.style import GREY, OKABE_ITO, TRAIN, VALIDATION, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,8 +107,7 @@ def draw_scalars(events: EventFiles, classes: int, looked_at: Mapping[str, Seque
         classes: of the data set; a network that knows nothing has the loss ln(classes).
         looked_at: steps by what was recorded at them.
     """
-    with styled():
-        figure = new_figure(9.5, 3.2, "Training loss over steps, and images per second over steps")
+    with drawing(9.5, 3.2, "Training loss over steps, and images per second over steps") as figure:
         left, right = figure.subplots(1, 2)
         left.plot(*events.scalar("train/loss"), color=TRAIN, label="training loss")
         left.axhline(np.log(classes), color=GREY, linestyle="--", label=f"ln {classes}: knows nothing")
@@ -128,8 +127,7 @@ def draw_scalars(events: EventFiles, classes: int, looked_at: Mapping[str, Seque
 
 def draw_distributions(events: EventFiles, tags: Sequence[str]) -> "Figure":
     """Draw the percentiles of each tag's values over the steps, as TensorBoard's page Distributions."""
-    with styled():
-        figure = new_figure(9.5, 3.2, f"Percentiles over steps of {', '.join(tags)}")
+    with drawing(9.5, 3.2, f"Percentiles over steps of {', '.join(tags)}") as figure:
         for axis, tag in zip(figure.subplots(1, len(tags), squeeze=False).flat, tags, strict=True):
             found = events.histograms(tag)
             steps = [histogram.step for histogram in found]
@@ -148,8 +146,7 @@ def draw_distributions(events: EventFiles, tags: Sequence[str]) -> "Figure":
 
 def draw_histograms(events: EventFiles, tags: Sequence[str], step: int) -> "Figure":
     """Draw the histogram of each tag at an inspected step, on the axes of all steps."""
-    with styled():
-        figure = new_figure(9.5, 2.6, f"Histograms at step {step} of {', '.join(tags)}")
+    with drawing(9.5, 2.6, f"Histograms at step {step} of {', '.join(tags)}") as figure:
         for axis, tag in zip(figure.subplots(1, len(tags), squeeze=False).flat, tags, strict=True):
             every = events.histograms(tag)
             edges, counts = next((h.edges, h.counts) for h in every if h.step == step)
@@ -168,8 +165,7 @@ def draw_layer_spread(rows: Sequence[Any]) -> "Figure":
     Args:
         rows: ``LayerRow`` of ``layers.jsonl``.
     """
-    with styled():
-        figure = new_figure(9.5, 4.0, "Standard deviation of the outputs of each layer at each step")
+    with drawing(9.5, 4.0, "Standard deviation of the outputs of each layer at each step") as figure:
         axis = figure.subplots()
         for color, row in zip(OKABE_ITO, rows, strict=False):
             spread = np.array(row.values["activation_std"], float)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from course.lessons.debug.digits import SIZE, digits
-from labkit.notebook.plots.style import GREY, OKABE_ITO, TRAIN, new_figure, styled
+from labkit.figures.style import GREY, OKABE_ITO, TRAIN, drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -155,8 +155,7 @@ def draw_patients(panels: Mapping[str, Mapping[str, tuple[Any, Any]]]) -> "Figur
         panels: by title; in each, (steps, values) by the name of the curve. The values of a title with
             ``accuracy`` are fractions, the others losses.
     """
-    with styled():
-        figure = new_figure(9.5, 5.0, f"Training curves: {', '.join(panels)}")
+    with drawing(9.5, 5.0, f"Training curves: {', '.join(panels)}") as figure:
         axes = list(figure.subplots(2, 3).flat)
         for axis, (title, curves) in zip(axes, panels.items(), strict=False):
             colors = iter(OKABE_ITO)
@@ -191,8 +190,7 @@ def draw_values(groups: Mapping[str, NDArray[Any]]) -> "Figure":
     """
     low = min(float(values.min()) for values in list(groups.values())[1:])
     high = max(float(values.max()) for values in list(groups.values())[1:])
-    with styled():
-        figure = new_figure(9.5, 2.6, f"Histograms of the values of {', '.join(groups)}")
+    with drawing(9.5, 2.6, f"Histograms of the values of {', '.join(groups)}") as figure:
         axes = figure.subplots(1, len(groups))
         for number, (axis, (name, values)) in enumerate(zip(axes, groups.items(), strict=True)):
             flat = np.asarray(values, np.float64).ravel()
@@ -204,8 +202,7 @@ def draw_values(groups: Mapping[str, NDArray[Any]]) -> "Figure":
 
 def draw_curves(curves: Mapping[str, Array], classes: int, title: str) -> "Figure":
     """Draw loss curves together, and the loss of a network that knows nothing."""
-    with styled():
-        figure = new_figure(8.0, 3.6, f"Loss over steps of {', '.join(curves)}")
+    with drawing(8.0, 3.6, f"Loss over steps of {', '.join(curves)}") as figure:
         axis = figure.subplots()
         for color, (name, losses) in zip(OKABE_ITO, curves.items(), strict=False):
             axis.plot(np.arange(1, len(losses) + 1), losses, color=color, label=name, linewidth=1.6)
@@ -225,8 +222,7 @@ def draw_curves(curves: Mapping[str, Array], classes: int, title: str) -> "Figur
 
 def draw_dependency(matrices: Mapping[str, Array]) -> "Figure":
     """Draw matrices of ``dependency``: dark where the output of a row depends on the image of a column."""
-    with styled():
-        figure = new_figure(3.1 * len(matrices), 3.3, f"Output against image of {', '.join(matrices)}")
+    with drawing(3.1 * len(matrices), 3.3, f"Output against image of {', '.join(matrices)}") as figure:
         for axis, (name, values) in zip(figure.subplots(1, len(matrices)), matrices.items(), strict=True):
             shown = values / max(values.max(), 1e-30)
             image = axis.imshow(shown, cmap="Blues", vmin=0, vmax=1)

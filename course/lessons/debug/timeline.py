@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.experiments.trace import KINDS, kind_of, read_trace
-from labkit.notebook.plots.style import OKABE_ITO, new_figure, styled
+from labkit.figures.style import OKABE_ITO, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,8 +63,7 @@ def draw_timeline(spans: list[Span]) -> "Figure":
     """Draw the operations of each thread over time, coloured by their kind."""
     threads = max(span.thread for span in spans) + 1
     totals = seconds_by_kind(spans)
-    with styled():
-        figure = new_figure(9.5, 2.2 + 0.35 * threads, "Operations of each thread over time, by kind")
+    with drawing(9.5, 2.2 + 0.35 * threads, "Operations of each thread over time, by kind") as figure:
         axis = figure.subplots()
         for kind in KINDS:
             chosen = [span for span in spans if span.kind == kind]

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 from course.lessons.mistakes.calibration import Reliability
 from course.lessons.mistakes.history import ExampleHistory, forgetting_events, hunt_scores
 from course.lessons.mistakes.slices import Slice
-from labkit.notebook.plots import draw_heat
-from labkit.notebook.plots.style import GREY, TEST, TRAIN, VALIDATION, new_figure, styled
+from labkit.figures import draw_heat
+from labkit.figures.style import GREY, TEST, TRAIN, VALIDATION, drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,11 +29,10 @@ __all__ = [
 
 def reliability_diagram(results: Mapping[str, Reliability]) -> "Figure":
     """Draw accuracy over confidence for each of ``results``, by title; below, how many examples a bin has."""
-    with styled():
-        errors = ", ".join(f"{name}: error {result.error:.3f}" for name, result in results.items())
-        figure = new_figure(
-            4.4 * len(results), 4.4, f"Reliability: accuracy of each bin of confidence; {errors}"
-        )
+    errors = ", ".join(f"{name}: error {result.error:.3f}" for name, result in results.items())
+    with drawing(
+        4.4 * len(results), 4.4, f"Reliability: accuracy of each bin of confidence; {errors}"
+    ) as figure:
         axes = figure.subplots(2, len(results), height_ratios=(3, 1), sharex=True, squeeze=False)
         for (upper, lower), (name, result) in zip(axes.T, results.items(), strict=True):
             _draw_reliability(upper, result)
@@ -63,8 +62,7 @@ def heat_maps(
 ) -> "Figure":
     """Draw images in the first row, and below each of ``maps`` by name, one for each image."""
     columns, rows = len(images), len(maps) + 1
-    with styled():
-        figure = new_figure(1.55 * columns, 1.65 * rows, f"images and their maps: {', '.join(maps)}")
+    with drawing(1.55 * columns, 1.65 * rows, f"images and their maps: {', '.join(maps)}") as figure:
         axes = figure.subplots(rows, columns, squeeze=False)
         for column, (image, title) in enumerate(zip(images, titles, strict=True)):
             axes[0, column].imshow(image.squeeze(), cmap="gray")
@@ -82,8 +80,7 @@ def occlusion_frame(
     image: NDArray[np.uint8], heat: NDArray[np.float64], patch: int, name: str, limit: float
 ) -> "Figure":
     """Draw an image with the covering square, and the map that it makes; ``limit``: of the colours."""
-    with styled():
-        figure = new_figure(6.4, 2.9, f"fall of the probability of {name}, covered by {patch}×{patch} pixels")
+    with drawing(6.4, 2.9, f"fall of the probability of {name}, covered by {patch}×{patch} pixels") as figure:
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
         shown = image.copy()
         shown[:patch, :patch] = image.mean(axis=(0, 1)).round()
@@ -105,8 +102,7 @@ def learning_of_flipped(history: ExampleHistory, right_labels: NDArray[np.int32]
     """
     flipped = history.labels != right_labels
     as_true = history.predicted == right_labels
-    with styled():
-        figure = new_figure(8.2, 3.1, "share of examples predicted as their label says, over training steps")
+    with drawing(8.2, 3.1, "share of examples predicted as their label says, over training steps") as figure:
         axis = figure.subplots()
         axis.plot(
             history.steps,
@@ -148,8 +144,7 @@ def forgetting(history: ExampleHistory) -> "Figure":
     for times in range(events.max() + 1):
         names.append(f"{times}×\nforgotten" if times else "never\nforgotten")
         groups.append(~never & (events == times))
-    with styled():
-        figure = new_figure(8.4, 3.0, "examples by how often they were forgotten, and their loss at the end")
+    with drawing(8.4, 3.0, "examples by how often they were forgotten, and their loss at the end") as figure:
         left, right = figure.subplots(1, 2)
         bars = left.bar(names, [group.sum() for group in groups], color=TRAIN)
         left.bar_label(bars, padding=2, fontsize=8)
@@ -171,10 +166,9 @@ def hunt(score: NDArray[np.float64], flipped: NDArray[np.bool_], ranked: ArrayLi
         ranked: indices of suspects, the most suspicious first.
     """
     precision, recall = hunt_scores(ranked, flipped)
-    with styled():
-        figure = new_figure(
-            10, 3.1, "mean losses of right and flipped labels; precision and recall of suspects"
-        )
+    with drawing(
+        10, 3.1, "mean losses of right and flipped labels; precision and recall of suspects"
+    ) as figure:
         left, right = figure.subplots(1, 2)
         bins = np.linspace(0, float(score.max()), 40)
         for mask, name, colour in (
@@ -212,8 +206,7 @@ def slice_accuracies(slices: Sequence[Slice], accuracy: float, title: str, names
     low, high = np.array([part.interval for part in slices]).T
     shares = np.array([part.accuracy for part in slices])
     outside = np.array([part.differs_from(accuracy) for part in slices])
-    with styled():
-        figure = new_figure(7.6, 0.9 + (0.26 if names else 0.09) * len(slices), title)
+    with drawing(7.6, 0.9 + (0.26 if names else 0.09) * len(slices), title) as figure:
         axis = figure.subplots()
         for mask, colour, label in (
             (~outside, GREY, "may be chance"),

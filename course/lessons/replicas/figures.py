@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.notebook.plots.style import GREY, MARK, OKABE_ITO, new_figure, styled
+from labkit.figures.style import GREY, MARK, OKABE_ITO, drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,8 +37,7 @@ def ring_state(moment: "Moment") -> "Figure":
     sums = [f"{''.join(_names(chunk))}" for worker in state for chunk in worker]
     alt = f"{moment.title}; chunks worker by worker: {', '.join(sums)}"
     arrived = {(message.receiver, message.chunk) for message in moment.messages}
-    with styled():
-        figure = new_figure(7.0, 3.1, alt)
+    with drawing(7.0, 3.1, alt) as figure:
         axis = figure.add_subplot()
         axis.set_title(moment.title)
         for worker, chunks in enumerate(state):
@@ -107,12 +106,11 @@ def bytes_by_workers(exchanges: Mapping[str, Sequence["Exchange"]]) -> "Figure":
     Args:
         exchanges: by method, one for each number of workers from 2 on.
     """
-    with styled():
-        alt = (
-            "Bytes sent by the busiest worker over the number of workers: all to all and one worker rise in "
-            "a line, the ring stays below two array sizes; its steps rise"
-        )
-        figure = new_figure(9.0, 3.4, alt)
+    alt = (
+        "Bytes sent by the busiest worker over the number of workers: all to all and one worker rise in "
+        "a line, the ring stays below two array sizes; its steps rise"
+    )
+    with drawing(9.0, 3.4, alt) as figure:
         left, right = figure.subplots(1, 2)
         left.set(title="Bytes", xlabel="workers", ylabel="sent by the busiest worker\n(sizes of the array)")
         right.set(title="Steps", xlabel="workers", ylabel="messages in a row")
@@ -126,7 +124,6 @@ def bytes_by_workers(exchanges: Mapping[str, Sequence["Exchange"]]) -> "Figure":
         left.plot(grid, 2 * (grid - 1) / grid, color=GREY, linestyle=":", label="2 (N − 1) / N", zorder=5)
         for axis in (left, right):
             axis.grid(axis="y")
-            axis.set_axisbelow(True)
             axis.set_ylim(bottom=0)
         left.legend()
         right.legend()
@@ -140,12 +137,10 @@ def placements(found: Sequence["Placement"]) -> "Figure":
     # With GPUs, central storage is on the CPU, which computes no gradients.
     devices = [list(dict.fromkeys((*placement.replicas, *placement.copies))) for placement in found]
     most = max(map(len, devices))
-    with styled():
-        alt = "; ".join(
-            f"{placement.strategy}: variable on {', '.join(map(_short, placement.copies))}"
-            for placement in found
-        )
-        figure = new_figure(9.0, 2.7, alt)
+    alt = "; ".join(
+        f"{placement.strategy}: variable on {', '.join(map(_short, placement.copies))}" for placement in found
+    )
+    with drawing(9.0, 2.7, alt) as figure:
         axes = figure.subplots(1, len(found), squeeze=False)[0]
         for axis, placement, names in zip(axes, found, devices, strict=True):
             axis.set_title(f"{placement.strategy}\nvariable_strategy = {placement.variable_strategy}")
@@ -180,9 +175,8 @@ def _short(device: str) -> str:
 
 def two_curves(curves: Mapping[str, NDArray[np.float64]], every: int) -> "Figure":
     """Draw losses over steps, one curve for each name. ``every``: steps between two values."""
-    with styled():
-        alt = f"Loss over steps: {', '.join(f'{name} ends at {v[-1]:.2f}' for name, v in curves.items())}"
-        figure = new_figure(6.4, 3.2, alt)
+    alt = f"Loss over steps: {', '.join(f'{name} ends at {v[-1]:.2f}' for name, v in curves.items())}"
+    with drawing(6.4, 3.2, alt) as figure:
         axis = figure.add_subplot()
         for number, (name, values) in enumerate(curves.items()):
             steps = every * np.arange(len(values))
@@ -204,9 +198,8 @@ def rate_sweep(
         right, wrong: final losses by panel; those above 2.8 are drawn at the upper edge.
         factor: of the scaled loss.
     """
-    with styled():
-        alt = f"Loss after training over the learning rate, with the right loss and {factor} times it"
-        figure = new_figure(9.5, 3.3, alt)
+    alt = f"Loss after training over the learning rate, with the right loss and {factor} times it"
+    with drawing(9.5, 3.3, alt) as figure:
         axes = figure.subplots(1, len(rates), sharey=True)
         for axis, (name, values) in zip(axes, rates.items(), strict=True):
             for losses, label, color, marker in (
@@ -232,9 +225,8 @@ def slice_spread(means: Mapping[int, NDArray], variances: Mapping[int, NDArray],
         means, variances: float64 [replicas, channels] by the number of replicas; 1 is the whole batch.
         channel: which one is drawn.
     """
-    with styled():
-        alt = f"Mean and variance of channel {channel} in each replica's slice: they spread as slices shrink"
-        figure = new_figure(8.6, 3.2, alt)
+    alt = f"Mean and variance of channel {channel} in each replica's slice: they spread as slices shrink"
+    with drawing(8.6, 3.2, alt) as figure:
         for axis, values, name in zip(
             figure.subplots(1, 2), (means, variances), ("mean", "variance"), strict=True
         ):
@@ -271,9 +263,8 @@ def steps_and_examples(
     """
     from matplotlib.ticker import LogLocator, NullLocator
 
-    with styled():
-        alt = f"Steps and images to a loss of {target:g} over the batch size; noise scale {noise:.0f}"
-        figure = new_figure(9.0, 3.4, alt)
+    alt = f"Steps and images to a loss of {target:g} over the batch size; noise scale {noise:.0f}"
+    with drawing(9.0, 3.4, alt) as figure:
         left, right = figure.subplots(1, 2)
         for axis, values, name, color in (
             (left, steps, "steps", OKABE_ITO[0]),
@@ -296,9 +287,8 @@ def steps_and_examples(
 
 def step_times(replicas: NDArray[np.int64], seconds: Mapping[str, NDArray[np.float64]]) -> "Figure":
     """Draw the speedup over one replica for each link. ``seconds``: of a step by link, [replicas]."""
-    with styled():
-        speeds = ", ".join(f"{name} at most {(v[0] / v).max():.1f}" for name, v in seconds.items())
-        figure = new_figure(6.4, 3.4, f"Speedup over the number of replicas: {speeds}")
+    speeds = ", ".join(f"{name} at most {(v[0] / v).max():.1f}" for name, v in seconds.items())
+    with drawing(6.4, 3.4, f"Speedup over the number of replicas: {speeds}") as figure:
         axis = figure.add_subplot()
         axis.plot(replicas, replicas, color=GREY, linestyle=":", label="ideal")
         for number, (name, values) in enumerate(seconds.items()):

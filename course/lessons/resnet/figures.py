@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from course.lessons.resnet.fields import ReceptiveField
 from course.lessons.resnet.networks import TrainedNetwork
 from labkit.analysis.curves import moving_average
-from labkit.notebook.plots.style import GREY, MARK, TRAIN, VALIDATION, new_figure, styled
+from labkit.figures.style import GREY, MARK, TRAIN, VALIDATION, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,8 +36,7 @@ def _look(name: str) -> dict[str, Any]:
 
 def loss_figure(trainings: Mapping[str, TrainedNetwork], *, guessing: float) -> "Figure":
     """Draw the smoothed training loss of each network over the steps, and that of guessing in nats."""
-    with styled():
-        figure = new_figure(7.5, 3.4, f"Training loss over steps of {', '.join(trainings)}")
+    with drawing(7.5, 3.4, f"Training loss over steps of {', '.join(trainings)}") as figure:
         axis = figure.subplots()
         for name, training in trainings.items():
             steps = np.arange(1, len(training.losses) + 1)
@@ -68,10 +67,9 @@ def depth_figure(observations: "Mapping[str, Observation]", title: str) -> "Figu
         observations: of networks, by their names.
         title: when they were observed.
     """
-    with styled():
-        figure = new_figure(
-            9.5, 3.4, f"{title}: standard deviation of the outputs and norm of the gradient by convolution"
-        )
+    with drawing(
+        9.5, 3.4, f"{title}: standard deviation of the outputs and norm of the gradient by convolution"
+    ) as figure:
         left, right = figure.subplots(1, 2)
         for name, seen in observations.items():
             blocks = [
@@ -106,10 +104,9 @@ def batch_norm_figure(moved: float) -> "Figure":
         "Training: statistics of the batch": layer(batch, training=True).numpy().ravel(),
         "Prediction: moving statistics": layer(batch, training=False).numpy().ravel(),
     }
-    with styled():
-        figure = new_figure(
-            9.5, 2.8, f"Inputs and normalized outputs of eight examples, the last of them at {moved:+g}"
-        )
+    with drawing(
+        9.5, 2.8, f"Inputs and normalized outputs of eight examples, the last of them at {moved:+g}"
+    ) as figure:
         for axis, (title, shown) in zip(figure.subplots(1, 3), panels.items(), strict=True):
             axis.axhline(0, color=GREY, linewidth=0.8)
             axis.vlines(range(1, 9), 0, shown, color=GREY, linewidth=0.8)
@@ -127,12 +124,11 @@ def field_figure(field: ReceptiveField) -> "Figure":
     """Draw which pixels change one output of a layer, with the square that the formula gives."""
     from matplotlib.patches import Rectangle
 
-    with styled():
-        figure = new_figure(
-            5.0,
-            4.2,
-            f"Receptive field of {field.layer}: {field.counted} pixels, strongest in the middle",
-        )
+    with drawing(
+        5.0,
+        4.2,
+        f"Receptive field of {field.layer}: {field.counted} pixels, strongest in the middle",
+    ) as figure:
         axis = figure.subplots()
         relative = field.strength / field.strength.max()
         with np.errstate(divide="ignore"):
@@ -161,10 +157,9 @@ def field_figure(field: ReceptiveField) -> "Figure":
 def first_kernels(before: NDArray[np.float32], after: NDArray[np.float32]) -> "Figure":
     """Draw the kernels of the first convolution [3, 3, colours, kernels], before and after training."""
     count = before.shape[-1]
-    with styled():
-        figure = new_figure(
-            9.5, 2.2, f"The {count} kernels of the first convolution, before and after training"
-        )
+    with drawing(
+        9.5, 2.2, f"The {count} kernels of the first convolution, before and after training"
+    ) as figure:
         rows = figure.subplots(3, count)
         change = np.abs(after - before).max()
         for row, kernels in zip(rows, (before, after, (after - before) / change), strict=True):
@@ -187,8 +182,7 @@ def feature_maps(pixels: NDArray[np.uint8], maps: Mapping[str, NDArray[np.float3
         maps: outputs of one image, float [height, width, channels], by the layer's name.
     """
     columns = 8
-    with styled():
-        figure = new_figure(9.5, 1.05 * len(maps) + 0.3, f"An image and feature maps of {', '.join(maps)}")
+    with drawing(9.5, 1.05 * len(maps) + 0.3, f"An image and feature maps of {', '.join(maps)}") as figure:
         rows: Any = figure.subplots(len(maps), columns + 1, squeeze=False)
         for row, (name, values) in zip(rows, maps.items(), strict=True):
             strongest = np.argsort(-values.std(axis=(0, 1)))[:columns]

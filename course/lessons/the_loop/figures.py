@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from course.lessons.the_loop.quadratic import MINIMUM, START, descend, loss_at
-from labkit.notebook.plots.style import GREY, MARK, OKABE_ITO, TRAIN, VALIDATION, new_figure, styled
+from labkit.figures.style import GREY, MARK, OKABE_ITO, TRAIN, VALIDATION, drawing
 from labkit.run_directory.layers import LayerReader, LayerRow
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ RATE = 0.03  # learning rate on the quadratic
 
 def loss_comparison(curves: Mapping[str, ArrayLike], title: str = "Training loss") -> "Figure":
     """Draw the losses of some trainings over the steps; every second one dashed, so that equal ones show."""
-    with styled():
-        figure = new_figure(7.5, 3.0, f"{title} over steps: {', '.join(curves)}")
+    with drawing(7.5, 3.0, f"{title} over steps: {', '.join(curves)}") as figure:
         axis = figure.subplots()
         for number, (name, losses) in enumerate(curves.items()):
             values = np.asarray(losses, np.float64)
@@ -63,8 +62,7 @@ def _contours(axis: "Axes") -> None:
 def momentum_figure(momentum: float) -> "Figure":
     """Draw the path of SGD with and without ``momentum`` on the quadratic, and its loss over the steps."""
     paths = {"no momentum": descend(RATE), f"momentum {momentum:g}": descend(RATE, momentum)}
-    with styled():
-        figure = new_figure(9.5, 3.2, f"Paths on a quadratic without momentum and with momentum {momentum:g}")
+    with drawing(9.5, 3.2, f"Paths on a quadratic without momentum and with momentum {momentum:g}") as figure:
         left, right = figure.subplots(1, 2, width_ratios=(3, 2))
         _contours(left)
         for (name, path), color in zip(paths.items(), (GREY, TRAIN), strict=True):
@@ -81,8 +79,7 @@ def momentum_figure(momentum: float) -> "Figure":
 def decay_figure() -> "Figure":
     """Draw where SGD with momentum 0.5 ends on the quadratic with some coefficients of weight decay."""
     decays = (0.0, 0.3, 3.0)
-    with styled():
-        figure = new_figure(6.0, 3.4, f"Paths on a quadratic with weight decay {', '.join(map(str, decays))}")
+    with drawing(6.0, 3.4, f"Paths on a quadratic with weight decay {', '.join(map(str, decays))}") as figure:
         axis = figure.subplots()
         _contours(axis)
         for decay, color in zip(decays, OKABE_ITO, strict=False):
@@ -108,8 +105,7 @@ def ratio_figure(rows: Sequence[LayerRow]) -> "Figure":
         for index, name in enumerate(first.layers)
         if first.values["update_ratio"][index] is not None and ("conv" in name or name == "logits")
     ]
-    with styled():
-        figure = new_figure(9.5, 3.4, "Update ratio of each layer at some steps, with a line at 0.001")
+    with drawing(9.5, 3.4, "Update ratio of each layer at some steps, with a line at 0.001") as figure:
         axis = figure.subplots()
         for row, shade in zip(rows, np.linspace(0.25, 1, len(rows)), strict=True):
             ratios = [float(row.values["update_ratio"][index] or np.nan) for index in trained]
@@ -128,8 +124,7 @@ def ratio_figure(rows: Sequence[LayerRow]) -> "Figure":
 
 def range_figure(rates: NDArray[np.float64], losses: NDArray[np.float64], chosen: float) -> "Figure":
     """Draw the loss of a range test, with the rate of the lesson's run; losses over 5, and NaN, are at 5."""
-    with styled():
-        figure = new_figure(7.5, 3.0, "Loss over the learning rate, which grows by a factor at each step")
+    with drawing(7.5, 3.0, "Loss over the learning rate, which grows by a factor at each step") as figure:
         axis = figure.subplots()
         axis.plot(rates, np.clip(np.nan_to_num(losses, nan=5.0), 0, 5), ".-", color=TRAIN)
         axis.axvline(chosen, color=VALIDATION, linestyle="--", label=f"peak of the run, {chosen:g}")
@@ -145,9 +140,8 @@ def surface_figure(surfaces: "Sequence[Surface]") -> "Figure":
     lowest = min(surface.losses.min() for surface in surfaces)
     highest = max(np.quantile(surface.losses, 0.95) for surface in surfaces)
     levels = np.linspace(lowest, highest, 15)
-    with styled():
-        names = " and ".join(surface.name for surface in surfaces)
-        figure = new_figure(9.5, 3.9, f"Loss in a random plane around the trained weights of {names}")
+    names = " and ".join(surface.name for surface in surfaces)
+    with drawing(9.5, 3.9, f"Loss in a random plane around the trained weights of {names}") as figure:
         axes = figure.subplots(1, len(surfaces), sharey=True, squeeze=False)[0]
         for axis, surface in zip(axes, surfaces, strict=True):
             offsets = surface.offsets

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from labkit.data.augment import standardize
 from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
+from labkit.figures.style import GREY, OKABE_ITO, drawing
 from labkit.models.layer_outputs import with_layer_outputs
 from labkit.models.stages import HEAD, stages
-from labkit.notebook.plots.style import GREY, OKABE_ITO, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,8 +95,7 @@ def draw_maps(
         names: of the images.
     """
     shown = 3
-    with styled():
-        figure = new_figure(9.5, 1.05 * len(images) + 0.3, f"Outputs of the stages for {', '.join(names)}")
+    with drawing(9.5, 1.05 * len(images) + 0.3, f"Outputs of the stages for {', '.join(names)}") as figure:
         axes = figure.subplots(len(images), 1 + shown * len(outputs))
         for row, (image, name) in enumerate(zip(images, names, strict=True)):
             axes[row, 0].imshow(image, interpolation="nearest")
@@ -122,8 +121,7 @@ def draw_probes(probes: Mapping[str, Mapping[str, float]], chance: float) -> "Fi
         probes: accuracies by stage, by what was probed.
         chance: accuracy of guessing.
     """
-    with styled():
-        figure = new_figure(7.5, 2.9, f"Accuracy of a linear classifier by stage: {', '.join(probes)}")
+    with drawing(7.5, 2.9, f"Accuracy of a linear classifier by stage: {', '.join(probes)}") as figure:
         axis = figure.subplots()
         for number, (name, accuracies) in enumerate(probes.items()):
             values = [100 * value for value in accuracies.values()]

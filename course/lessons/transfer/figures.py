@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.notebook.plots.style import OKABE_ITO, new_figure, styled
+from labkit.figures.style import OKABE_ITO, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,9 +16,8 @@ __all__ = ["draw_grid", "draw_moved", "draw_parameters"]
 
 def draw_parameters(counts: Mapping[str, int]) -> "Figure":
     """Draw the number of parameters of each stage."""
-    with styled():
-        shown = ", ".join(f"{stage} {count:,}" for stage, count in counts.items())
-        figure = new_figure(7, 2.2, f"Parameters of each stage: {shown}")
+    shown = ", ".join(f"{stage} {count:,}" for stage, count in counts.items())
+    with drawing(7, 2.2, f"Parameters of each stage: {shown}") as figure:
         axis = figure.subplots()
         bars = axis.barh(list(counts), list(counts.values()), color=OKABE_ITO[0], height=0.6)
         axis.bar_label(bars, [f"{count:,}" for count in counts.values()], padding=3, fontsize=8)
@@ -36,8 +35,7 @@ def draw_grid(accuracy: NDArray[np.float64], rows: Sequence[str], columns: Seque
         rows: what was trained.
         columns: how many images there were.
     """
-    with styled():
-        figure = new_figure(7.5, 0.46 * len(rows) + 1.1, "Test accuracy by images a class and frozen stages")
+    with drawing(7.5, 0.46 * len(rows) + 1.1, "Test accuracy by images a class and frozen stages") as figure:
         axis = figure.subplots()
         shown = axis.imshow(100 * accuracy, cmap="viridis", aspect="auto", vmin=0, vmax=100 * accuracy.max())
         for (row, column), value in np.ndenumerate(accuracy):
@@ -59,8 +57,7 @@ def draw_moved(moved: Mapping[str, Mapping[str, float]], accuracy: Mapping[str, 
         moved: by training, by stage: norm of the change over norm of the weights.
         accuracy: by training, 0 to 1.
     """
-    with styled():
-        figure = new_figure(9.5, 2.9, f"Change of each stage and accuracy: {', '.join(moved)}")
+    with drawing(9.5, 2.9, f"Change of each stage and accuracy: {', '.join(moved)}") as figure:
         left, right = figure.subplots(1, 2, width_ratios=(3, 2))
         for number, (name, distances) in enumerate(moved.items()):
             left.plot(list(distances), list(distances.values()), "o-", color=OKABE_ITO[number], label=name)

@@ -11,7 +11,7 @@ from course.lessons.transfer.trainings import Trainer
 from labkit.config import Config
 from labkit.data import shapes
 from labkit.data.manifest import Manifest
-from labkit.notebook.plots.style import GREY, OKABE_ITO, new_figure, styled
+from labkit.figures.style import GREY, OKABE_ITO, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,8 +55,7 @@ def draw_sums(sums: Mapping[str, NDArray[np.float64]], counts: NDArray[np.int64]
         counts: the number of objects in each image, [n].
     """
     numbers = np.unique(counts)
-    with styled():
-        figure = new_figure(6.5, 2.9, "Sum of the probabilities against the number of objects in the image")
+    with drawing(6.5, 2.9, "Sum of the probabilities against the number of objects in the image") as figure:
         axis = figure.subplots()
         for number, (name, values) in enumerate(sums.items()):
             means = [values[counts == k].mean() for k in numbers]
@@ -84,10 +83,9 @@ def draw_probabilities(
         classes: their names.
     """
     places, names = np.arange(len(classes)), list(probabilities)
-    with styled():
-        figure = new_figure(
-            9.5, 4.6, f"Images with {targets.sum(axis=1).tolist()} objects and their probabilities"
-        )
+    with drawing(
+        9.5, 4.6, f"Images with {targets.sum(axis=1).tolist()} objects and their probabilities"
+    ) as figure:
         axes = figure.subplots(2, len(images), height_ratios=(1, 1.5), sharey="row")
         for column, image in enumerate(images):
             above, below = axes[:, column]

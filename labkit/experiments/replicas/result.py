@@ -131,7 +131,7 @@ class LayoutLosses:
 class ReplicaComparison:
     """One training on several layouts, with and without synchronized batch normalization.
 
-    A notebook displays it as tables; ``labkit.notebook.plots.replica_curves`` draws it.
+    A notebook displays it as tables; ``labkit.figures.replica_curves`` draws it.
 
     ``config``: what was trained, with the data set that was found. ``folder``: that holds the runs.
     ``synchronized``, ``own``: the losses with synchronized batch normalization, and with each replica's own

@@ -1,6 +1,7 @@
 """``labkit.load_run`` and ``labkit.runs``: runs as objects with arrays. Needs no TensorFlow."""
 
 import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labkit.cluster.reaped import start_reaped
 from labkit.config import Config
 from labkit.config.arguments import argument, plain
 from labkit.errors import InputError, short
@@ -17,14 +19,18 @@ from labkit.run_directory.checkpoints import checkpoint_path, checkpoint_steps
 from labkit.run_directory.directory import check_folders
 from labkit.run_directory.find import find_run, known_runs, missing_config
 from labkit.run_directory.metrics import chosen_step, own_test
+from labkit.startup.child import python_command
 
 if TYPE_CHECKING:
     import numpy as np
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
     from labkit.analysis.predictions import Predictions
     from labkit.data.numpy_batch.batch import StepBatch
     from labkit.experiments.replay.step import Replay
+    from labkit.figures.explorer import PredictionExplorer
+    from labkit.figures.monitor import RunMonitor
     from labkit.tensorboard.view import TensorBoard
 
 __all__ = ["Run", "load_run", "runs", "tensorflow_left_as_it_was"]
@@ -189,19 +195,83 @@ class Run:
 
         Raises InputError where the split wasn't evaluated yet, or the file is damaged.
         """
-        from labkit.analysis.predictions import load_predictions, of_another_checkpoint
+        from labkit.analysis.predictions import predictions_of_run
 
-        split = argument("split", split, str)
-        try:
-            found = load_predictions(self._directory, split)
-        except FileNotFoundError:
-            raise InputError(
-                f"run {self.name} has no predictions of the split {split!r}; make them with: "
-                f"labkit evaluate {self.path} --split {split}"
-            ) from None
-        if other := of_another_checkpoint(self._directory, found):
-            warnings.warn(other, stacklevel=2)
+        return predictions_of_run(self._directory, split)
+
+    def tested(self) -> "Predictions":
+        """Return the predictions of the run's result: of the test images, or else the validation images.
+
+        If the run has none yet, or those of another checkpoint, they are made now, in a child process.
+
+        Raises InputError if the training hasn't finished, or if the checkpoint or the data are missing.
+        """
+        from labkit.analysis.predictions import load_predictions, of_another_checkpoint, tested_split
+
+        run, split, state = self._directory, tested_split(self._directory), self.state
+        if state != "finished":
+            said = f": {self.status.message}" if self.status and self.status.message else ""
+            raise InputError(f"there are no predictions yet; the training is {state}{said}")
+        if not (run.predictions_path / f"{split}.npz").is_file():
+            _evaluate(run, split)
+        found = load_predictions(run, split)
+        if of_another_checkpoint(run, found):  # somebody evaluated it since
+            _evaluate(run, split)
+            found = load_predictions(run, split)
         return found
+
+    def _shown(self, split: str | None) -> "Predictions":
+        return self.tested() if split is None else self.predictions(split)
+
+    # ---- what a notebook shows -------------------------------------------------------------------------
+
+    def curves(self) -> None:
+        """Show loss, accuracy, learning rate and speed over the steps; JupyterLab adds their smoothing."""
+        from labkit.analysis.curves import read_curves
+        from labkit.figures.widgets import explore_curves
+
+        explore_curves(read_curves(self._directory))
+
+    def workers(self) -> None:
+        """Show how fast each worker of a cluster was and how it spent its time; say where there was none."""
+        from labkit.figures.widgets import show_workers
+
+        show_workers(self._directory)
+
+    def confusion_matrix(self, split: str | None = None) -> "Figure":
+        """Draw the counts of each true and predicted class.
+
+        Args:
+            split: as for ``predictions``. None: of the run's result, the test or else the validation images;
+                if the run has no such predictions yet, they are made now.
+
+        Raises InputError where there are none, and for a run whose training hasn't finished.
+        """
+        from labkit.figures import confusion_matrix
+
+        predictions = self._shown(split)
+        return confusion_matrix(predictions.confusion, predictions.classes)
+
+    def class_accuracy(self, split: str | None = None) -> "Figure":
+        """Draw the accuracy of each class; arguments and errors as of ``confusion_matrix``."""
+        from labkit.figures import class_accuracy
+
+        return class_accuracy(self._shown(split))
+
+    def mistakes(self, split: str | None = None) -> "PredictionExplorer":
+        """Return the most confident mistakes as a figure; JupyterLab adds controls for any prediction.
+
+        Arguments and errors as of ``confusion_matrix``.
+        """
+        from labkit.figures.explorer import PredictionExplorer
+
+        return PredictionExplorer(self._directory, split, self._shown(split))
+
+    def monitor(self) -> "RunMonitor":
+        """Return the curves so far as a figure; JupyterLab adds a live panel with a button that stops."""
+        from labkit.figures.monitor import RunMonitor
+
+        return RunMonitor(self._directory)
 
     def batch(self, step: int, *, data_dir: str | os.PathLike[str] | None = None) -> "StepBatch":
         """Return the training batch of a step, as the network saw it, or will see it.
@@ -274,6 +344,24 @@ class Run:
         status = self.status
         steps = f", step {status.step} of {status.total_steps}" if status else ""
         return f"<labkit run {self.name}: {self.state}{steps}>"
+
+
+def _evaluate(run: RunDirectory, split: str) -> None:
+    """Write the predictions for a split, in a child process that ends when this one does.
+
+    In this process TensorFlow's threads and devices can't be changed any more, and a run that a cluster
+    trained uses other ones.
+    """
+    command = python_command("-m", "labkit", "evaluate", run.path, "--split", split)
+    process, control = start_reaped(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        _, said = process.communicate()
+    finally:
+        os.close(control)
+        process.wait()
+    if process.returncode:
+        reason = (said.decode(errors="replace").strip() or "no reason was given").splitlines()[-1]
+        raise InputError(f"predictions can't be made: {reason.removeprefix('labkit: error: ')}")
 
 
 def load_run(run: str | os.PathLike[str]) -> Run:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.analysis.inference import Spread
 from labkit.experiments.comparison.read import Comparison, ModelMetrics
-from labkit.notebook.plots.style import GREY, OKABE_ITO, new_figure, styled
+from labkit.figures.style import GREY, OKABE_ITO, color_of, drawing
 from labkit.plurals import counted
 
 if TYPE_CHECKING:
@@ -41,17 +41,15 @@ def comparison(comparison: Comparison) -> Any:
     accuracy = comparison.accuracy
     models = [model for model in comparison.models if model.spread(accuracy) is not None]
     label = accuracy.replace("_", " ")
-    with styled():
-        of = counted(len(models), "model")
-        alt = f"{label.capitalize()} of {of} over training seconds and over multiply-adds"
-        figure = new_figure(9.5, 4.2, alt)
+    of = counted(len(models), "model")
+    alt = f"{label.capitalize()} of {of} over training seconds and over multiply-adds"
+    with drawing(9.5, 4.2, alt) as figure:
         left, right = figure.subplots(1, 2, sharey=True)
         left.set(title="Time", xlabel="seconds in training steps", ylabel=f"{label} (%)")
         right.set(title="Compute", xlabel="million multiply-adds of one image's forward pass (log)")
         left.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
         for axis in (left, right):
             axis.grid(axis="y")
-            axis.set_axisbelow(True)
         if not models:
             left.text(0.5, 0.5, "no run is finished", transform=left.transAxes, ha="center", color=GREY)
             return figure
@@ -78,7 +76,7 @@ def _draw(
         x, y = model.spread(cost), model.spread(accuracy)
         if x is None or y is None:
             continue
-        color = OKABE_ITO[number % len(OKABE_ITO)]
+        color = color_of(number)
         axis.errorbar(
             x.mean / unit,
             y.mean * 100,

@@ -4,12 +4,12 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from labkit.api.run import Run, load_run, tensorflow_left_as_it_was
 from labkit.config import Config, by_field
 from labkit.config.arguments import argument, has_type, plain
 from labkit.data.manifest import Manifest
 from labkit.data.recipe import requested_values
 from labkit.errors import InputError, short
+from labkit.run import Run, load_run, tensorflow_left_as_it_was
 from labkit.run_directory import RunDirectory
 
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from labkit.analysis.predictions import Predictions
-from labkit.api.run import Run, load_run
+from labkit.analysis.predictions import Predictions, predictions_of_run, tested_split
 from labkit.errors import InputError
-from labkit.notebook import plots
-from labkit.notebook.widgets.static_first import live, show
+from labkit.figures import predictions as plots
+from labkit.figures.widgets import live, run_directory_of, show
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.checkpoints import checkpoint_steps
 
 if TYPE_CHECKING:
     from labkit.analysis.network import Network
@@ -30,6 +30,7 @@ class PredictionExplorer:
     Args:
         run: a ``labkit.Run``, a run directory, a path or a name; or predictions alone.
         split: ``test`` or ``validation``; None: the split that the run was tested on.
+        predictions: those of the run, where they have been read; None: read them.
 
     Raises InputError where the run has no predictions of the split.
 
@@ -40,19 +41,18 @@ class PredictionExplorer:
 
     def __init__(
         self,
-        run: Run | RunDirectory | Predictions | str | os.PathLike[str],
+        run: "RunDirectory | Predictions | str | os.PathLike[str] | Any",
         split: str | None = None,
+        predictions: Predictions | None = None,
     ) -> None:
-        self.run: Run | None = None
+        self.run: RunDirectory | None = None
         if isinstance(run, Predictions):
             self.predictions = run
             return
-        self.run = (
-            run if isinstance(run, Run) else load_run(run.path if isinstance(run, RunDirectory) else run)
+        self.run = run_directory_of(run)
+        self.predictions = predictions or predictions_of_run(
+            self.run, tested_split(self.run) if split is None else split
         )
-        if split is None:
-            split = "test" if self.run.config.run.evaluate_test else "validation"
-        self.predictions = self.run.predictions(split)
 
     def _ipython_display_(self) -> None:
         show(plots.wrong_predictions(self.predictions, PAGE_SIZE), self.widget)
@@ -82,7 +82,7 @@ class PredictionExplorer:
         if self.run is None:
             raise InputError("only predictions were given; give the run")
         step = self.predictions.summary.get("checkpoint_step")
-        if step not in self.run.checkpoints:
+        if step not in checkpoint_steps(self.run.checkpoints_path):
             raise InputError(
                 f"checkpoint of step {step} is gone; labkit evaluate {self.run.path} makes new predictions"
             )

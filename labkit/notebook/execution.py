@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import InputError, require_extra
+from labkit.notebook.file_parameters import check_given
 from labkit.notebook.files import conclusion_of, failed_path, read_notebook, write_notebook
-from labkit.notebook.given import check_given
 from labkit.notebook.output import output_path, partial_file
 from labkit.startup.interruption import ANNOUNCEMENTS, restore_handlers, take_requests
 
@@ -36,7 +36,7 @@ class Execution:
 
     ``code``: 0 done, 1 failed, 128 + signal when it was stopped. ``path``: the executed notebook, or what is
     kept of one that failed; None if nothing is kept. ``reason``: why it isn't done, in one line.
-    ``conclusion``: the result that the notebook ended with (``labkit.notebook.results.Conclusion``), or None.
+    ``conclusion``: what the notebook ended with (``labkit.notebook.prepared.Conclusion``), or None.
     """
 
     code: int

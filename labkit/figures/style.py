@@ -6,6 +6,8 @@ Matplotlib is imported when the first figure is made.
 import functools
 import io
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,10 +21,10 @@ __all__ = [
     "TEST",
     "TRAIN",
     "VALIDATION",
-    "new_figure",
+    "color_of",
+    "drawing",
     "png",
     "shown_name",
-    "styled",
 ]
 
 # The palette of Okabe and Ito (2008), which colour-blind readers can tell apart.
@@ -58,6 +60,7 @@ STYLE: dict[Any, Any] = {
     "axes.edgecolor": "#9ca3af",
     "axes.labelcolor": "#374151",
     "axes.grid": False,
+    "axes.axisbelow": True,
     "grid.color": "#e5e7eb",
     "xtick.color": "#374151",
     "ytick.color": "#374151",
@@ -66,8 +69,14 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def new_figure(width: float, height: float, alt: str) -> "Figure":
-    """Return an empty figure of ``width`` × ``height`` inches. A notebook shows it with the text ``alt``."""
+@contextmanager
+def drawing(width: float, height: float, alt: str) -> "Iterator[Figure]":
+    """Give an empty figure of ``width`` × ``height`` inches to draw into, in the style of all figures.
+
+    A notebook shows it with the text ``alt``.
+    """
+    import matplotlib
+    from cycler import cycler
     from matplotlib.figure import Figure
 
     class ShownFigure(Figure):
@@ -78,7 +87,16 @@ def new_figure(width: float, height: float, alt: str) -> "Figure":
             shown = {"width": round(self.get_figwidth() * SHOWN_PER_INCH), "alt": alt}
             return png(self), shown
 
-    return ShownFigure(figsize=(width, height), dpi=SHOWN_PER_INCH, layout="constrained", facecolor="white")
+    style = {"axes.prop_cycle": cycler(color=OKABE_ITO), "font.family": list(_families())}
+    with matplotlib.rc_context(STYLE | style):
+        yield ShownFigure(
+            figsize=(width, height), dpi=SHOWN_PER_INCH, layout="constrained", facecolor="white"
+        )
+
+
+def color_of(number: int) -> str:
+    """Return the colour of the curve with this number; after the palette's last comes its first again."""
+    return OKABE_ITO[number % len(OKABE_ITO)]
 
 
 def png(figure: "Figure") -> bytes:
@@ -109,10 +127,3 @@ def _families() -> tuple[str, ...]:
 
     installed = {font.name for font in font_manager.fontManager.ttflist}
     return ("DejaVu Sans", *(name for name in FURTHER_FONTS if name in installed))
-
-
-def styled() -> Any:
-    """Return a context manager in which figures are drawn in this style."""
-    import matplotlib
-
-    return matplotlib.rc_context(STYLE | {"font.family": list(_families())})

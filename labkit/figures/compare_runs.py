@@ -13,12 +13,10 @@ from labkit.analysis.run_results.groups import Group, grouped, known_measures, r
 from labkit.analysis.run_results.results import MEASURES, read_results
 from labkit.analysis.run_results.versus import told_of_two
 from labkit.analysis.show_table import html_table
-from labkit.api.run import Run, load_run
 from labkit.config.arguments import argument
 from labkit.errors import InputError, short
-from labkit.notebook import plots
-from labkit.notebook.widgets.static_first import is_interactive
-from labkit.run_directory import RunDirectory
+from labkit.figures.runs import run_results
+from labkit.figures.widgets import is_interactive, run_directory_of
 
 __all__ = ["CompareRuns"]
 
@@ -26,8 +24,6 @@ MAX_RUNS = 50
 POLL_SECONDS = 2.0
 IDLE_SECONDS = 60.0  # the thread ends when no run has been active for so long
 ACTIVE = ("starting", "running", "stalled")
-
-AnyRun = Run | RunDirectory | str | os.PathLike[str]
 
 
 class CompareRuns:
@@ -51,11 +47,15 @@ class CompareRuns:
     """
 
     def __init__(
-        self, runs: Iterable[AnyRun] | AnyRun, *, seeds_together: bool = True, by: str | None = None
+        self,
+        runs: "Iterable[Any] | str | os.PathLike[str]",
+        *,
+        seeds_together: bool = True,
+        by: str | None = None,
     ) -> None:
-        is_one = isinstance(runs, str) or not isinstance(runs, Iterable)
-        given: list[Any] = [runs] if is_one else list(runs)  # type: ignore[arg-type]
-        found = [_run(run) for run in given]
+        chosen = [runs] if isinstance(runs, str) or not isinstance(runs, Iterable) else list(runs)
+        allowed = "runs, run directories, paths or names"
+        found = [run_directory_of(run, "a run", allowed) for run in chosen]
         if not 1 <= len(found) <= MAX_RUNS:
             raise InputError(f"{len(found)} runs were given; allowed: 1 to {MAX_RUNS}")
         usable = [name for name, measure in MEASURES.items() if measure.better]
@@ -64,9 +64,7 @@ class CompareRuns:
             raise InputError(f"by is {short(by)}; allowed: {', '.join(usable)}")
         seeds_together = argument("seeds_together", seeds_together, bool)
         names = [run.name for run in found]
-        self.runs = {
-            str(run.path) if names.count(run.name) > 1 else run.name: RunDirectory(run.path) for run in found
-        }
+        self.runs = {str(run.path) if names.count(run.name) > 1 else run.name: run for run in found}
         self.seeds_together, self.by = seeds_together, by
         self.pair = (0, 1)  # the places of A and B among the groups
 
@@ -81,7 +79,7 @@ class CompareRuns:
         """Return the figure: a curve for each run, and one result of every run by configuration."""
         groups = self.groups() if groups is None else groups
         label, curves = _curves(groups)
-        return plots.run_results(groups, self._measure(groups), curves, label=label)
+        return run_results(groups, self._measure(groups), curves, label=label)
 
     def html(self, groups: Sequence[Group] | None = None) -> str:
         """Return the table of results and what is known of the two configurations, as HTML."""
@@ -116,14 +114,6 @@ class CompareRuns:
         measure = self._measure(groups)
         headline, *others = told_of_two(first, second, measure, candidates=len(groups))
         return [f"<b>{escape(headline)}</b>", *map(escape, others)]
-
-
-def _run(run: AnyRun) -> Run:
-    if isinstance(run, Run):
-        return run
-    if isinstance(run, RunDirectory | str | os.PathLike):
-        return load_run(run.path if isinstance(run, RunDirectory) else run)
-    raise InputError(f"a run is {short(run)}; allowed: runs, run directories, paths or names")
 
 
 def _curves(groups: Sequence[Group]) -> tuple[str, dict[str, Curve]]:

@@ -5,7 +5,6 @@ writes what is shown.
 """
 
 import math
-import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -15,11 +14,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from labkit.api.run import Run, load_run
-from labkit.errors import InputError, short
-from labkit.notebook import plots
-from labkit.notebook.plots.style import GREY, MARK, TRAIN, VALIDATION
-from labkit.notebook.widgets.static_first import is_interactive
+from labkit.analysis.curves import read_curves
+from labkit.errors import InputError
+from labkit.figures.runs import training_curves
+from labkit.figures.style import GREY, MARK, TRAIN, VALIDATION
+from labkit.figures.widgets import is_interactive, run_directory_of
 from labkit.run_directory import ACTIVE_STATES, RunDirectory
 from labkit.run_directory.reader import MetricsReader
 from labkit.run_directory.stop import ask_to_stop, training_process
@@ -39,18 +38,10 @@ class Training(Protocol):
 
     cluster: Any
     output: list[str]
-
-    @property
-    def run(self) -> Run: ...
-
-    @property
-    def running(self) -> bool: ...
-
-    @property
-    def stopping(self) -> bool: ...
-
-    @property
-    def workers(self) -> list[str]: ...
+    run: Any
+    running: bool
+    stopping: bool
+    workers: list[str]
 
     def stop(self) -> str: ...
 
@@ -63,34 +54,31 @@ class RunMonitor:
     Display it as the last expression of a cell, or with ``show()``.
 
     Args:
-        run: a run, its path or name, or what ``labkit.notebook.background.start`` returned. For a cluster
-            that was started so, there is a button for each worker that kills it.
+        run: a run, its path or name, or what ``labkit.start`` returned. For a cluster that was started so,
+            there is a button for each worker that kills it.
 
     Raises InputError where there is no such run, and for anything else.
     """
 
-    def __init__(self, run: "Run | Training | str | os.PathLike[str]") -> None:
-        if isinstance(run, str | os.PathLike):
-            run = load_run(run)
-        elif not isinstance(run, Run) and not hasattr(run, "running"):
-            raise InputError(f"run is {short(run)}; allowed: a run, its path or name, or what start returned")
-        self._training: Training | None = None if isinstance(run, Run) else run
-        self.run = run if isinstance(run, Run) else run.run
+    def __init__(self, run: Any) -> None:
+        self._training: Training | None = None
+        if hasattr(run, "running"):
+            self._training, run = run, run.run
+        allowed = "a run, its path or name, or what start returned"
+        self.run = run_directory_of(run, allowed=allowed)
 
     def __repr__(self) -> str:
-        return f"<monitor of {self.run!r}>"
+        return f"<monitor of {self.run.name}: {_state(self.run)}>"
 
     def show(self) -> None:
         """Display the figure and, in JupyterLab, the panel."""
         from IPython.display import display
 
-        from labkit.analysis.curves import read_curves
-
-        curves = read_curves(RunDirectory(self.run.path))
+        curves = read_curves(self.run)
         if any(row.get("split") == "train" for row in curves.rows):
-            display(plots.training_curves(curves))
+            display(training_curves(curves))
         elif not is_interactive():  # the panel says it, too, and goes on
-            print(f"{self.run.name}: {self.run.state}, no steps yet")
+            print(f"{self.run.name}: {_state(self.run)}, no steps yet")
         if is_interactive():
             panel = Panel(self.run, self._training)
             display(panel.box)
@@ -99,14 +87,19 @@ class RunMonitor:
     _ipython_display_ = show
 
 
+def _state(run: RunDirectory) -> str:
+    status = run.read_status()
+    return status.liveness() if status else "unknown"
+
+
 class Panel:
     """The widgets of a monitor. ``update`` reads the run and shows it; ``start`` does so from a thread."""
 
-    def __init__(self, run: Run, training: Training | None = None) -> None:
+    def __init__(self, run: RunDirectory, training: Training | None = None) -> None:
         import ipywidgets
 
         self._run, self._training = run, training
-        self._reader = MetricsReader(RunDirectory(run.path).metrics_path)
+        self._reader = MetricsReader(run.metrics_path)
         self._said = self._trouble = ""
         self.view, self.note = ipywidgets.HTML(), ipywidgets.HTML()
         self.stop = ipywidgets.Button(description="Stop", icon="stop", tooltip="Save a checkpoint and stop")
@@ -130,13 +123,15 @@ class Panel:
     def update(self) -> bool:
         """Show the run as it is now. Returns whether it is active."""
         self._reader.poll()
-        state, running = self._run.state, self._training is not None and self._training.running
+        status = self._run.read_status()
+        state = status.liveness() if status else "unknown"
+        running = self._training is not None and self._training.running
         if self._training is not None and self._training.stopping:
             state = "stopping"
         elif running and state not in (*ACTIVE_STATES, "finished"):
             state = "restarting" if len(self._reader.train) else "starting"
         active = running or state in (*ACTIVE_STATES, "stalled")
-        total = self._run.status.total_steps if self._run.status else 0
+        total = status.total_steps if status else 0
         resumed = [point.step for point in self._reader.resume_points]
         html = panel_html(self._run.name, state, _thinned(self._reader), total, resumed)
         if html != self.view.value:
@@ -177,11 +172,10 @@ class Panel:
     def _ask(self) -> str:
         if self._training is not None and self._training.running:
             return self._training.stop()
-        directory = RunDirectory(self._run.path)
-        process = training_process(directory)
+        process = training_process(self._run)
         if process is None:
             return f"no process on this machine trains {self._run.name}"
-        return ask_to_stop(directory, process)
+        return ask_to_stop(self._run, process)
 
     def _lose(self, name: str) -> str:
         assert self._training is not None
