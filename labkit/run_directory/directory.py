@@ -136,6 +136,9 @@ class Status:
         return "stalled" if age > self.stalled_after_seconds else self.state
 
 
+_KINDS = get_type_hints(Status, include_extras=True)
+
+
 class _Inside:
     """The path of a file or folder of a run, which has the same name in every run."""
 
@@ -254,10 +257,9 @@ class RunDirectory:
     def read_status(self) -> Status | None:
         """Return the last written status, or None if there is no readable one."""
         value, known = read_object(self.status_path), {}
-        kinds = get_type_hints(Status, include_extras=True)
-        for name in kinds.keys() & value.keys():
+        for name in _KINDS.keys() & value.keys():
             with suppress(ValueError):  # what isn't of its kind counts as not written
-                known[name] = msgspec.convert(value[name], kinds[name])
+                known[name] = msgspec.convert(value[name], _KINDS[name])
         return Status(**known) if known.get("state") in STATES else None
 
     def write_status(self, status: Status) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "open_regular",
     "open_run_descriptor",
     "open_run_file",
+    "parse_json",
     "read_json",
     "read_object",
 ]
@@ -89,6 +90,17 @@ def check_regular(folder: str | Path) -> None:
             raise OSError(errno.EINVAL, "it is no regular file", entry.path)
 
 
+def parse_json(text: bytes) -> Any:
+    """Return the value of JSON, which may hold NaN and infinities, as earlier versions wrote them.
+
+    Raises ValueError if it isn't JSON, RecursionError if it is nested too deeply.
+    """
+    try:
+        return msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return json.loads(text)
+
+
 def read_json(path: str | Path, kind: Any = dict[str, Any]) -> Any:
     """Return the JSON value in a file of a run as a ``kind``, which is any type that msgspec converts to.
 
@@ -100,7 +112,7 @@ def read_json(path: str | Path, kind: Any = dict[str, Any]) -> Any:
             text = file.read(_MOST_JSON + 1)
         if len(text) > _MOST_JSON:
             raise ValueError(f"it has more than {_MOST_JSON >> 20} MB")
-        value = json.loads(text)
+        value = parse_json(text)
         if typing.get_origin(kind) is dict and not isinstance(value, dict):
             raise ValueError("it isn't a JSON object")
         return msgspec.convert(value, kind)
@@ -155,13 +167,13 @@ class AppendedLines:
 
     ``generation`` grows when the file turns out to be another one or to have been shortened: it is then read
     from its beginning, and what was read before no longer counts. ``caught_up`` tells whether the last call
-    reached the end of the file.
+    reached the end of the file, and ``offset`` how many of its bytes were read.
     """
 
     path: Path
     generation: int = 0
     caught_up: bool = False
-    _offset: int = 0
+    offset: int = 0
     _inode: int | None = None
     _tail: bytes = b""
 
@@ -180,7 +192,7 @@ class AppendedLines:
                 if self._inode is not None and not (inode == self._inode and self._is_same_file(file)):
                     self._restart()
                 self._inode = inode
-                file.seek(self._offset)
+                file.seek(self.offset)
                 data = file.read(-1 if max_bytes is None else max_bytes)
                 while max_bytes and b"\n" not in data and len(data) < LONGEST_LINE:
                     more = file.read(LONGEST_LINE)
@@ -197,22 +209,17 @@ class AppendedLines:
         end = data.rfind(b"\n") + 1
         # A line of megabytes isn't a row; its rest won't parse and is passed over.
         complete = data[: end if end or len(data) < LONGEST_LINE else len(data)]
-        self._offset += len(complete)
+        self.offset += len(complete)
         self._tail = (self._tail + complete[-KEPT_BYTES:])[-KEPT_BYTES:]
         return complete
-
-    @property
-    def offset(self) -> int:
-        """Bytes of the file that were read."""
-        return self._offset
 
     def _is_same_file(self, file: Any) -> bool:
         # When a run is started over, the new file often gets the inode of the removed one, and it may be
         # longer than the offset by the next poll. Only its content shows that it is another file.
-        file.seek(self._offset - len(self._tail))
+        file.seek(self.offset - len(self._tail))
         return bool(file.read(len(self._tail)) == self._tail)
 
     def _restart(self) -> None:
         self.generation += 1
-        self._offset = 0
+        self.offset = 0
         self._tail = b""

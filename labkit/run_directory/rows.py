@@ -12,9 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import msgspec
-
-from labkit.run_directory.files import AppendedLines
+from labkit.run_directory.files import AppendedLines, parse_json
 
 __all__ = [
     "EVALUATION_METRICS",
@@ -167,18 +165,9 @@ class RowReader(AppendedLines):
 
 def parse_lines(lines: Iterable[bytes]) -> Iterator[Any]:
     """Yield the value of each line that isn't blank; None for a line that isn't JSON."""
-    decode = msgspec.json.Decoder().decode
     for line in lines:
         if line.strip():
             try:
-                yield decode(line)
+                yield parse_json(line)
             except (ValueError, RecursionError):
-                yield _parse(line)
-
-
-def _parse(line: bytes) -> Any:
-    """Return the value of a line that may hold NaN or infinities, as those of older versions did."""
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
+                yield None

@@ -70,9 +70,7 @@ class WorkerMetrics:
     def __init__(self, folder: Path, *, examples_per_step: float, replicas: int, first_step: int = 0) -> None:
         self._folder, self._examples, self._replicas = folder, examples_per_step, replicas
         self._first_step = first_step
-        self._windows: dict[str, _Window] = {}
-        self._writers: dict[str, MetricsWriter] = {}
-        self._spans: dict[str, deque[StepSpans]] = {}
+        self._workers: dict[str, _Worker] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
     def add(
@@ -104,13 +102,14 @@ class WorkerMetrics:
 
         Returns the worker's examples per second if a row was written, else None.
         """
+        is_first = worker not in self._workers
+        if is_first:
+            self._workers[worker] = _Worker(self._folder, worker, self._first_step)
         if spans is not None:
-            self._add_spans(worker, spans)
-        if worker not in self._windows:
-            # The first step compiles; counting starts after it.
-            self._windows[worker] = _Window()
+            self._workers[worker].keep(spans)
+        if is_first:  # it compiles; counting starts after it
             return None
-        window = self._windows[worker]
+        window = self._workers[worker].window
         window.steps += 1
         if waited is None:
             window.is_fed = True
@@ -125,11 +124,11 @@ class WorkerMetrics:
         window.last_step = step
         if time.perf_counter() - window.since < SECONDS_BETWEEN_ROWS:
             return None
-        return self._write(worker)
+        return self._write(self._workers[worker])
 
-    def _write(self, worker: str) -> float:
+    def _write(self, worker: "_Worker") -> float:
         """Write the row of the window that ends now, and start the next window."""
-        window = self._windows[worker]
+        window = worker.window
         seconds = time.perf_counter() - window.since
         rate = window.steps * self._examples / seconds
         communication = window.exchanged / seconds
@@ -138,7 +137,7 @@ class WorkerMetrics:
         rest = 1.0 - computing - known
         waiting = rest if window.is_fed else min(rest, window.waited / seconds)
         row = {
-            "worker": worker,
+            "worker": worker.name,
             "step": window.last_step,
             "steps": window.steps,
             "examples_per_second": rate,
@@ -157,50 +156,59 @@ class WorkerMetrics:
         if window.staleness:
             counts = sorted(window.staleness.items())
             row["staleness_counts"] = {str(staleness): count for staleness, count in counts}
-        self._writer(worker).append([row])
-        self._write_spans(worker)
-        self._windows[worker] = _Window()
+        worker.write(row)
+        worker.window = _Window()
         return rate
-
-    def _add_spans(self, worker: str, spans: StepSpans) -> None:
-        if worker not in self._spans:
-            self._spans[worker] = deque(maxlen=KEPT_STEPS)
-            # After a restart it makes the same steps again, at other moments.
-            _spans_path(self._folder, worker).unlink(missing_ok=True)
-        self._spans[worker].append(spans)
-
-    def _write_spans(self, worker: str) -> None:
-        if worker in self._spans:
-            path = _spans_path(self._folder, worker)
-            path.parent.mkdir(exist_ok=True)
-            steps = [asdict(each) for each in self._spans[worker]]
-            write_json_atomic(path, {"worker": worker, "steps": steps})
 
     def finish(self) -> None:
         """Write a row of what was counted so far for each worker."""
-        for worker, window in list(self._windows.items()):
-            if window.steps:
+        for worker in self._workers.values():
+            if worker.window.steps:
                 self._write(worker)
 
     def begin(self) -> None:
         """Start counting again, so that the time of an evaluation or a checkpoint is left out."""
-        self._windows = {worker: _Window() for worker in self._windows}
-
-    def _writer(self, worker: str) -> MetricsWriter:
-        if worker not in self._writers:
-            path = self._folder / f"{worker.replace(':', '-')}.jsonl"
-            resumed = path.exists()
-            self._writers[worker] = MetricsWriter(path)
-            if resumed:
-                self._writers[worker].mark_resume_point(self._first_step)
-        return self._writers[worker]
+        for worker in self._workers.values():
+            worker.window = _Window()
 
     def close(self) -> None:
         """Write what was counted and close the files."""
         self.finish()
-        for writer in self._writers.values():
-            writer.close()
-        self._writers.clear()
+        for worker in self._workers.values():
+            if worker.writer is not None:
+                worker.writer.close()
+        self._workers.clear()
+
+
+class _Worker:
+    """What is known of one worker, and its two files."""
+
+    def __init__(self, folder: Path, name: str, first_step: int) -> None:
+        task = name.replace(":", "-")
+        self.name, self.window = name, _Window()
+        self.writer: MetricsWriter | None = None
+        self._first_step, self._path = first_step, folder / f"{task}.jsonl"
+        self._spans_path = folder / "spans" / f"{task}.json"
+        self._spans: deque[StepSpans] = deque(maxlen=KEPT_STEPS)
+
+    def keep(self, spans: StepSpans) -> None:
+        if not self._spans:  # after a restart it makes the same steps again, at other moments
+            self._spans_path.unlink(missing_ok=True)
+        self._spans.append(spans)
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Append a row, and replace the moments of the last steps."""
+        if self.writer is None:
+            resumed = self._path.exists()
+            self.writer = MetricsWriter(self._path)
+            if resumed:
+                self.writer.mark_resume_point(self._first_step)
+        self.writer.append([row])
+        if self._spans:
+            self._spans_path.parent.mkdir(exist_ok=True)
+            write_json_atomic(
+                self._spans_path, {"worker": self.name, "steps": [asdict(each) for each in self._spans]}
+            )
 
 
 def read_worker_metrics(folder: Path) -> dict[str, list[dict[str, Any]]]:
@@ -215,11 +223,6 @@ def read_worker_metrics(folder: Path) -> dict[str, list[dict[str, Any]]]:
         if rows:
             found[rows[-1]["worker"]] = rows
     return found
-
-
-def _spans_path(folder: Path, worker: str) -> Path:
-    """Return where the last steps of a worker lie. ``folder``: ``<run>/cluster``."""
-    return folder / "spans" / f"{worker.replace(':', '-')}.json"
 
 
 def read_spans(folder: Path) -> dict[str, list[StepSpans]]:

@@ -154,8 +154,9 @@ def test_what_the_writer_would_not_write_changes_nothing(row):
     assert restored(dict(row)) == expected
 
 
-def test_a_new_name_at_every_step_does_not_fill_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(reader_module, "MAX_CELLS", 50_000)
+@pytest.mark.parametrize(("limit", "value"), [("MAX_CELLS", 50_000), ("MAX_COLUMNS", 50)])
+def test_a_new_name_at_every_step_does_not_fill_the_memory(tmp_path, monkeypatch, limit, value):
+    monkeypatch.setattr(reader_module, limit, value)
     path = tmp_path / "metrics.jsonl"
     writer = MetricsWriter(path)
     writer.append([{"split": "train", "step": step, f"name{step}": 1.0} for step in range(1, 1_000)])

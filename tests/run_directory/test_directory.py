@@ -181,6 +181,7 @@ def test_a_missing_file_has_no_rows_and_may_be_created_later(tmp_path):
         b'{"resumed_at_step": "soon"}',
         b'{"resumed_at_step": null}',
         b'{"step": 1},{"step": 2}',
+        b'{"split": "train", "step": 1, "loss": 1.1.0}',
         b"[" * 100_000,
     ],
 )

@@ -20,7 +20,7 @@ from labkit.run_directory import RunDirectory, Status, list_runs
 from labkit.run_directory.filters import chosen_runs
 from labkit.run_directory.metrics import SPARK_POINTS, MetricsSummary
 from labkit.run_directory.notes import change_notes
-from labkit.run_directory.reader import MAX_COLUMNS, MetricsReader, read_metrics
+from labkit.run_directory.reader import MetricsReader, read_metrics
 from labkit.run_directory.reader import summary_of as summary_of_rows
 from labkit.run_directory.summary import Summaries
 from tests.commands.made_runs import evaluation, make_run
@@ -230,39 +230,12 @@ def test_an_unreadable_file_is_named(tmp_path):
     assert any("metrics.jsonl can't be read: it is a link" in one for one in summary_of(run).damage)
 
 
-def test_new_names_at_every_step_do_not_fill_the_memory(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    write(path, [{**row(step), f"name{step}": 1.0} for step in range(1, 6_001)])
-    reader = MetricsReader(path)
-    reader.poll()
-    assert len(reader.train) == 6_000 and len(reader.train.columns) <= MAX_COLUMNS
-
-
 @pytest.mark.parametrize("wrong", [{"step": 1e308}, {"state": "<b>"}, {"state": ["running"]}])
 def test_a_status_that_labkit_would_not_write_is_not_shown(wrong, tmp_path):
     run = make_run(tmp_path, "a", rows=[row(1)])
     run.status_path.write_text(json.dumps(json.loads(run.status_path.read_text()) | wrong))
     found = summary_of(run)
     assert found.step == 1 and found.state in ("finished", "unknown")
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"\n\n", b"\xff\xfe\x00", b"{" * 9000, b"[]\n3\nnull\n", b'{"split": "train"'],
-)
-def test_no_content_breaks_it(tmp_path, content):
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(content)
-    assert told_of(path).spark == ()
-    path.write_bytes(content + b"\n" + json.dumps(row(1)).encode() + b"\n")
-    assert told_of(path).spark == (2.0,)
-
-
-def test_a_row_with_a_damaged_number_is_left_out(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    damaged = '{"split": "train", "step": 1, "loss": 1.1.0, "wall_time": 101.0}'
-    path.write_text(f"{json.dumps(row(1))}\n{damaged}\n")
-    assert told_of(path).spark == (2.0,)
 
 
 def test_rows_in_another_order_of_keys_and_long_ones_are_read(tmp_path):

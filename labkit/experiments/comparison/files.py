@@ -77,20 +77,16 @@ def read_request(folder: Path) -> Request | None:
     """
     path = request_path(folder)
     try:
-        value = read_json(path)
-        models, budget = tuple(value["models"]), dict(value["budget"])
-        if not all(isinstance(name, str) for name in models) or not budget.keys() <= fields_by_name().keys():
-            raise ValueError("models or budget come from another version of labkit")
-        if missing := [name for name in NEEDED if name not in budget]:
+        request: Request = read_json(path, Request)
+        if not request.budget.keys() <= fields_by_name().keys():
+            raise ValueError("its budget comes from another version of labkit")
+        if missing := [name for name in NEEDED if name not in request.budget]:
             raise ValueError(f"the budget has no {missing[0]}")
-        data_dir = value.get("data_dir")
-        if not isinstance(data_dir, str | None):
-            raise ValueError("data_dir isn't a string")
-        return Request(models, int(value["seeds"]), budget, str(value["data_checksum"]), data_dir)
+        return request
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0][:160]
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0][:160]
         raise InputError(
             f"{path} can't be read ({reason}); remove it and run the same command again"
         ) from None
