@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from labkit.config import Config, by_field
+from labkit.config import Config
 from labkit.config.arguments import argument, has_type, plain
 from labkit.data.manifest import Manifest
-from labkit.data.recipe import requested_values
+from labkit.data.recipe import requested_config
 from labkit.errors import InputError, short
 from labkit.run import Run, load_run, tensorflow_left_as_it_was
 from labkit.run_directory import RunDirectory
@@ -82,10 +82,7 @@ def _configuration(config: Config | None, preset: str | None, flags: dict[str, A
         raise InputError(f"preset is {short(preset)} beside a configuration; give one of the two")
     if config is not None:
         return config.replace(flags)
-    values, recipe = requested_values(preset, by_field(flags))
-    if recipe:
-        print(recipe)
-    return Config.from_flat(values)
+    return requested_config(preset, flags)
 
 
 def evaluate(
@@ -96,20 +93,21 @@ def evaluate(
     data_dir: str | os.PathLike[str] | None = None,
     eval_batch_size: int | None = None,
     num_intra_threads: int | None = None,
-    test_time_augmentation: str | None = None,
+    test_time_augmentation: Literal["none", "mirror", "mirror_and_shift"] | None = None,
 ) -> dict[str, Any]:
     """Evaluate a checkpoint of a run on every example of a split, and keep its predictions with the run.
 
     Args:
-        run: a run, its directory, or its name as ``labkit runs`` lists it.
-        split: ``test``, ``validation`` or ``train``.
-        checkpoint: ``best`` (by validation accuracy; the newest where nothing was validated), ``last``, or a
-            step.
-        data_dir: the folder of prepared data sets; None: the one that the run was trained with.
-        eval_batch_size: examples per batch; None: the run's.
-        num_intra_threads: threads within one operation, 0: TensorFlow chooses; None: the run's,
-            or those of this process where TensorFlow is already running.
-        test_time_augmentation: ``none``, ``mirror`` or ``mirror_and_shift``; None: the run's.
+        run: A run, its directory, or its name as ``labkit runs`` lists it.
+        split: Examples to evaluate: ``test``, ``validation`` or ``train``.
+        checkpoint: Checkpoint to evaluate: ``best`` (by validation accuracy; the newest where nothing was
+            validated), ``last``, or a step.
+        data_dir: Folder of prepared data sets. Default: the run's.
+        eval_batch_size: Examples in a step. Default: the run's.
+        num_intra_threads: Threads within one operation. 0 lets TensorFlow choose. Default: the run's, or
+            those of this process where TensorFlow is already running.
+        test_time_augmentation: Averages the predictions for several views of each image, beside the plain
+            result. Default: the run's.
 
     Returns ``split``, ``examples``, ``checkpoint_step``, ``loss`` (mean, in nats), ``accuracy`` (0 to 1), the
     other metrics of the run's loss, ``classes``, and ``per_class``, a list with one mapping for each class.
@@ -160,20 +158,31 @@ def prepare_data(
     A second call checks the files and writes nothing.
 
     Args:
-        dataset: ``cifar10``, or ``shapes`` or ``shapes_multilabel``, which labkit draws itself, or pictures
-            of your own that were prepared before; None: ``cifar10``, or what ``images`` holds.
-        data_dir: the folder of data sets; None: ``data`` in labkit's home.
-        images: pictures of your own: a folder with a folder for each class (or ``train``, ``validation`` and
-            ``test`` with such folders), or a CSV file with the columns path,label.
-        name: name of the data set made from ``images``; None: that of the folder or file.
-        image_size: side of its images in pixels; None: one that suits the pictures.
-        resize: ``crop`` (the centre) or ``letterbox`` (all, between black bars); None: ``crop``.
-        skip_damaged: leave out files that can't be read as pictures.
-        archive: CIFAR-10 as a published archive or an extracted folder; None: download it.
-        validation_size: training examples to hold out; None: as already prepared, otherwise a tenth.
-        classes: keep only these, by name or number, with labels in this order; needs ``data_dir``.
-        train_examples: keep only this many for training, in equal shares of the classes; needs ``data_dir``.
-        url: download from here instead of from the published address.
+        dataset: Data set to prepare: ``cifar10``, ``shapes`` or ``shapes_multilabel`` (labkit draws these
+            two itself; images of the second have several labels), or images of your own that were prepared
+            before. Default: ``cifar10``, or what ``--images`` holds.
+        data_dir: Folder of prepared data sets. Default: ``<home>/data``.
+        images: Prepares images of your own: a folder with a folder for each class (or ``train/``,
+            ``validation/`` and ``test/`` with such folders), or a CSV file with the columns path,label.
+        name: Name of the data set made from ``--images``, for ``--dataset``. Default: the name of the folder
+            or file.
+        image_size: Side of the images in pixels, 8 to 1024; up to 64 they are stored as pixels, above as
+            JPEG. Default: that of the files if all are equal squares of up to 64, otherwise 64, or less where
+            they are smaller.
+        resize: What happens to images that are not square: ``crop`` keeps the centre, ``letterbox`` keeps all
+            of them between black bars. Default: as prepared before, else ``crop``.
+        skip_damaged: Leaves out files that cannot be read as images, and lists them in the manifest. Without
+            it they are an error.
+        archive: Reads cifar-10-python.tar.gz, cifar-10-binary.tar.gz or an extracted folder instead of
+            downloading CIFAR-10.
+        validation_size: Training examples to hold out for validation. Default: as prepared before, else a
+            tenth (5000 of CIFAR-10).
+        classes: Keeps only these classes, in this order: names or numbers, on the command line separated by
+            commas. Needs ``--data-dir`` or ``--images``; folders of ``--images`` that are named here are
+            classes, whatever they are called. Default: as prepared before, else all.
+        train_examples: Keeps only this many training examples, with the classes in proportion. Needs
+            ``--data-dir``. Default: as prepared before, else all.
+        url: Downloads from this address instead of the published one.
 
     Returns what was prepared: ``directory``, ``classes``, ``image_shape``, and ``splits`` with the number of
     examples of each.

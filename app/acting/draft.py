@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from app import state
-from labkit.cluster.flags import CLUSTER_FLAGS
 from labkit.cluster.local import LocalCluster
-from labkit.commands.terminal.arguments import typed
 from labkit.config import Config, fields_by_name
 from labkit.config.architectures import default_depth
+from labkit.config.config import flags_of
 from labkit.config.data_sets import AUTO, BUILT_IN, GENERATED, is_own, prepare_command
 from labkit.config.fields import FieldInfo
-from labkit.config.flags import flags_of
 from labkit.config.presets import AUTO as FITTED
 from labkit.config.presets import PRESETS, preset_values
 from labkit.config.recorded import recorded_config
@@ -47,7 +45,7 @@ __all__ = [
 ]
 
 # The form has a name for job_dir and numbers of processes for the rest.
-LEFT_OUT = ("job_dir", "sync", *CLUSTER_FLAGS)
+LEFT_OUT = ("job_dir", "sync")
 DATA_FIELDS = ("dataset", "data_dir")
 LONGEST_NAME = 200  # bytes; file systems take 255
 
@@ -112,8 +110,11 @@ class Checked:
 def form_fields() -> dict[str, FieldInfo]:
     """Return the fields of the form by name, in the order of the command line's help."""
     allowed = state.allows_code()
-    known = fields_by_name().items()
-    return {name: info for name, info in known if name not in LEFT_OUT and (allowed or not info.acts)}
+    return {
+        name: info
+        for name, info in fields_by_name().items()
+        if name not in LEFT_OUT and info.role != "task" and (allowed or not info.acts)
+    }
 
 
 def base_values(preset: str, shown: Mapping[str, Shown] | None = None) -> dict[str, Any]:
@@ -266,7 +267,7 @@ def read_field(info: FieldInfo, shown: Shown) -> Any:
     """Return the value that a widget's text stands for. Raises InputError as the command line does."""
     if info.optional and isinstance(shown, str) and not shown.strip():
         return None
-    value = info.check(typed(info, shown.strip() if isinstance(shown, str) else shown))
+    value = info.check(info.from_flag(shown.strip() if isinstance(shown, str) else shown))
     if info.is_path and value is not None:  # the command works from any folder
         return str(Path(os.path.expanduser(value)).absolute())
     return value

@@ -18,7 +18,7 @@ from subprocess import Popen
 from types import MappingProxyType
 
 from app import state
-from labkit.cluster.continued import local_cluster_command, tasks_flag, tasks_of
+from labkit.cluster.continued import local_cluster_command, tasks_of
 from labkit.cluster.detached import start_detached
 from labkit.config import Config
 from labkit.config.recorded import recorded_config
@@ -216,8 +216,10 @@ def resumption(run: RunDirectory) -> Resumption:
     Raises InputError where only its tasks' own commands do, or the configuration is damaged.
     """
     config = recorded_config(run).replace({"job_dir": str(run.path)})
-    if flag := tasks_flag(config):
-        raise InputError(f"start each of its tasks again with the command that started it (it has {flag})")
+    if info := config.task_field():
+        raise InputError(
+            f"start each of its tasks again with the command that started it (it has {info.flag})"
+        )
     tasks = tasks_of(run)
     words = local_cluster_command(run, config, tasks)[1:] or ["resume", str(run.path)]
     return Resumption(run, config, files_of(config), tasks, tuple(words))

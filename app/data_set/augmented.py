@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.config.whole import Config
+from labkit.config.config import Config
 from labkit.data.hashes import distortion_key, order_key, order_of_epoch
 from labkit.data.inputs import choose_input_path, distortion_of
 from labkit.data.manifest import Manifest

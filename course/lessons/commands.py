@@ -1,31 +1,24 @@
 """``labkit lesson``: the lessons, a copy to work in, and the check of an exercise."""
 
-import argparse
 import linecache
 import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from labkit.commands import Run
-from labkit.commands.terminal.arguments import Parser, local_path
-from labkit.commands.terminal.text_tables import print_table
+from labkit.commands.flags import Flag, LocalPath
+from labkit.commands.tables import print_table
 from labkit.errors import InputError, require_extra
 from labkit.home import expanded
 from labkit.startup.quiet_import import import_tensorflow
 
-__all__ = ["declare_check", "declare_list", "declare_start", "run_exercise_cell"]
+__all__ = ["lesson_check", "lesson_list", "lesson_start", "run_exercise_cell"]
 
 NEEDS = ("nbformat",)
 SECONDS = 120  # of an exercise's cell
 CELL = "<your cell>"
 
 
-def declare_list(parser: Parser) -> Run:
-    """Declare nothing: ``labkit lesson list`` has no flags."""
-    return _list
-
-
-def _list(options: argparse.Namespace) -> int:
+def lesson_list() -> int:
     """Print number, name and title of each lesson. Returns 0."""
     from labkit.notebook.files import lesson_files, read_notebook
 
@@ -39,40 +32,27 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
-def declare_start(parser: Parser) -> Run:
-    """Declare the flags of ``labkit lesson start``."""
-    parser.add_argument(
-        "lesson",
-        metavar="LESSON",
-        nargs="*",
-        help="Numbers or names. Default: all lessons, and the training notebook.",
-    )
-    parser.add_argument(
-        "--folder",
-        type=local_path,
-        metavar="DIR",
-        default="lessons",
-        help="Where to write the copies. Default: lessons, in the current folder.",
-    )
-    return _start
+def lesson_start(*lesson: str, folder: Annotated[LocalPath, Flag(metavar="DIR")] = "lessons") -> int:
+    """Write a copy without solutions of each lesson that isn't there yet. Returns 0.
 
-
-def _start(options: argparse.Namespace) -> int:
-    """Write a copy without solutions of each lesson that isn't there yet. Returns 0."""
+    Args:
+        lesson: Numbers or names. Default: all lessons, and the training notebook.
+        folder: Where to write the copies. Default: lessons, in the current folder.
+    """
     from labkit.notebook.files import choose_notebooks, course_files
 
     require_extra("notebook", NEEDS, "labkit lesson start")
-    sources = choose_notebooks(options.lesson, course_files())
-    folder = expanded(options.folder)
+    sources = choose_notebooks(lesson, course_files())
+    target = expanded(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        target.mkdir(parents=True, exist_ok=True)
         for source in sources:
-            _copy(source, folder / source.name)
+            _copy(source, target / source.name)
     except OSError as error:
         raise InputError(
-            f"--folder {folder} can't be written: {error.strerror}; name a folder of yours"
+            f"--folder {target} can't be written: {error.strerror}; name a folder of yours"
         ) from None
-    print(f"open them with: jupyter lab {folder}")
+    print(f"open them with: jupyter lab {target}")
     return 0
 
 
@@ -88,27 +68,21 @@ def _copy(source: Path, target: Path) -> None:
     print(f"wrote {target}")
 
 
-def declare_check(parser: Parser) -> Run:
-    """Declare the flags of ``labkit lesson check``."""
-    parser.add_argument("exercise", metavar="EXERCISE", help="Number of the exercise, such as 04.2.")
-    parser.add_argument(
-        "--notebook",
-        type=local_path,
-        metavar="FILE",
-        help="The notebook with the answer. Default: the lesson's copy in ./lessons or in this folder.",
-    )
-    return _check
+def lesson_check(exercise: str, *, notebook: Annotated[LocalPath | None, Flag(metavar="FILE")] = None) -> int:
+    """Run the saved cell of an exercise and print the verdict. Returns 0 if the answer is right, else 1.
 
-
-def _check(options: argparse.Namespace) -> int:
-    """Run the saved cell of an exercise and print the verdict. Returns 0 if the answer is right, else 1."""
+    Args:
+        exercise: Number of the exercise, such as 04.2.
+        notebook: The notebook with the answer. Default: the lesson's copy in ./lessons or in this folder.
+    """
     from course.lessons.source import exercise_cells
-    from course.lessons.verdict import Checked, exercise
+    from course.lessons.verdict import Checked
+    from course.lessons.verdict import exercise as exercise_of
     from labkit.notebook.files import read_notebook
 
     require_extra("notebook", NEEDS, "labkit lesson check")
-    found = exercise(options.exercise)
-    path = _notebook(options.notebook, found.number)
+    found = exercise_of(exercise)
+    path = _notebook(notebook, found.number)
     source = exercise_cells(read_notebook(path)).get(found.number)
     if source is None:
         raise InputError(f'{path} has no cell with check("{found.number}", …); was the line deleted?')

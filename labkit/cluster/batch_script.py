@@ -14,15 +14,25 @@ __all__ = ["BatchOptions", "render_batch_script"]
 SIGNAL_EARLY_SECONDS = 60
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BatchOptions:
     """What to request from Slurm. The names are those of sbatch's flags; None leaves the choice to Slurm.
 
-    ``time_limit`` has one of Slurm's forms: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS.
-    ``signal_seconds`` before it, the tasks are asked to save and stop. ``ps`` of the tasks are parameter
-    servers (0: synchronous training). ``max_restarts`` limits restarts after the loss of a task and after a
-    stop without a new step; restarts at the time limit are not counted. ``labkit`` is the path of the
-    command on all nodes.
+    Args:
+        nodes: Nodes to train on.
+        tasks_per_node: Processes on each node.
+        time_limit: Time after which the job saves and requeues itself: minutes, MM:SS, HH:MM:SS, D-HH,
+            D-HH:MM or D-HH:MM:SS.
+        signal_seconds: Seconds before the time limit at which the tasks save and stop.
+        job_name: Name in the queue.
+        partition: Partition to queue in. Default: none.
+        account: Account to charge. Default: none.
+        cpus_per_task: Cores for each process. Default: none.
+        gpus_per_task: GPUs for each process.
+        memory: Memory for each node, such as 16G. Default: none.
+        ps: How many of the processes are parameter servers. 0 trains synchronously.
+        max_restarts: Restarts after the loss of a process. Requeues at the time limit don't count.
+        labkit: Path of the command on all nodes.
 
     Raises InputError, on construction, for values that Slurm would refuse or misread.
     """

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 
-from labkit.cluster.flags import CLUSTER_FLAGS, train_arguments
+from labkit.cluster.flags import train_arguments
 from labkit.cluster.hosts import is_host_address
 from labkit.config import Config, fields_by_name
 from labkit.config.recorded import recorded_config
@@ -12,7 +12,7 @@ from labkit.distributed.heartbeat import read_heartbeats
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
-__all__ = ["acts", "local_cluster_command", "making_command", "tasks_flag", "tasks_of"]
+__all__ = ["acts", "local_cluster_command", "making_command", "tasks_of"]
 
 
 def making_command(run: RunDirectory) -> list[str]:
@@ -32,7 +32,7 @@ def making_command(run: RunDirectory) -> list[str]:
         return ["labkit", *words[1:]]
     config = recorded_config(run).replace({"job_dir": str(run.path)})
     # The flags of a task have no meaning without the other tasks, whose commands aren't recorded.
-    if tasks_flag(config):
+    if config.task_field():
         return ["labkit", *words[1:]]
     return local_cluster_command(run, config, tasks) or [
         "labkit",
@@ -50,12 +50,6 @@ def tasks_of(run: RunDirectory) -> tuple[int, int] | None:
     """Return how many workers and parameter servers trained a run; None for a run of one process."""
     jobs = [name.partition(":")[0] for name in read_heartbeats(run.cluster_path)]
     return (jobs.count("worker"), jobs.count("ps")) if jobs else None
-
-
-def tasks_flag(config: Config) -> str:
-    """Return the flag that makes a process a task of a cluster, if the configuration has one; else ""."""
-    values = config.flat()
-    return next((fields_by_name()[name].flag for name in CLUSTER_FLAGS if values[name] is not None), "")
 
 
 def local_cluster_command(run: RunDirectory, config: Config, tasks: tuple[int, int] | None) -> list[str]:

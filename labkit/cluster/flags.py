@@ -2,14 +2,12 @@
 
 from labkit.config import Config, fields_by_name
 from labkit.config.architectures import default_depth
-from labkit.config.flags import flags_of
+from labkit.config.config import flags_of
 from labkit.data.recipe import fits_the_data
 from labkit.errors import InputError
 from labkit.training.checks import check_together
 
-__all__ = ["CLUSTER_FLAGS", "check_replicas", "train_arguments"]
-
-CLUSTER_FLAGS = ("worker_hosts", "ps_hosts", "job_name", "task_index")
+__all__ = ["check_replicas", "train_arguments"]
 
 
 def train_arguments(config: Config) -> list[str]:
@@ -29,9 +27,10 @@ def train_arguments(config: Config) -> list[str]:
     if fits_the_data(None, given):  # the recipe needn't be this configuration
         name = "train_steps" if values["epochs"] is None else "batch_norm_decay"
         given[name] = values[name]
-    if named := [name for name in CLUSTER_FLAGS if name in given]:
-        flag, value = fields_by_name()[named[0]].flag, given[named[0]]
-        raise InputError(f"{flag} is {value!r}; the launcher sets it for each task: leave the flag out")
+    if info := config.task_field():
+        raise InputError(
+            f"{info.flag} is {values[info.name]!r}; the launcher sets it for each task: leave the flag out"
+        )
     return ["train", *flags_of(given)]
 
 

@@ -14,16 +14,23 @@ DNS_LABEL = r"[a-z]([a-z0-9-]*[a-z0-9])?"  # RFC 1035: the form of a Service's n
 QUANTITY = r"\d+(\.\d+)?(m|[kMGTP]i?|Ki)?"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PodOptions:
     """What to request from Kubernetes.
 
-    ``workers`` pods train. ``ps`` pods are parameter servers; they and one chief are added to the workers
-    (0: synchronous training). ``claim`` is a PersistentVolumeClaim that all pods can write to
-    (ReadWriteMany); it is mounted at ``mount`` and holds ``data/`` and ``runs/``. ``cpus``, ``memory`` and
-    ``gpus`` are for each pod: the pods of a Job are alike. ``max_restarts``: after the loss of a task.
-    ``grace_seconds``: to save a checkpoint after SIGTERM. ``deadline_seconds``: for the whole run (None: no
-    limit).
+    Args:
+        name: Name of the job, its Service and its NetworkPolicy.
+        image: Container image; see deploy/Containerfile.
+        claim: PersistentVolumeClaim (ReadWriteMany) that holds data/ and runs/.
+        workers: Pods that train.
+        ps: Pods that are parameter servers, started with a chief. 0 trains synchronously.
+        mount: Where the claim is mounted.
+        cpus: CPUs for each pod.
+        memory: Memory for each pod.
+        gpus: GPUs for each pod.
+        max_restarts: Restarts of the Job after the loss of a pod.
+        grace_seconds: Seconds for saving a checkpoint before a pod is killed.
+        deadline_seconds: Longest time of the whole run, in seconds. Default: none.
 
     Raises InputError, on construction, for values that Kubernetes would refuse.
     """

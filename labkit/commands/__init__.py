@@ -1,16 +1,12 @@
 """The commands of ``labkit``: their names, what they do, and the modules that hold them.
 
-A module is imported when one of its commands is chosen. It declares the flags of ``labkit runs`` in
-``declare_runs(parser)``, which returns the function that runs the command and gives the exit code.
+A module is imported when one of its commands is chosen. ``labkit data list`` is its function ``data_list``,
+whose parameters are the flags (see ``flags``), and which returns the exit code.
 """
 
-import argparse
-from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["COMMANDS", "GROUPS", "INSTEAD", "Command", "Run"]
-
-Run = Callable[[argparse.Namespace], int]
+__all__ = ["COMMANDS", "GROUPS", "INSTEAD", "Command"]
 
 
 @dataclass(frozen=True)
@@ -32,17 +28,15 @@ GROUPS: dict[str, dict[str, Command]] = {
         "data prepare": Command(".data", "Download or read a data set and write it as TFRecords."),
         "data list": Command(".data", "List the prepared data sets."),
         "train": Command(".train", "Train a run, or continue it."),
-        "resume": Command(".manage", "Continue a run with its own configuration."),
-        "stop": Command(".manage", "Ask a training to save and stop, and wait for it."),
+        "resume": Command(".resume", "Continue a run with its own configuration."),
+        "stop": Command(".resume", "Ask a training to save and stop, and wait for it."),
         "evaluate": Command(".evaluate", "Evaluate a checkpoint, or with --watch each one as it appears."),
     },
     "Runs": {
         "runs": Command(".runs", "List the runs."),
         "show": Command(".runs", "Show a run: state, results, configuration and checkpoints."),
         "compare": Command(".compare", "Compare runs, or train several models with one budget."),
-        "fork": Command(
-            ".again.fork", "Go on from a step of a run with other settings, in a run of its own."
-        ),
+        "fork": Command(".resume", "Go on from a step of a run with other settings, in a run of its own."),
         "rename": Command(".manage", "Rename a run."),
         "note": Command(".manage", "Write tags and a note on a run, or archive it."),
         "delete": Command(".manage", "Delete a run, or move it to the trash."),
@@ -51,17 +45,17 @@ GROUPS: dict[str, dict[str, Command]] = {
     "Results": {
         "dashboard": Command(".dashboard", "Open the dashboard in a browser."),
         "tensorboard": Command(".dashboard", "Start TensorBoard on runs."),
-        "report": Command(".share.report", "Write runs as one HTML file to share."),
-        "metrics": Command(".share.metrics", "Write all metrics of a run as CSV or Parquet."),
+        "report": Command(".export", "Write runs as one HTML file to share."),
+        "metrics": Command(".export", "Write all metrics of a run as CSV or Parquet."),
         "export": Command(".export", "Write a run as a Keras, SavedModel, TFLite or ONNX file."),
     },
     "A closer look": {
         "models": Command(".models", "List the networks, or show one stage by stage."),
         "profile": Command(".profile", "Show where the time of a training step goes."),
         "replicas": Command(".replicas", "Train on 1, 2 and 4 replicas and compare the losses."),
-        "trace": Command(".trace", "Write the last steps of a cluster on one time axis, for Perfetto."),
-        "replay": Command(".again.replay", "Make a step again and show its batch, losses and gradients."),
-        "verify": Command(".again.verify", "Make steps of a run again and check that they are what it says."),
+        "trace": Command(".export", "Write the last steps of a cluster on one time axis, for Perfetto."),
+        "replay": Command(".replay", "Make a step again and show its batch, losses and gradients."),
+        "verify": Command(".replay", "Make steps of a run again and check that they are what it says."),
     },
     "Clusters": {
         "cluster local": Command(".cluster", "Train with several processes on this machine."),

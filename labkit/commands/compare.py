@@ -1,14 +1,12 @@
 """``labkit compare``: finished runs, or several models trained with one budget, side by side."""
 
-import argparse
 import functools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
-from labkit.commands import Run
-from labkit.commands.terminal.arguments import Parser, add_hidden_fields, local_path, typed, whole_number
-from labkit.commands.terminal.text_tables import print_table
-from labkit.config import fields_by_name
+from labkit.commands.flags import Flag, LocalPath, Preset
+from labkit.commands.tables import print_table
+from labkit.config import by_field, fields_by_name
 from labkit.config.architectures import parse_model_name
 from labkit.errors import InputError, require_extra
 from labkit.experiments.comparison.budget import shared_fields
@@ -19,8 +17,9 @@ from labkit.run_directory.find import run_to_read
 if TYPE_CHECKING:
     from labkit.experiments.comparison.read import Comparison
 
-__all__ = ["declare_compare"]
+__all__ = ["compare"]
 
+MAX_RUNS = 26  # each has a letter
 # Flags of labkit train that a comparison decides for each training.
 INSTEAD = {
     "model": "name the models with --models",
@@ -28,60 +27,48 @@ INSTEAD = {
     "width_factor": "a model's name holds its width: --models wide_resnet16_4",
     "resnet_version": "a model's name holds it: --models resnet20,resnet20-v2",
     "block": "a model's name holds it: --models resnet29-bottleneck",
+    "application": "a model's name holds it: --models mobilenetv2",
     "seed": "the seeds are those from 0; say how many with --seeds",
     "job_dir": "each training has a directory of its own; name the one for all with --output",
 }
+_ALONE = "a comparison trains in one process; leave it out"
 
 
-def declare_compare(parser: Parser) -> Run:
-    """Declare the flags of ``labkit compare``: its own, and those of ``labkit train`` that models share."""
-    parser.epilog = (
-        "The other flags are those of labkit train that don't choose a network, a seed, a directory or a "
-        "cluster: see labkit train --help-all."
-    )
-    parser.add_argument(
-        "runs",
-        nargs="*",
-        metavar="RUN",
-        help="Two or more runs to compare as they are: directories, or names. Nothing is trained.",
-    )
-    parser.add_argument(
-        "--models",
-        metavar="NAMES",
-        help="Models to train, separated by commas, such as resnet20,se_resnet20,vgg11; see labkit models.",
-    )
-    parser.add_argument(
-        "--seeds", type=whole_number(), default=3, metavar="N", help="Trainings of each model. Default: 3."
-    )
-    parser.add_argument(
-        "--preset",
-        metavar="NAME",
-        help="Takes the settings of a named run, except for its model; see labkit train --list-presets.",
-    )
-    parser.add_argument(
-        "--output",
-        type=local_path,
-        metavar="DIR",
-        help="Folder for runs and results. Default: <home>/comparisons/<name made from the settings>.",
-    )
-    parser.add_argument(
-        "--retry-failed",
-        action="store_true",
-        help="Continues failed trainings from their last checkpoint.",
-    )
-    fields = fields_by_name()
-    add_hidden_fields(parser, (fields[name] for name in shared_fields()))
-    for name in INSTEAD:
-        parser.add_argument(fields[name].flag, dest=f"instead_{name}", metavar="TEXT", help=argparse.SUPPRESS)
-    return _run
+def compare(
+    *runs: Annotated[str, Flag(metavar="RUN")],
+    models: Annotated[str | None, Flag(metavar="NAMES")] = None,
+    seeds: int = 3,
+    preset: Preset = None,
+    output: Annotated[LocalPath | None, Flag(metavar="DIR")] = None,
+    retry_failed: bool = False,
+    **flags: Any,
+) -> int:
+    """Compare runs, or train models; print and write the results. Returns the exit code.
 
+    The other flags are those of labkit train that don't choose a network, a seed, a directory or a cluster:
+    see labkit train --help-all.
 
-def _run(options: argparse.Namespace) -> int:
-    """Train, measure, print and write what is compared. Returns the exit code. Raises InputError."""
-    if options.runs:
-        return _compare_runs(options)
+    Args:
+        runs: Two or more runs to compare as they are: directories, or names. Nothing is trained.
+        models: Models to train, separated by commas, such as resnet20,se_resnet20,vgg11; see labkit models.
+        seeds: Trainings of each model.
+        output: Folder for runs and results. Default: <home>/comparisons/<name made from the settings>.
+        retry_failed: Continues failed trainings from their last checkpoint.
+    """
+    if runs:
+        own = {"models": models, "preset": preset, "output": output, "retry_failed": retry_failed or None}
+        given = [*flags, *(name for name, value in own.items() if value is not None)]
+        if given:
+            flag = "--" + given[0].replace("_", "-")
+            raise InputError(f"{flag} belongs to trainings, but runs are compared as they are; leave it out")
+        return _compare_runs(runs)
     require_extra("notebook", ("matplotlib",), "labkit compare")
-    models, values, recipe = _asked(options)
+    values, recipe = _shared_values(preset, by_field(flags))
+    if models is None:
+        raise InputError(
+            "nothing to compare; name runs, or models to train (see labkit models): --models resnet20,vgg11"
+        )
+    names = [name.strip() for name in models.split(",")]
     from labkit.cluster.supervisor import stop_signals
     from labkit.experiments.comparison.execute import Execution, check_new, prepare_data_set
     from labkit.experiments.comparison.read import read_comparison
@@ -91,10 +78,10 @@ def _run(options: argparse.Namespace) -> int:
     with stop_signals() as signals:
         try:
             plan = plan_comparison(
-                models,
-                options.seeds,
+                names,
+                seeds,
                 values,
-                options.output,
+                output,
                 prepare=functools.partial(prepare_data_set, signals=signals),
             )
             refused = check_new(plan, signals)
@@ -102,7 +89,7 @@ def _run(options: argparse.Namespace) -> int:
                 return refused
             if recipe:
                 say(recipe)
-            code = Execution(plan, signals, say, retry_failed=options.retry_failed).run()
+            code = Execution(plan, signals, say, retry_failed=retry_failed).run()
         except KeyboardInterrupt:
             return 128 + signals[0]
         if not plan.output.is_dir():
@@ -117,33 +104,26 @@ def _run(options: argparse.Namespace) -> int:
     return code
 
 
-def _asked(options: argparse.Namespace) -> tuple[list[str], dict[str, Any], str]:
-    """Return the models' names, the values of the fields that they share, and a line on the recipe, or ""."""
+def _shared_values(preset: str | None, flags: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the values of the fields that the models share, and a line on the recipe, or ""."""
     from labkit.data.recipe import requested_values
 
-    fields = fields_by_name()
-    for name, instead in INSTEAD.items():
-        given = getattr(options, f"instead_{name}")
-        if given is not None:
-            raise InputError(f"{fields[name].flag} is {given!r}; {instead}")
-    if options.models is None:
-        raise InputError(
-            "nothing to compare; name runs, or models to train (see labkit models): --models resnet20,vgg11"
-        )
-    models = [name.strip() for name in options.models.split(",")]
-    given = {name: typed(fields[name], value) for name, value in vars(options).items() if name in fields}
-    values, recipe = requested_values(options.preset, given)
-    values = {name: value for name, value in values.items() if name in given or name not in INSTEAD}
-    return models, values, recipe
+    shared = shared_fields()
+    for name, value in flags.items():
+        if name not in shared:
+            info = fields_by_name()[name]
+            raise InputError(f"{info.flag} is {value!r}; {INSTEAD.get(name, _ALONE)}")
+    values, recipe = requested_values(preset, flags)
+    return {name: value for name, value in values.items() if name not in INSTEAD}, recipe
 
 
-def _compare_runs(options: argparse.Namespace) -> int:
+def _compare_runs(names: Sequence[str]) -> int:
     """Print the results of runs that are there, and what is known of their difference. Returns 0."""
     from labkit.analysis.run_results.groups import grouped, known_measures, result_rows
     from labkit.analysis.run_results.results import MEASURES, read_results
     from labkit.analysis.run_results.versus import told_of_two
 
-    groups = grouped(read_results(_named_runs(options)))
+    groups = grouped(read_results(_named_runs(names)))
     header, rows = result_rows(groups)
     print_table(header, rows)
     measure = next((name for name in known_measures(groups) if MEASURES[name].better), None)
@@ -159,17 +139,9 @@ def _compare_runs(options: argparse.Namespace) -> int:
     return 0
 
 
-MAX_RUNS = 26  # each has a letter
-
-
-def _named_runs(options: argparse.Namespace) -> dict[str, RunDirectory]:
+def _named_runs(given: Sequence[str]) -> dict[str, RunDirectory]:
     """Return the runs that are named, by their labels. Raises InputError."""
-    given = [name for name in fields_by_name() if name in vars(options)]
-    given += [name for name in ("models", "preset", "output") if getattr(options, name) is not None]
-    if given or options.retry_failed:
-        flag = "--" + (given or ["retry_failed"])[0].replace("_", "-")
-        raise InputError(f"{flag} belongs to trainings, but runs are compared as they are; leave it out")
-    runs = [_named_run(name, options.runs) for name in options.runs]
+    runs = [_named_run(name, given) for name in given]
     paths = [run.path.resolve() for run in runs]
     if twice := next((run for run, path in zip(runs, paths, strict=True) if paths.count(path) > 1), None):
         raise InputError(f"{twice.name} is named twice; name two different runs")
@@ -212,21 +184,8 @@ def _write(comparison: "Comparison") -> None:
 
 
 def _show(comparison: "Comparison") -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
     header, *rows = comparison.table()
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column(header[0], no_wrap=True)
-    for title in header[1:]:
-        table.add_column(title, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    console = Console(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = 200  # a file has room; 80 columns would break the figures
-    console.print(table)
+    print_table(header, rows, right=header[1:])
     for note in comparison.notes():
-        console.print(note, soft_wrap=True)
-    console.print(f"results.csv, .json, .md and .png are in {comparison.path}", soft_wrap=True)
+        print(note)
+    print(f"results.csv, .json, .md and .png are in {comparison.path}")

@@ -1,6 +1,5 @@
 """``labkit dashboard`` and ``labkit tensorboard``: servers of pages, on loopback unless told otherwise."""
 
-import argparse
 import errno
 import os
 import secrets
@@ -8,12 +7,11 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 from labkit import home
-from labkit.commands import Run
-from labkit.commands.terminal.arguments import Parser, local_path, whole_number
+from labkit.commands.flags import Flag, LocalPath
 from labkit.distributed.task import is_loopback
 from labkit.errors import InputError, require_extra
 from labkit.run_directory import RunDirectory, list_runs
@@ -24,83 +22,49 @@ from labkit.startup.others import other_users
 from labkit.startup.quiet_import import import_tensorflow
 from labkit.tensorboard.server import LOOPBACK
 
-__all__ = ["declare_dashboard", "declare_tensorboard"]
+__all__ = ["dashboard", "tensorboard"]
 
 
-def declare_dashboard(parser: Parser) -> Run:
-    """Declare the flags of ``labkit dashboard``."""
-    parser.aliases["--runs"] = "--runs-dir"
-    parser.add_argument(
-        "--runs-dir",
-        type=local_path,
-        metavar="DIR",
-        help="Shows the runs of this folder beside those in <home>/runs.",
-    )
-    _add_port(parser)
-    parser.add_argument("--no-browser", action="store_true", help="Opens no browser.")
-    parser.add_argument(
-        "--read-only",
-        action="store_true",
-        help="Leaves out all that acts on a run.",
-    )
-    parser.add_argument(
-        "--token",
-        action="store_true",
-        help="Asks for a token before anything acts on a run. Where other people are logged in, "
-        "it does so without this flag.",
-    )
-    parser.add_argument(
-        "--allow-code",
-        action="store_true",
-        help="Takes callbacks and an address to listen on in the form of a new run.",
-    )
-    return _dashboard
+Port = Annotated[int, Flag(help="Port to use. Default: a free one.")]
 
 
-def declare_tensorboard(parser: Parser) -> Run:
-    """Declare the flags of ``labkit tensorboard``."""
-    parser.add_argument(
-        "run",
-        metavar="RUN",
-        nargs="*",
-        help="Directories of runs, or their names. Default: all in <home>/runs, also those that begin later.",
-    )
-    parser.add_argument(
-        "--host",
-        default=LOOPBACK,
-        metavar="HOST",
-        help="Address to listen on. 0.0.0.0 listens on every address of this machine. Default: 127.0.0.1, "
-        "which other machines can't reach.",
-    )
-    _add_port(parser)
-    return _tensorboard
+def dashboard(
+    *,
+    runs_dir: Annotated[LocalPath | None, Flag(metavar="DIR", alias="--runs")] = None,
+    port: Port | None = None,
+    no_browser: bool = False,
+    read_only: bool = False,
+    token: bool = False,
+    allow_code: bool = False,
+) -> int:
+    """Become the dashboard's server. Raises InputError where it can't be started.
 
-
-def _add_port(parser: Parser) -> None:
-    """Declare ``--port``, which ``_free_port`` checks."""
-    parser.add_argument("--port", type=whole_number(), metavar="N", help="Port to use. Default: a free one.")
-
-
-def _dashboard(options: argparse.Namespace) -> int:
-    """Become the dashboard's server. Raises InputError where it can't be started."""
+    Args:
+        runs_dir: Shows the runs of this folder beside those in <home>/runs.
+        no_browser: Opens no browser.
+        read_only: Leaves out all that acts on a run.
+        token: Asks for a token before anything acts on a run. Where other people are logged in, it does so
+            without this flag.
+        allow_code: Takes callbacks and an address to listen on in the form of a new run.
+    """
     require_extra("app", ("streamlit",), "labkit dashboard")
     environment = dict(os.environ)
-    if options.runs_dir is not None:
-        folder = home.expanded(options.runs_dir).absolute()
+    if runs_dir is not None:
+        folder = home.expanded(runs_dir).absolute()
         if not folder.is_dir():
             raise InputError(f"--runs-dir {folder} is not a directory; name one that holds runs")
         environment["LABKIT_RUNS"] = str(folder)
-    if options.read_only:
+    if read_only:
         environment["LABKIT_READ_ONLY"] = "1"
-    if options.allow_code:
+    if allow_code:
         environment["LABKIT_ALLOW_CODE"] = "1"
-    opens = not options.no_browser
-    token = environment.get("LABKIT_TOKEN")  # an empty one switches it off
-    if token or options.token or (token is None and other_users()):
-        environment["LABKIT_TOKEN"] = token or secrets.token_urlsafe(24)
+    opens = not no_browser
+    named = environment.get("LABKIT_TOKEN")  # an empty one switches it off
+    if named or token or (named is None and other_users()):
+        environment["LABKIT_TOKEN"] = named or secrets.token_urlsafe(24)
         environment |= {"LABKIT_OPEN_BROWSER": "1"} if opens else {}
         opens = False  # Streamlit would open the address without the token
-    port, base = _free_port(options.port), ""
+    port, base = _free_port(port), ""
     if environment.get("LABKIT_TOKEN"):  # the cookie goes to all ports of this host, but to this path only
         base = f"/{secrets.token_urlsafe(8)}"
         environment["STREAMLIT_SERVER_BASE_URL_PATH"] = base  # others can read the arguments of processes
@@ -136,14 +100,20 @@ def _become(module: list[str], environment: dict[str, str]) -> int:
     os.execve(sys.executable, python_command("-m", *module), environment)
 
 
-def _tensorboard(options: argparse.Namespace) -> int:
-    """Serve until Ctrl-C. Raises InputError for runs that aren't there, and for a port that is taken."""
-    runs = _runs(options.run)
-    port = _free_port(options.port, options.host)
-    if not is_loopback(options.host):
-        print(
-            f"warning: --host is {options.host}: whoever reaches this machine can read the runs", flush=True
-        )
+def tensorboard(
+    *run: Annotated[str, Flag(metavar="RUN")], host: str = LOOPBACK, port: Port | None = None
+) -> int:
+    """Serve until Ctrl-C. Raises InputError for runs that aren't there, and for a port that is taken.
+
+    Args:
+        run: Directories of runs, or their names. Default: all in <home>/runs, also those that begin later.
+        host: Address to listen on. 0.0.0.0 listens on every address of this machine. Default: 127.0.0.1,
+            which other machines can't reach.
+    """
+    runs = _runs(run)
+    port = _free_port(port, host)
+    if not is_loopback(host):
+        print(f"warning: --host is {host}: whoever reaches this machine can read the runs", flush=True)
     from labkit.tensorboard.log_folder import SECONDS_BETWEEN_LOOKS, log_folder
     from labkit.tensorboard.server import start_server
 
@@ -156,7 +126,7 @@ def _tensorboard(options: argparse.Namespace) -> int:
             print(f"note: the Debugger V2 page shows the run {folder.debugged}, whose dump is the newest")
         if folder.debugged:
             import_tensorflow()  # the page is inactive until its reader is imported
-        address = start_server(folder.path, port, host=options.host)
+        address = start_server(folder.path, port, host=host)
         print(f"TensorBoard: {address} (Ctrl-C ends it)", flush=True)
         try:
             import_tensorflow()  # which TensorBoard would import on first use, with its messages
@@ -167,7 +137,7 @@ def _tensorboard(options: argparse.Namespace) -> int:
             return 0
 
 
-def _runs(names: list[str]) -> Callable[[], list[RunDirectory]]:
+def _runs(names: Sequence[str]) -> Callable[[], list[RunDirectory]]:
     """Return a function that returns the runs to show."""
     if names:
         named = [RunDirectory(find_run(name)) for name in names]

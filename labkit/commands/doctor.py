@@ -1,6 +1,5 @@
 """``labkit doctor``: what this machine has, and what to do about each problem."""
 
-import argparse
 import errno
 import os
 import platform
@@ -13,8 +12,6 @@ from importlib import metadata
 from pathlib import Path
 
 from labkit import home
-from labkit.commands import Run
-from labkit.commands.terminal.arguments import Parser
 from labkit.config import DistributionConfig
 from labkit.config.data_sets import BUILT_IN, is_own, prepare_command
 from labkit.distributed import cpu
@@ -23,7 +20,7 @@ from labkit.distributed.tf_config import VARIABLE, find_task
 from labkit.errors import InputError, how_to_install
 from labkit.startup.quiet_import import check_keras_backend, import_tensorflow
 
-__all__ = ["Finding", "declare_doctor", "examine", "findings"]
+__all__ = ["Finding", "doctor", "findings"]
 
 INSTRUCTION_SETS = ("avx2", "fma", "avx512f", "avx512_vnni", *BFLOAT16_INSTRUCTIONS)
 LEAST_FREE_BYTES = 2 * 2**30  # CIFAR-10's archive, its records, and a few runs
@@ -48,10 +45,11 @@ class Finding:
     way_out: str = ""
 
 
-def examine(*, full: bool = False) -> int:
+def doctor(*, full: bool = False) -> int:
     """Print all findings as they are made. Returns 1 where one is a problem, else 0.
 
-    ``full``: read every shard, and load TensorFlow.
+    Args:
+        full: Also reads every prepared shard to compare checksums, and lets TensorFlow look for GPUs.
     """
     worst = 0
     for finding in findings(full=full):
@@ -103,29 +101,28 @@ def _python() -> Finding:
     return Finding("problem", "python", version, f"use one of Python {', '.join(PYTHONS)}")
 
 
+def _version(package: str) -> str | None:
+    """Return the version of a package; None if it isn't installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def _versions() -> Finding:
-    found, missing = [], []
-    for name in PACKAGES:
-        try:
-            found.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            missing.append(name)
-    if missing:
+    found = {name: _version(name) for name in PACKAGES}
+    if missing := [name for name, version in found.items() if version is None]:
         return Finding("problem", "versions", f"missing: {', '.join(missing)}", REINSTALL)
-    return Finding("ok", "versions", ", ".join(found))
+    return Finding("ok", "versions", ", ".join(f"{name} {version}" for name, version in found.items()))
 
 
 def _extras() -> Finding:
-    found, missing = [], []
-    for extra, name in OF_EXTRAS.items():
-        try:
-            found.append(f"{extra} ({name} {metadata.version(name)})")
-        except metadata.PackageNotFoundError:
-            missing.append(extra)
-    if missing:
+    found = {extra: _version(name) for extra, name in OF_EXTRAS.items()}
+    if missing := [extra for extra, version in found.items() if version is None]:
         text = f"not installed: {', '.join(missing)}"
         return Finding("note", "extras", text, f"if wanted, {how_to_install(*missing)}")
-    return Finding("ok", "extras", ", ".join(found))
+    told = (f"{extra} ({OF_EXTRAS[extra]} {version})" for extra, version in found.items())
+    return Finding("ok", "extras", ", ".join(told))
 
 
 def _keras_backend() -> Finding:
@@ -267,17 +264,9 @@ def _devices_by_driver() -> Iterator[Finding]:
         yield Finding("ok", "devices", f"GPU {index}: {name} (by the driver; TensorFlow's view: --full)")
     if not gpus:
         yield Finding("problem", "devices", "this machine has an NVIDIA driver, but no GPU", "see nvidia-smi")
-    elif not _installed(CUDA_PACKAGE):
+    elif _version(CUDA_PACKAGE) is None:
         text = f"{CUDA_PACKAGE} isn't installed; TensorFlow may find no CUDA libraries"
         yield Finding("note", "devices", text, f"see what TensorFlow finds: labkit doctor --full; {CUDA_WAY}")
-
-
-def _installed(package: str) -> bool:
-    try:
-        metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def _devices_by_tensorflow() -> Iterator[Finding]:
@@ -300,18 +289,3 @@ def _devices_by_tensorflow() -> Iterator[Finding]:
         yield Finding("problem", "devices", text, CUDA_WAY)
     else:
         yield Finding("ok", "devices", CPU_ONLY)
-
-
-def declare_doctor(parser: Parser) -> Run:
-    """Declare the flags of ``labkit doctor``."""
-    parser.add_argument(
-        "--full",
-        action="store_true",
-        help="Also reads every prepared shard to compare checksums, and lets TensorFlow look for GPUs.",
-    )
-    return _run
-
-
-def _run(options: argparse.Namespace) -> int:
-    """Examine this machine. Returns the exit code."""
-    return examine(full=options.full)

@@ -1,100 +1,57 @@
 """``labkit evaluate``: the metrics of a run's checkpoints."""
 
-import argparse
-from typing import Any
+from typing import Any, Literal
 
-from labkit.commands import Run
-from labkit.commands.terminal.arguments import Parser, local_path, seconds, whole_number
-from labkit.commands.terminal.text_tables import print_table
+from labkit import api
+from labkit.commands.flags import Flag, RunName, Seconds, takes
+from labkit.commands.tables import print_table
 from labkit.errors import InputError
 from labkit.plurals import counted
+from labkit.run_directory.find import run_to_read
+from labkit.run_directory.reader import own_test_step_of
 
-__all__ = ["declare_evaluate"]
+__all__ = ["evaluate"]
 
 SHOWN_CLASSES = 50  # predictions/<split>.json has all
 LONGEST_NAME = 48  # characters of a class's name
 
 
-def declare_evaluate(parser: Parser) -> Run:
-    """Declare the flags of ``labkit evaluate``."""
-    parser.aliases["--batch-size"] = "--eval-batch-size"
-    parser.add_argument("run", metavar="RUN", help="Directory of the run, or its name.")
-    parser.add_argument(
-        "--split",
-        choices=("test", "validation", "train"),
-        help="Examples to evaluate. Default: test; with --watch validation, because choosing a checkpoint by "
-        "its test accuracy would make that accuracy too high.",
-    )
-    parser.add_argument(
-        "--checkpoint",
-        metavar="best|last|STEP",
-        help="Checkpoint to evaluate. Default: best, on validation.",
-    )
-    parser.add_argument(
-        "--data-dir", type=local_path, metavar="DIR", help="Folder of prepared data sets. Default: the run's."
-    )
-    parser.add_argument(
-        "--eval-batch-size", type=whole_number(), metavar="N", help="Examples in a step. Default: the run's."
-    )
-    parser.add_argument(
-        "--num-intra-threads",
-        type=whole_number(),
-        metavar="N",
-        help="Threads within one operation. 0 lets TensorFlow choose. Default: the run's.",
-    )
-    parser.add_argument(
-        "--test-time-augmentation",
-        choices=("none", "mirror", "mirror_and_shift"),
-        help="Averages the predictions for several views of each image, beside the plain result. "
-        "Default: the run's.",
-    )
-    parser.add_argument(
-        "--watch",
-        action="store_true",
-        help="Follows the run on the CPU while it trains; evaluates each checkpoint once until the run is "
-        "finished. The same command continues after an interruption.",
-    )
-    parser.add_argument(
-        "--wait-seconds",
-        type=seconds,
-        metavar="X",
-        help="With --watch: if the run stalls, stops or isn't there yet, waits this long before giving up. "
-        "Default: 60.",
-    )
-    return _run
+@takes(
+    api.evaluate,
+    checkpoint=Flag(metavar="best|last|STEP"),
+    data_dir=Flag(metavar="DIR"),
+    eval_batch_size=Flag(alias="--batch-size"),
+)
+def evaluate(
+    run: RunName,
+    *,
+    split: Literal["test", "validation", "train"] | None = None,
+    watch: bool = False,
+    wait_seconds: Seconds | None = None,
+    **given: Any,
+) -> int:
+    """Evaluate a checkpoint, print its metrics, or follow a run. Returns the exit code.
 
-
-def _run(options: argparse.Namespace) -> int:
-    """Evaluate a checkpoint, print its metrics, or follow a run. Returns the exit code. Raises InputError."""
-    if options.watch:
-        return _watch(options)
-    if options.wait_seconds is not None:
+    Args:
+        split: Examples to evaluate. Default: test; with --watch validation, because choosing a checkpoint by
+            its test accuracy would make that accuracy too high.
+        watch: Follows the run on the CPU while it trains; evaluates each checkpoint once until the run is
+            finished. The same command continues after an interruption.
+        wait_seconds: With --watch: if the run stalls, stops or isn't there yet, waits this long before giving
+            up. Default: 60.
+    """
+    if watch:
+        return _watch(run, split or "validation", 60.0 if wait_seconds is None else wait_seconds, **given)
+    if wait_seconds is not None:
         raise InputError("--wait-seconds is for --watch; leave it out, or add --watch")
-    from labkit.run_directory.find import run_to_read
-    from labkit.run_directory.reader import own_test_step_of
-    from labkit.training.plan import plan_evaluation
-    from labkit.training.train import evaluate
-
-    split, checkpoint = options.split or "test", options.checkpoint or "best"
-    run = run_to_read(options.run)
-    plan = plan_evaluation(
-        run,
-        split,
-        data_dir=options.data_dir,
-        eval_batch_size=options.eval_batch_size,
-        num_intra_threads=options.num_intra_threads,
-        test_time_augmentation=options.test_time_augmentation,
-        checkpoint=checkpoint,
-    )
-    if plan.data_note:
-        print(plan.data_note, flush=True)
-    metrics = evaluate(plan, split, checkpoint)
+    split, found = split or "test", run_to_read(run)
+    metrics = api.evaluate(found.path, split=split, **given)
     _print_metrics(metrics)
-    own = own_test_step_of(run)
+    own = own_test_step_of(found)
     if split == "test" and own is not None and own != metrics["checkpoint_step"]:
         print(
-            f"note: the test result of {run.name} stays that of step {own}; its predictions are now those of "
-            f"step {metrics['checkpoint_step']}, until labkit evaluate {options.run} --checkpoint {own}"
+            f"note: the test result of {found.name} stays that of step {own}; its predictions are now those "
+            f"of step {metrics['checkpoint_step']}, until labkit evaluate {run} --checkpoint {own}"
         )
     return 0
 
@@ -136,28 +93,34 @@ def _print_classes(rows: list[dict[str, Any]]) -> None:
     )
 
 
-def _watch(options: argparse.Namespace) -> int:
+def _watch(
+    run: str,
+    split: str,
+    wait_seconds: float,
+    *,
+    checkpoint: str,
+    test_time_augmentation: str | None,
+    **given: Any,
+) -> int:
     """Follow a run. Returns 0 where it is finished, 1 where it stood still before that, 128 + signal."""
-    if options.checkpoint is not None:
+    if checkpoint != "best":
         raise InputError(
-            f"--checkpoint is {options.checkpoint!r} with --watch, which evaluates every checkpoint; "
+            f"--checkpoint is {checkpoint!r} with --watch, which evaluates every checkpoint; "
             "leave one of them out"
         )
-    if options.test_time_augmentation not in (None, "none"):
+    if test_time_augmentation not in (None, "none"):
         raise InputError(
-            f"--test-time-augmentation is {options.test_time_augmentation!r} with --watch, which takes each "
-            "image as it is; leave one of them out"
+            f"--test-time-augmentation is {test_time_augmentation!r} with --watch, which takes each image as "
+            "it is; leave one of them out"
         )
     from labkit.training.follow import follow
 
     result = follow(
-        options.run,
-        split=options.split or "validation",
-        data_dir=options.data_dir,
-        eval_batch_size=options.eval_batch_size,
-        num_intra_threads=options.num_intra_threads,
-        wait_seconds=60.0 if options.wait_seconds is None else options.wait_seconds,
+        run,
+        split=split,
+        wait_seconds=wait_seconds,
         announce=lambda line: print(line, flush=True),
+        **given,
     )
     print(f"{counted(result.evaluated, 'checkpoint')} evaluated; {result.message}")
     if result.signal_number:

@@ -1,69 +1,38 @@
-"""``labkit export``: a run as a file that needs no labkit."""
+"""``labkit export``, ``metrics``, ``trace``, ``report``: files about runs, to be read elsewhere."""
 
-import argparse
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
 
-from labkit.commands import Run
-from labkit.commands.terminal.arguments import Parser, local_path
-from labkit.export.formats import FORMATS
-from labkit.run_directory.find import find_run
+from labkit.commands.flags import DataDir, Flag, LocalPath, RunName, takes
+from labkit.commands.tables import print_table
+from labkit.errors import InputError, require_extra
+from labkit.export import api
+from labkit.home import expanded, shipped
+from labkit.plurals import counted
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.directory import check_folders
+from labkit.run_directory.disk import check_writable
+from labkit.run_directory.find import find_run, run_to_read
+from labkit.run_directory.worker_metrics import KEPT_STEPS
+from labkit.startup.child import python_command
 
-__all__ = ["declare_export"]
+__all__ = ["export", "metrics", "report", "trace"]
 
-
-def declare_export(parser: Parser) -> Run:
-    """Declare the flags of ``labkit export``."""
-    parser.add_argument("run", metavar="RUN", help="Directory of the run, or its name.")
-    parser.add_argument(
-        "--checkpoint",
-        default="best",
-        metavar="best|last|STEP",
-        help="Checkpoint to export. Default: best, on validation.",
-    )
-    parser.add_argument(
-        "--format", choices=tuple(FORMATS), default="keras", help="Format of the file. Default: keras."
-    )
-    parser.add_argument(
-        "--output",
-        type=local_path,
-        metavar="PATH",
-        help="File to write; for saved_model a folder. Default: named after the run, in the current folder.",
-    )
-    parser.add_argument(
-        "--standardized-input",
-        action="store_true",
-        help="Makes the network take standardized images instead of pixels from 0 to 255.",
-    )
-    parser.add_argument(
-        "--probabilities", action="store_true", help="Returns probabilities instead of logits."
-    )
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="Compares the file, read by a process without labkit, with the run's own network on every test "
-        "image. Where they differ nothing is written and the exit code is 1.",
-    )
-    parser.add_argument(
-        "--data-dir", type=local_path, metavar="DIR", help="Folder of prepared data sets. Default: the run's."
-    )
-    parser.add_argument("--overwrite", action="store_true", help="Replaces an output that is there.")
-    return _run
+MAX_RUNS = 8  # of a report: as many as there are colours for
 
 
-def _run(options: argparse.Namespace) -> int:
+@takes(
+    api.export,
+    leave_out=("job_dir",),
+    checkpoint=Flag(metavar="best|last|STEP"),
+    format=Flag(choices=tuple(api.FORMATS)),
+)
+def export(run: RunName, *, data_dir: DataDir | None = None, **given: Any) -> int:
     """Export a run. Returns 0 where the file was written, 1 where it failed its check."""
-    from labkit.export.api import export
-
-    result = export(
-        str(find_run(options.run)),
-        checkpoint=options.checkpoint,
-        format=options.format,
-        output=options.output,
-        standardized_input=options.standardized_input,
-        probabilities=options.probabilities,
-        check=options.check,
-        data_dir=options.data_dir,
-        overwrite=options.overwrite,
-        announce=lambda line: print(line, flush=True),
+    result = api.export(
+        str(find_run(run)), data_dir=data_dir, announce=lambda line: print(line, flush=True), **given
     )
     if result.comparison is not None:
         _print_comparison(result.comparison, result.description)
@@ -96,3 +65,114 @@ def _print_comparison(comparison, description) -> None:
 def _shape(tensor) -> str:
     sizes = ", ".join("batch" if size is None else str(size) for size in tensor["shape"])
     return f"{tensor['name']} {tensor['dtype']} [{sizes}]"
+
+
+# ---- metrics -------------------------------------------------------------------------------------------
+
+
+def metrics(run: RunName, *, output: Annotated[LocalPath, Flag(metavar="FILE")] = "metrics.csv") -> int:
+    """Write the metrics. Raises InputError for a run that isn't there and for an unknown ending.
+
+    Args:
+        output: File to write, CSV or Parquet by its ending: .csv or .parquet. One that is there is replaced.
+    """
+    found = run_to_read(run)
+    from labkit.export.metrics import FORMATS, write_metrics
+
+    path = _output(output, tuple(FORMATS))
+    try:
+        written = write_metrics(found, path)
+    except OSError as error:
+        if error.filename is None or Path(error.filename).parent != path.parent:
+            raise
+        raise InputError(f"--output {path} can't be written: {error.strerror}; name another file") from None
+    print(f"{path}: {written.rows:,} rows, {written.columns} columns")
+    for note in written.notes:
+        print(f"note: {note}")
+    return 0
+
+
+def _output(text: str, endings: tuple[str, ...]) -> Path:
+    """Return the file to write. Raises InputError for another ending, a folder and one that can't be had."""
+    path = expanded(text)
+    if not path.name.endswith(endings):
+        raise InputError(f"--output is {str(path)!r}; allowed: a name that ends with {' or '.join(endings)}")
+    if path.is_dir():
+        raise InputError(f"--output {path} is a folder; give the name of a file")
+    check_writable(path.parent, "--output")
+    return path
+
+
+# ---- trace ---------------------------------------------------------------------------------------------
+
+
+def trace(
+    run: RunName,
+    *,
+    steps: int = 5,
+    output: Annotated[LocalPath | None, Flag(metavar="FILE")] = None,
+) -> int:
+    """Write the last steps of a cluster's workers. Raises InputError before anything is written.
+
+    Args:
+        steps: Last steps to take, at most 50.
+        output: File to write: .json or .json.gz for Perfetto, .xplane.pb for TensorBoard. Default:
+            <run>-trace.json in the current folder.
+    """
+    from labkit.analysis.timeline import FORMATS, KINDS, read_timeline, write_trace
+
+    if not 1 <= steps <= KEPT_STEPS:
+        raise InputError(f"--steps is {steps}; allowed: 1 to {KEPT_STEPS}")
+    found = run_to_read(run)
+    path = _output(output or f"{found.name}-trace.json", tuple(FORMATS)).absolute()
+    timeline = read_timeline(found, steps)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_trace(timeline, path)
+    made = timeline.steps
+    workers = counted(len(timeline.offsets), "worker")
+    print(f"{counted(len(made), 'step')} of {workers}, {made[0]} to {made[-1]}")
+    print_table(
+        ("milliseconds a step", *KINDS, "clock put forward"),
+        [
+            (
+                worker,
+                *(f"{1e3 * seconds:.1f}" for seconds in timeline.seconds(worker).values()),
+                f"{1e3 * offset:.1f}",
+            )
+            for worker, offset in timeline.offsets.items()
+        ],
+        right=(*KINDS, "clock put forward"),
+    )
+    if not timeline.has_exchanges:
+        print("note: no exchange was measured: with --deterministic TensorFlow refuses to read the clock")
+    if path.name.endswith(".xplane.pb"):
+        print(f"wrote {path}, for TensorBoard with xprof")
+    else:
+        print(f"open {path} in https://ui.perfetto.dev, or in Chromium at chrome://tracing")
+    return 0
+
+
+# ---- report --------------------------------------------------------------------------------------------
+
+
+def report(
+    *runs: Annotated[str, Flag(metavar="RUN", nargs="+")],
+    output: Annotated[LocalPath, Flag(metavar="FILE")] = "report.html",
+) -> int:
+    """Write a report. Raises InputError for runs that aren't there and an output that can't be written.
+
+    Args:
+        runs: Directories of runs, or their names. Several are compared.
+        output: File to write; one that is there is replaced.
+    """
+    named = list(dict.fromkeys(find_run(name).absolute() for name in runs))
+    if len(named) > MAX_RUNS:
+        raise InputError(f"{len(named)} runs are given; allowed: at most {MAX_RUNS} in a report")
+    path = _output(output, (".html", ".htm"))
+    for run in named:
+        check_folders(RunDirectory(run))
+    require_extra("app", ("streamlit", "msgspec", "tsdownsample", "PIL"), "labkit report")
+    sys.stdout.flush()
+    # The dashboard draws the report. It knows labkit, but labkit doesn't import it.
+    command = python_command(shipped("app") / "report", f"--output={path}", "--", *named)
+    return subprocess.run(command, check=False).returncode

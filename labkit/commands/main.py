@@ -3,7 +3,7 @@
 Nothing heavy is imported before a command runs.
 """
 
-import argparse
+import functools
 import importlib
 import io
 import os
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from labkit.cluster.exit_status import record_failure
-from labkit.commands import COMMANDS, GROUPS, INSTEAD, Run
+from labkit.commands import COMMANDS, GROUPS, INSTEAD
 from labkit.errors import DiskFailure, InputError, nearest
 from labkit.plurals import printable
 from labkit.startup.interruption import described
@@ -76,8 +76,7 @@ def _main(arguments: list[str]) -> int:
         if members and (len(arguments) == 1 or arguments[1] in ("-h", "--help")):
             print(_overview(members))
             return 0
-        _, options, run = parse(arguments)
-        return run(options)
+        return parse(arguments)()
     except InputError as error:
         print(f"labkit: error: {printable(str(error))}", file=sys.stderr)
         return 2
@@ -99,17 +98,16 @@ def _main(arguments: list[str]) -> int:
         return 2
 
 
-def parse(arguments: Sequence[str]) -> tuple[str, argparse.Namespace, Run]:
-    """Return the name of the command in ``arguments``, its options, and the function that runs it."""
+def parse(arguments: Sequence[str]) -> functools.partial[int]:
+    """Return the call that ``arguments`` ask for: the function of a command, with its parameters."""
     name = _name(arguments)
     # The flags are made from the configuration's fields, which the overview doesn't need.
-    from labkit.commands.terminal.arguments import Parser
+    from labkit.commands.flags import parsed
 
     command = COMMANDS[name]
-    parser = Parser(prog=f"labkit {name}", description=command.help)
     module = importlib.import_module(command.module, "labkit.commands")
-    run = getattr(module, "declare_" + name.split()[-1].replace("-", "_"))(parser)
-    return name, parser.parse_all(arguments[len(name.split()) :]), run
+    function = getattr(module, name.replace(" ", "_").replace("-", "_"))
+    return parsed(f"labkit {name}", function, arguments[len(name.split()) :], command.help)
 
 
 def _name(arguments: Sequence[str]) -> str:

@@ -1,22 +1,19 @@
 """``labkit models``: what networks there are, how large they are, and what they are known for."""
 
-import argparse
 import contextlib
 import dataclasses
-import json
 import sys
 import textwrap
+from json import dumps
 from typing import Any
 
-from labkit.commands import Run
-from labkit.commands.terminal.arguments import Parser
-from labkit.commands.terminal.text_tables import print_table
+from labkit.commands.tables import print_table
 from labkit.config import ModelConfig
 from labkit.config.architectures import ARCHITECTURES, parse_model_name
 from labkit.config.known_models import KNOWN_MODELS, KnownModel
 from labkit.startup.quiet_import import import_tensorflow
 
-__all__ = ["declare_models"]
+__all__ = ["models"]
 
 NOTES = (
     "Multiply-adds are those of one image's forward pass, in convolutions and dense layers. The receptive "
@@ -26,33 +23,26 @@ NOTES = (
 )
 
 
-def declare_models(parser: Parser) -> Run:
-    """Declare the flags of ``labkit models``."""
-    parser.add_argument(
-        "name",
-        nargs="?",
-        metavar="NAME",
-        help="Shows this network stage by stage, such as resnet26 or wide_resnet22_2; it is built for that.",
-    )
-    parser.add_argument("--json", action="store_true", help="Prints JSON, for programs.")
-    return _run
+def models(name: str | None = None, /, *, json: bool = False) -> int:
+    """Print the known models, or one by stages. Raises InputError for an unknown name.
 
-
-def _run(options: argparse.Namespace) -> int:
-    """Print the known models, or one by stages. Raises InputError for an unknown name."""
-    if options.name is None:
+    Args:
+        name: Shows this network stage by stage, such as resnet26 or wide_resnet22_2; it is built for that.
+        json: Prints JSON, for programs.
+    """
+    if name is None:
         described = [_listed(model) for model in KNOWN_MODELS]
-        if options.json:
-            print(json.dumps(described, indent=2))
+        if json:
+            print(dumps(described, indent=2))
         else:
             _print_table(described)
         return 0
-    config = ModelConfig(**parse_model_name(options.name))  # fails before TensorFlow loads
-    print(f"building {options.name} with TensorFlow, which takes some seconds to load", file=sys.stderr)
+    config = ModelConfig(**parse_model_name(name))  # fails before TensorFlow loads
+    print(f"building {name} with TensorFlow, which takes some seconds to load", file=sys.stderr)
     _import_without_gpus()
-    built = _built(options.name, config)
-    if options.json:
-        print(json.dumps(built, indent=2))
+    built = _built(name, config)
+    if json:
+        print(dumps(built, indent=2))
     else:
         _print_one(built)
     return 0

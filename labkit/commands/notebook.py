@@ -1,12 +1,10 @@
 """``labkit notebook run`` and ``labkit demo``: run a notebook, and say what came out."""
 
-import argparse
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from labkit.commands import Run
-from labkit.commands.terminal.arguments import Parser
+from labkit.commands.flags import Flag
 from labkit.errors import InputError, require_extra
 from labkit.home import checkout
 from labkit.notebook.execution import Execution, run_notebook
@@ -14,48 +12,36 @@ from labkit.notebook.file_parameters import values_from_text
 from labkit.notebook.files import find_notebook, read_notebook
 from labkit.plurals import counted
 
-__all__ = ["declare_demo", "declare_run", "run_demo"]
+__all__ = ["demo", "notebook_run", "run_demo"]
 
 DEMO_NEEDS = ("papermill", "ipykernel", "ipywidgets", "matplotlib")  # by the notebook, too
 
 
-def declare_run(parser: Parser) -> Run:
-    """Declare the flags of ``labkit notebook run``."""
-    parser.add_argument(
-        "notebook",
-        metavar="NAME",
-        help="A notebook's file, or the name or number of one of labkit's, such as train, 04_replicas, 04.",
-    )
-    parser.add_argument(
-        "-p",
-        "--parameter",
-        nargs=2,
-        action="append",
-        default=[],
-        metavar=("NAME", "VALUE"),
-        dest="parameters",
-        help="A value for one of the notebook's parameters; may be given several times. In labkit's own "
-        "notebooks, each flag of labkit train is a parameter: -p num_layers 20.",
-    )
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        help="Where to put the executed notebook. Default: into the directory of the run that the notebook "
-        "shows, or into runs/notebooks.",
-    )
-    parser.add_argument("--report-mode", action="store_true", help="Hides the code in the executed notebook.")
-    return _run_notebook
+def notebook_run(
+    name: Annotated[str, Flag(metavar="NAME")],
+    *,
+    parameter: Annotated[
+        tuple[tuple[str, str], ...],
+        Flag(flags=("-p", "--parameter"), nargs=2, action="append", metavar=("NAME", "VALUE")),
+    ] = (),
+    output: Annotated[str | None, Flag(metavar="FILE")] = None,
+    report_mode: bool = False,
+) -> int:
+    """Run the notebook. Returns the exit code.
 
-
-def _run_notebook(options: argparse.Namespace) -> int:
-    """Run the notebook. Returns the exit code."""
+    Args:
+        name: A notebook's file, or the name or number of one of labkit's, such as train, 04_replicas, 04.
+        parameter: A value for one of the notebook's parameters; may be given several times. In labkit's own
+            notebooks, each flag of labkit train is a parameter: -p num_layers 20.
+        output: Where to put the executed notebook. Default: into the directory of the run that the notebook
+            shows, or into runs/notebooks.
+        report_mode: Hides the code in the executed notebook.
+    """
     require_extra("notebook", ("papermill", "ipykernel"), "labkit notebook run")
-    notebook = find_notebook(options.notebook)
-    given = [(name.replace("-", "_"), text) for name, text in options.parameters]
+    notebook = find_notebook(name)
+    given = [(one.replace("-", "_"), text) for one, text in parameter]
     values = values_from_text(read_notebook(notebook), given)
-    done = run_notebook(
-        notebook, output=options.output, parameters=values, report_mode=options.report_mode, announce=_say
-    )
+    done = run_notebook(notebook, output=output, parameters=values, report_mode=report_mode, announce=_say)
     if done.code == 0:
         lines = [("notebook", str(done.path))]
         if done.conclusion is not None:
@@ -70,9 +56,9 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def declare_demo(parser: Parser) -> Run:
-    """Declare nothing: ``labkit demo`` has no flags."""
-    return lambda options: run_demo(announce=_say)
+def demo() -> int:
+    """Run the training notebook. Returns the exit code."""
+    return run_demo(announce=_say)
 
 
 def run_demo(

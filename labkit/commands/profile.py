@@ -1,67 +1,52 @@
 """``labkit profile``: where the time of a training step goes, and how near it comes to the machine's best."""
 
-import argparse
 import re
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from labkit.commands import Run
-from labkit.commands.terminal.arguments import Parser, add_hidden_fields, config_of, local_path, whole_number
-from labkit.config import Config, fields_by_name
+from labkit.commands.flags import Flag, LocalPath, Preset
+from labkit.commands.tables import print_table
+from labkit.config import Config
+from labkit.data.recipe import requested_config
 from labkit.errors import InputError
 from labkit.plurals import counted
 
 if TYPE_CHECKING:
     from labkit.experiments.profile import Profile
 
-__all__ = ["declare_profile"]
+__all__ = ["profile"]
 
 MAX_STEPS = 1000  # a trace of a step is about a megabyte, held in memory until it is written
 SHOWN_TYPES = 3
 
 
-def declare_profile(parser: Parser) -> Run:
-    """Declare the flags of ``labkit profile``: its own, then those of ``labkit train`` that it heeds."""
-    parser.epilog = (
-        "The other flags are those of labkit train, but for --job-dir, --start-from and a cluster's: "
-        "see labkit train --help-all."
-    )
-    parser.add_argument(
-        "--steps",
-        type=whole_number(),
-        default=10,
-        metavar="N",
-        help="Steps that are timed; as many again are traced. Default: 10.",
-    )
-    parser.add_argument(
-        "--output",
-        type=local_path,
-        metavar="DIR",
-        help="Keeps the trace in this folder, for TensorBoard's profile plugin. Default: it is deleted.",
-    )
-    parser.add_argument(
-        "--preset", metavar="NAME", help="Starts from a named run; see labkit train --list-presets."
-    )
-    add_hidden_fields(parser, fields_by_name().values())
-    return _run
+def profile(
+    *,
+    steps: int = 10,
+    output: Annotated[LocalPath | None, Flag(metavar="DIR")] = None,
+    preset: Preset = None,
+    **flags: Any,
+) -> int:
+    """Profile and print. Raises InputError for what can't be profiled, before anything is loaded.
 
+    The other flags are those of labkit train, but for --job-dir, --start-from and a cluster's: see labkit
+    train --help-all.
 
-def _run(options: argparse.Namespace) -> int:
-    """Profile and print. Raises InputError for what can't be profiled, before anything is loaded."""
-    if not 1 <= options.steps <= MAX_STEPS:
-        raise InputError(f"--steps is {options.steps}; allowed: a whole number from 1 to {MAX_STEPS}")
-    config = config_of(options)
+    Args:
+        steps: Steps that are timed; as many again are traced.
+        output: Keeps the trace in this folder, for TensorBoard's profile plugin. Default: it is deleted.
+    """
+    if not 1 <= steps <= MAX_STEPS:
+        raise InputError(f"--steps is {steps}; allowed: a whole number from 1 to {MAX_STEPS}")
+    config = requested_config(preset, flags)
     _check_alone(config)
     from labkit.experiments.profile import profile_training
 
-    profile = profile_training(
-        config, steps=options.steps, output=None if options.output is None else Path(options.output)
-    )
-    _print_times(profile)
-    _print_metrics(profile)
-    if options.output:
-        print(f"trace: {options.output}; see it with: xprof --logdir {options.output} (docs/tensorboard.md)")
+    made = profile_training(config, steps=steps, output=None if output is None else Path(output))
+    _print_times(made)
+    _print_metrics(made)
+    if output:
+        print(f"trace: {output}; see it with: xprof --logdir {output} (docs/tensorboard.md)")
     return 0
 
 
@@ -103,11 +88,11 @@ def _print_times(profile: "Profile") -> None:
     rows.append(("nothing runs", "", *_cells(times.idle_seconds, times.seconds), "Python, dispatch, waiting"))
     operations = sum(kind.operations for kind in times.kinds)
     rows.append(("a step", f"{operations:,.0f}", *_cells(times.seconds, times.seconds), ""))
-    _print_table(
-        ("kind of operation", "number", "ms a step", "share", "most of it"),
-        rows,
+    header = ("kind of operation", "number", "ms a step", "share", "most of it")
+    print_table(header, rows, right=header[1:4])
+    print(
         f"Wall time of {counted(times.steps, 'traced step')}; operations that run at once share it equally. "
-        "Tracing itself takes some.",
+        "Tracing itself takes some.\n"
     )
 
 
@@ -134,16 +119,3 @@ def _types(names: tuple[str, ...]) -> str:
     """Return the first few, oneDNN's kernels by the name of what they replace."""
     more = ", …" if len(names) > SHOWN_TYPES else ""
     return ", ".join(re.sub("^_Mkl(Native)?", "", name) for name in names[:SHOWN_TYPES]) + more
-
-
-def _print_table(columns: tuple[str, ...], rows: list[tuple[str, ...]], caption: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table: Any = Table(caption=caption, caption_justify="left")
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index in (0, 4) else "right", no_wrap=index < 4)
-    for row in rows:
-        table.add_row(*row)
-    # A pipe has no width; a table folded to 80 columns is unreadable in a log.
-    Console(width=None if sys.stdout.isatty() else 140).print(table)

@@ -1,27 +1,26 @@
 """``labkit runs``: the runs of a folder, one a line. ``labkit show``: one run, from its directory alone."""
 
-import argparse
-import json
 import math
 import sys
 from collections.abc import Iterable, Iterator
+from json import dumps
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from labkit.commands import Run
-from labkit.commands.terminal.arguments import Parser, local_path
-from labkit.commands.terminal.text_tables import age_in_words, print_table
+from labkit import home
+from labkit.commands.flags import Flag, LocalPath, RunName
+from labkit.commands.tables import age_in_words, print_table
 from labkit.config import field_aliases, fields_by_name
 from labkit.config.recorded import describe
 from labkit.errors import InputError, unknown_name_error
 from labkit.plurals import counted, printable
-from labkit.run_directory import RunDirectory
+from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.filters import NEXT_CONDITION, chosen_runs
-from labkit.run_directory.find import lost_runs, missing_config, run_to_read
+from labkit.run_directory.find import known_runs, lost_runs, missing_config, run_to_read
 from labkit.run_directory.metrics import VIEWS, metrics_in_words
 from labkit.run_directory.summary import RunSummary, Summaries
 
-__all__ = ["declare_runs", "declare_show"]
+__all__ = ["runs", "show"]
 
 # The fields to sort by: the columns of the table.
 FIELDS = ("name", "state", "step", "accuracy", "dataset", "model", "age")
@@ -29,57 +28,41 @@ DESCENDING = ("step", "accuracy")  # largest first
 HEADER = ("name", "state", "step", "accuracy", "data set", "model", "age")
 
 
-def declare_runs(parser: Parser) -> Run:
-    """Declare the flags of ``labkit runs``."""
-    parser.aliases["--runs"] = "--runs-dir"
-    parser.add_argument(
-        "--runs-dir",
-        type=local_path,
-        metavar="DIR",
-        help="Folder of runs. Default: <home>/runs, and the runs that labkit made elsewhere.",
-    )
-    parser.add_argument(
-        "--sort",
-        metavar="FIELD",
-        default="age",
-        help=f"Field to sort by: {', '.join(FIELDS)}. Default: age, newest first.",
-    )
-    parser.add_argument(
-        "--filter",
-        metavar="TEXT",
-        action="append",
-        default=[],
-        help="Shows only runs with this text in their name, state, data set, model, tags or note; "
-        "FIELD=VALUE, such as state=running, tag=paper or accuracy>0.8, looks at one field or setting alone. "
-        "May be repeated.",
-    )
-    parser.add_argument("--archived", action="store_true", help="Shows archived runs, too.")
-    parser.add_argument("--json", action="store_true", help="Prints JSON, for programs.")
-    return _run
+def runs(
+    *,
+    runs_dir: Annotated[LocalPath | None, Flag(metavar="DIR", alias="--runs")] = None,
+    sort: Annotated[str, Flag(metavar="FIELD")] = "age",
+    filter: Annotated[tuple[str, ...], Flag(metavar="TEXT")] = (),
+    archived: bool = False,
+    json: bool = False,
+) -> int:
+    """Print the runs. Returns 0. Raises InputError for an unknown field or a folder that isn't there.
 
-
-def _run(options: argparse.Namespace) -> int:
-    """Print the runs. Returns 0. Raises InputError for an unknown field or a folder that isn't there."""
-    from labkit import home
-    from labkit.run_directory import list_runs
-    from labkit.run_directory.find import known_runs
-
-    if options.sort not in FIELDS:
-        raise unknown_name_error("field of --sort", options.sort, FIELDS)
-    folder = Path(options.runs_dir) if options.runs_dir else home.runs_home()
-    if options.runs_dir and not folder.is_dir():
+    Args:
+        runs_dir: Folder of runs. Default: <home>/runs, and the runs that labkit made elsewhere.
+        sort: Field to sort by: name, state, step, accuracy, dataset, model, age. Default: age, newest first.
+        filter: Shows only runs with this text in their name, state, data set, model, tags or note;
+            FIELD=VALUE, such as state=running, tag=paper or accuracy>0.8, looks at one field or setting
+            alone. May be repeated.
+        archived: Shows archived runs, too.
+        json: Prints JSON, for programs.
+    """
+    if sort not in FIELDS:
+        raise unknown_name_error("field of --sort", sort, FIELDS)
+    folder = Path(runs_dir) if runs_dir else home.runs_home()
+    if runs_dir and not folder.is_dir():
         raise InputError(f"--runs-dir {folder} is not a directory; name one that holds runs")
-    found = Summaries(describe).of(list_runs(folder) if options.runs_dir else known_runs())
-    listed = [summary for summary in found if options.archived or not summary.notes.archived]
-    words = [word for text in options.filter for word in NEXT_CONDITION.split(text)]
-    chosen = _sorted(chosen_runs(listed, words, field_aliases()), options.sort)
-    if options.json:
-        print(json.dumps([summary.to_json() for summary in chosen], indent=2))
+    found = Summaries(describe).of(list_runs(folder) if runs_dir else known_runs())
+    listed = [summary for summary in found if archived or not summary.notes.archived]
+    words = [word for text in filter for word in NEXT_CONDITION.split(text)]
+    chosen = _sorted(chosen_runs(listed, words, field_aliases()), sort)
+    if json:
+        print(dumps([summary.to_json() for summary in chosen], indent=2))
         return 0
     if chosen:
         print_table(HEADER, [_row(summary, folder) for summary in chosen], right=("step", "accuracy", "age"))
     elif listed:
-        print(f"none of the {len(listed)} runs in {folder} matches --filter {' '.join(options.filter)}")
+        print(f"none of the {len(listed)} runs in {folder} matches --filter {' '.join(filter)}")
     elif not found:
         print(f"no runs in {folder}; start one with: labkit train --preset smoke")
     for summary in chosen:
@@ -137,19 +120,15 @@ def _or_dash(value: int | None) -> str:
 # ---- show ----------------------------------------------------------------------------------------------
 
 
-def declare_show(parser: Parser) -> Run:
-    """Declare the flags of ``labkit show``."""
-    parser.add_argument("run", metavar="RUN", help="Directory of the run, or its name.")
-    parser.add_argument("--json", action="store_true", help="Prints JSON, for programs.")
-    return _show
+def show(run: RunName, *, json: bool = False) -> int:
+    """Print a run. Returns 0. Raises InputError where there is none.
 
-
-def _show(options: argparse.Namespace) -> int:
-    """Print a run. Returns 0. Raises InputError where there is none."""
-    run = run_to_read(options.run)
-    shown = _details(run)
-    if options.json:
-        print(json.dumps(shown, indent=2))
+    Args:
+        json: Prints JSON, for programs.
+    """
+    shown = _details(run_to_read(run))
+    if json:
+        print(dumps(shown, indent=2))
     else:
         _print(shown)
     return 0

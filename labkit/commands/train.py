@@ -1,38 +1,43 @@
 """``labkit train``: a run, alone or as a task of a cluster."""
 
-import argparse
 import os
 import signal
 import sys
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 from labkit.cluster.exit_status import record_failure, record_stop
-from labkit.commands import Run
-from labkit.commands.terminal.arguments import Parser, add_training_flags, config_of
-from labkit.config import Config
+from labkit.commands.flags import Flag, Preset, parsed
+from labkit.config import Config, by_field
+from labkit.data.recipe import requested_config
 from labkit.distributed.peers import EXIT_LOST_PEER, PeerLost
 from labkit.errors import DiskFailure, InputError
 from labkit.plurals import counted
 from labkit.startup.quiet_import import quieten_tensorflow
 
-__all__ = ["declare_train", "train_as"]
+__all__ = ["settings_of", "train", "train_as", "training_of"]
 
 
-def declare_train(parser: Parser) -> Run:
-    """Declare the flags of ``labkit train``."""
-    add_training_flags(parser)
-    return _train
+def train(
+    *,
+    preset: Preset = None,
+    overwrite: bool = False,
+    list_presets: Annotated[bool, Flag(group="run")] = False,
+    **flags: Annotated[Any, Flag(shown=True)],
+) -> int:
+    """Train, or show the named runs. A task of a cluster ends the process with the exit code.
 
-
-def _train(options: argparse.Namespace) -> int:
-    """Train, or show the named runs. Returns the exit code; a task of a cluster ends the process with it."""
+    Args:
+        overwrite: Deletes the run in the job directory and starts anew.
+        list_presets: Shows the named runs and ends.
+    """
     from labkit.config.presets import AUTO, PRESETS, preset_summary
 
-    if options.list_presets:
+    if list_presets:
         for name in (AUTO, *PRESETS):
             print(f"{name}: {preset_summary(name)}")
         return 0
-    config = config_of(options)
+    config = requested_config(preset, flags)
     from labkit.distributed.tf_config import bypass_proxy, find_task
 
     task = find_task(config.distribution, os.environ)
@@ -45,11 +50,11 @@ def _train(options: argparse.Namespace) -> int:
     if task is None:
         if config.distribution.sync:
             print("note: --sync without a cluster (no TF_CONFIG, no --worker-hosts): training in one process")
-        return train_as(None, config, options.overwrite)
+        return train_as(None, config, overwrite)
     if task.job_name == "evaluator":
-        return _evaluate_as(task, config, options.overwrite)
+        return _evaluate_as(task, config, overwrite)
     try:
-        code = train_as(task, config, options.overwrite)
+        code = train_as(task, config, overwrite)
     except PeerLost as error:
         print(f"labkit: lost peer: {error}", file=sys.stderr)
         code = EXIT_LOST_PEER
@@ -101,8 +106,8 @@ def train_as(task: Any, config: Config, overwrite: bool, *, approved: str | None
     ``approved``: see ``plan_run``.
     """
     from labkit.distributed.servers import is_server, serve
+    from labkit.training import train as training
     from labkit.training.plan import plan_run, plan_training
-    from labkit.training.train import train
 
     serves = task is not None and is_server(task, config)
     decide = plan_run if serves else plan_training
@@ -113,7 +118,7 @@ def train_as(task: Any, config: Config, overwrite: bool, *, approved: str | None
             return serve(task, plan.config, plan.run)
         if is_chief:
             print(plan.data_note, flush=True)
-    result = train(plan)
+    result = training.train(plan)
     if not result.did_work:
         print(result.message)
     if result.test and is_chief:
@@ -123,3 +128,37 @@ def train_as(task: Any, config: Config, overwrite: bool, *, approved: str | None
         # A worker that was not asked itself stopped because another one was, by a scheduler.
         return 128 + (result.signal_number or (signal.SIGTERM if task else signal.SIGINT))
     return 0 if result.state == "finished" else 1
+
+
+def training_of(
+    words: Sequence[str], program: str, *, asynchronous: bool = False, announce: Callable[[str], None] = print
+) -> tuple[Config, bool]:
+    """Return the configuration of a training that stands behind ``--``, and whether to overwrite the run.
+
+    Args:
+        words: those behind ``--``.
+        program: the command before it.
+        asynchronous: whether the training is for a cluster with parameter servers.
+        announce: takes a line.
+    """
+    if words[:1] != ["train"]:
+        given = repr(words[0]) if words else "nothing"
+        raise InputError(f"{given} follows --; write a training command there: {program} -- train --sync")
+    flags = parsed("labkit train", train, words[1:]).keywords
+    if flags.pop("list_presets"):
+        raise InputError("--list-presets trains nothing; use it alone: labkit train --list-presets")
+    preset, overwrite = flags.pop("preset"), flags.pop("overwrite")
+    return requested_config(preset, flags, asynchronous=asynchronous, announce=announce), overwrite
+
+
+def settings_of(words: Sequence[str]) -> dict[str, Any]:
+    """Return the fields that words such as ``learning_rate=0.01`` give. Raises InputError, as for flags."""
+    flags = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name or name.startswith("-"):
+            raise InputError(f"--set {word}: write a setting and its value, such as learning_rate=0.01")
+        flags.append(f"--{name.replace('_', '-')}={value}")
+    given = parsed("labkit train", train, flags).keywords
+    own = ("preset", "overwrite", "list_presets")
+    return by_field({name: value for name, value in given.items() if name not in own})

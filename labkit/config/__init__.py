@@ -5,13 +5,12 @@ name, its type, default and help text stand here and nowhere else. Field names a
 owners: a run can be described by a flat mapping of names to values.
 """
 
+from labkit.config.config import Config, by_field, field_aliases, fields_by_name
 from labkit.config.data import DataConfig
 from labkit.config.distribution import DistributionConfig
-from labkit.config.model import ModelConfig
+from labkit.config.model import ModelConfig, TransferConfig
 from labkit.config.optimizer import OptimizerConfig
 from labkit.config.run import RunConfig
-from labkit.config.transfer import TransferConfig
-from labkit.config.whole import Config, by_field, field_aliases, fields_by_name
 
 __all__ = [
     "Config",

@@ -5,7 +5,7 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +18,7 @@ __all__ = [
     "ARCHITECTURES",
     "CIFAR10",
     "IMAGENET",
+    "NAMED_FIELDS",
     "Architecture",
     "Depths",
     "Published",
@@ -185,26 +186,12 @@ def default_depth(model: str, block: str) -> int:
     return depths.get(block, depths["basic"]).default
 
 
-def resolved_depth(
-    model: str, num_layers: int | None, *, resnet_version: int, block: str, width_factor: float
-) -> int:
+def resolved_depth(model: str, num_layers: int | None, block: str) -> int:
     """Return the depth of a network; ``num_layers`` None means the architecture's default.
 
-    Raises InputError, naming the flag, for a depth that the architecture doesn't have, or for a version,
-    block or width if the architecture has only one.
+    Raises InputError, naming the flag, for a depth that the architecture doesn't have.
     """
     architecture = ARCHITECTURES[model]
-    if not architecture.has_residual_variants:
-        others = _names(other.name for other in ARCHITECTURES.values() if other.has_residual_variants)
-        if resnet_version != 1:
-            raise InputError(
-                f"--resnet-version is {resnet_version}; allowed for {model}: 1 ({others} have others)"
-            )
-        if block != "basic":
-            raise InputError(f"--block is {block!r}; leave it out for {model}; only {others} let you choose")
-    if width_factor != 1 and not architecture.has_width_factor:
-        others = _names(other.name for other in ARCHITECTURES.values() if other.has_width_factor)
-        raise InputError(f"--width-factor is {width_factor:g}; allowed for {model}: 1 ({others} have others)")
     depths = architecture.depths[block]
     if num_layers is None:
         return depths.default
@@ -214,8 +201,8 @@ def resolved_depth(
     return num_layers
 
 
-def _names(names: Iterable[str]) -> str:
-    return " and ".join(names)
+# The fields that a model's name tells.
+NAMED_FIELDS = ("model", "application", "num_layers", "width_factor", "resnet_version", "block")
 
 
 # ---- names ---------------------------------------------------------------------------------------------
@@ -239,9 +226,11 @@ def model_name(config: Any) -> str:
     width = f"_{config.width_factor!r}".removesuffix(".0") if architecture.has_width_factor else ""
     if architecture.has_one_depth and config.width_factor == 1:
         width = ""
-    version = "" if config.resnet_version == 1 else f"-v{config.resnet_version}"
-    block = "" if config.block == "basic" else f"-{config.block}"
-    return f"{config.model}{depth}{width}{version}{block}"
+    variant = ""
+    if architecture.has_residual_variants:
+        variant = "" if config.resnet_version == 1 else f"-v{config.resnet_version}"
+        variant += "" if config.block == "basic" else f"-{config.block}"
+    return f"{config.model}{depth}{width}{variant}"
 
 
 def parse_model_name(name: str) -> dict[str, Any]:
@@ -270,7 +259,7 @@ def parse_model_name(name: str) -> dict[str, Any]:
     if model_name(SimpleNamespace(**values)) != name:
         raise _unknown(name)
     try:
-        resolved_depth(**values)
+        resolved_depth(values["model"], values["num_layers"], values["block"])
     except InputError as error:
         larger = larger_relative(name)
         hint = f"; {larger} is for larger images" if larger else ""

@@ -5,10 +5,10 @@ from typing import Any
 
 from labkit.errors import InputError, short
 
-__all__ = ["argument", "has_type", "plain"]
+__all__ = ["ALLOWED", "argument", "has_type", "plain"]
 
 MOST = 2**31  # of a number, as for the flags
-_ALLOWED: dict[type, str] = {
+ALLOWED: dict[type, str] = {
     bool: "True or False",
     int: "a whole number",
     float: "a number",
@@ -57,6 +57,6 @@ def argument(name: str, value: Any, kind: type, *, optional: bool = False, allow
     elif isinstance(value, int | float):
         good &= abs(value) < MOST
     if not good:
-        words = allowed or _ALLOWED[kind] + (" or None" if optional else "")
+        words = allowed or ALLOWED[kind] + (" or None" if optional else "")
         raise InputError(f"{name} is {short(value)}; allowed: {words}")
     return value

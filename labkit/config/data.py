@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 
 from labkit.config.data_sets import checked_choice
-from labkit.config.fields import FieldOwner, option
+from labkit.config.fields import OF_THE_NETWORK, OF_THE_ORDER, FieldOwner, option
 from labkit.errors import InputError
 
 __all__ = ["DataConfig"]
@@ -22,12 +22,13 @@ class DataConfig(FieldOwner):
         "can be downloaded, else shapes. Where images have several labels, add --loss sigmoid.",
         spelled=checked_choice,
         common=True,
+        fork=OF_THE_ORDER,
     )
     data_dir: str | None = option(
         None,
         "Folder of prepared data sets.",
         unset="<home>/data; see labkit doctor",
-        identity=False,
+        role="other",
         is_path=True,
     )
     train_batch_size: int = option(
@@ -36,9 +37,14 @@ class DataConfig(FieldOwner):
         minimum=1,
         maximum=2**17,
         common=True,
+        fork=OF_THE_ORDER,
     )
     eval_batch_size: int = option(
-        100, "Examples in an evaluation step, over all replicas.", minimum=1, maximum=2**17, identity=False
+        100,
+        "Examples in an evaluation step, over all replicas.",
+        minimum=1,
+        maximum=2**17,
+        role="measurement",
     )
     use_distortion_for_training: bool = option(
         True, "Augments the training images: random crops, flips, colours, cutout and mixup."
@@ -67,6 +73,7 @@ class DataConfig(FieldOwner):
         "middle of every other image.",
         unset="the image's own size",
         minimum=1,
+        fork=OF_THE_NETWORK,
     )
     brightness: float = option(
         0.0,
@@ -81,7 +88,10 @@ class DataConfig(FieldOwner):
         below=1,
     )
     cutout_size: int = option(
-        0, "Side, in pixels, of a square that is blanked in each training image. 0 blanks none.", minimum=0
+        0,
+        "Side, in pixels, of a square that is blanked in each training image. 0 blanks none.",
+        minimum=0,
+        only_with=("use_distortion_for_training", True),
     )
     random_resized_crop: float | None = option(
         None,
@@ -97,6 +107,7 @@ class DataConfig(FieldOwner):
         "Beta(alpha, alpha). 0 mixes none.",
         minimum=0,
         below=100,
+        only_with=("use_distortion_for_training", True),
     )
     standardization: str = option(
         "dataset",
@@ -115,20 +126,16 @@ class DataConfig(FieldOwner):
         "How examples are read: memory holds the whole split as one array, streaming reads sharded files, "
         "auto takes memory where the split fits.",
         choices=("auto", "memory", "streaming"),
+        fork=OF_THE_ORDER,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.use_distortion_for_training:
-            # Padding, flips and colours aren't refused: a preset may have given them; they have no effect.
-            where = "with --no-use-distortion-for-training"
-            names = ("cutout_size", "mixup_alpha")
-            self.require_defaults(names, where, "images are not augmented")
-            if self.random_resized_crop:  # 0 is what a run records
-                raise InputError(
-                    f"--random-resized-crop is {self.random_resized_crop}; allowed {where}: 0 "
-                    "(images are not augmented)"
-                )
+        if self.random_resized_crop and not self.use_distortion_for_training:
+            raise InputError(
+                f"--random-resized-crop is {self.random_resized_crop}; allowed with "
+                "--no-use-distortion-for-training: 0 (images are not augmented)"
+            )
         if self.random_resized_crop and self.crop_size:
             raise InputError(
                 f"--random-resized-crop is {self.random_resized_crop}; allowed with --crop-size: 0 "

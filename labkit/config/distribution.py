@@ -20,24 +20,25 @@ class DistributionConfig(FieldOwner):
         "GPUs to use, with one replica on each. 0 trains on the CPU.",
         unset="all GPUs of this machine",
         minimum=0,
-        identity=False,
+        role="measurement",
         common=True,
     )
     simulate_missing_gpus: bool = option(
         False,
         "Where the machine has fewer GPUs than --num-gpus, runs the replicas on logical CPU devices.",
-        identity=False,
+        role="measurement",
     )
     variable_strategy: str = option(
         "CPU",
         "Where several replicas' gradients are reduced and the weights updated.",
         choices=("CPU", "GPU"),
-        identity=False,
+        role="measurement",
+        synchronous=True,
     )
     sync: bool = option(
         False,
         "Trains synchronously in a cluster. A single process always does.",
-        identity=False,
+        role="other",
         group="cluster",
     )
     num_intra_threads: int = option(
@@ -45,61 +46,65 @@ class DistributionConfig(FieldOwner):
         "Threads within one operation. 0 lets TensorFlow choose.",
         minimum=0,
         maximum=1024,
-        identity=False,
+        role="measurement",
     )
     num_inter_threads: int = option(
-        0, "Operations that run at once. 0 lets TensorFlow choose.", minimum=0, maximum=1024, identity=False
+        0,
+        "Operations that run at once. 0 lets TensorFlow choose.",
+        minimum=0,
+        maximum=1024,
+        role="measurement",
     )
     xla: bool = option(
         False,
         "Compiles loss and gradients with XLA, for one replica in each process. Makes steps slower on CPUs.",
-        identity=False,
+        role="measurement",
     )
     allow_soft_placement: bool = option(
         True,
         "Lets TensorFlow run an operation on another device where the chosen one can't, instead of failing.",
-        identity=False,
+        role="other",
     )
     log_device_placement: bool = option(
-        False, "Logs the device of each operation.", identity=False, group="logging"
+        False, "Logs the device of each operation.", role="observation", group="logging"
     )
     debugger_dump: bool = option(
         False,
         "Writes the health of every operation's results for TensorBoard's Debugger V2. Steps take about five "
         "times as long.",
-        identity=False,
+        role="observation",
         group="logging",
     )
     worker_hosts: str | None = option(
         None,
         "host:port of each worker, separated by commas, for a cluster without TF_CONFIG.",
-        identity=False,
+        role="task",
         group="cluster",
     )
     ps_hosts: str | None = option(
         None,
         "host:port of each parameter server, separated by commas, for a cluster without TF_CONFIG.",
-        identity=False,
+        role="task",
         group="cluster",
     )
     job_name: str | None = option(
         None,
         "What this process is in a cluster without TF_CONFIG.",
         choices=("worker", "ps"),
-        identity=False,
+        role="task",
         group="cluster",
     )
     task_index: int | None = option(
         None,
         "Which of the workers or parameter servers this process is, from 0, in a cluster without TF_CONFIG.",
         minimum=0,
-        identity=False,
+        role="task",
         group="cluster",
     )
     bind: str = option(
         "127.0.0.1",
         "Address on which this process listens to the other tasks. 0.0.0.0 listens on every address.",
-        identity=False,
+        role="other",
         group="cluster",
         acts="listen on",
     )
@@ -113,7 +118,7 @@ class DistributionConfig(FieldOwner):
         "round_robin",
         "How variables are spread over parameter servers: in turn, or greedily by bytes.",
         choices=("round_robin", "greedy"),
-        identity=False,
+        role="other",
         group="cluster",
     )
     max_staleness: int | None = option(
@@ -122,27 +127,27 @@ class DistributionConfig(FieldOwner):
         "update. Workers wait where more would come.",
         unset="unlimited",
         minimum=0,
-        identity=False,
+        role="other",
         group="cluster",
     )
     slow_worker: str | None = option(
         None,
         "Slows one worker down, for lessons and tests. 1:3 makes worker 1 take three times as long.",
-        identity=False,
+        role="other",
         group="cluster",
     )
     rendezvous_seconds: float = option(
         120.0,
         "Seconds that the tasks wait for each other at the start.",
         minimum=1,
-        identity=False,
+        role="other",
         group="cluster",
     )
     peer_timeout_seconds: float = option(
         15.0,
         "Seconds without a heartbeat after which another task counts as lost.",
         minimum=2,
-        identity=False,
+        role="other",
         group="cluster",
     )
     progress_timeout_seconds: float = option(
@@ -151,7 +156,7 @@ class DistributionConfig(FieldOwner):
         "hangs alone), if that is over 20 times the usual time of a step. What has no usual time, such as a "
         "checkpoint, has ten times as long.",
         minimum=2,
-        identity=False,
+        role="other",
         group="cluster",
     )
 

@@ -1,7 +1,7 @@
 """Declared fields of a configuration: type, default, help and allowed values in one place."""
 
 import dataclasses
-import math
+import functools
 import os
 import types
 import typing
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.config.arguments import has_type, plain
+from labkit.config.arguments import ALLOWED, has_type, plain
 from labkit.config.spellings import ALIASES
 from labkit.errors import InputError, short
 from labkit.home import LOCAL_PATH, is_local_path
@@ -28,83 +28,77 @@ GROUPS = {
     "logging": "console, TensorBoard and TensorFlow's messages",
 }
 
-_CACHE: dict[type, tuple["FieldInfo", ...]] = {}
+# Why a fork of a run can't change a field: what the run has at a step follows from it.
+OF_THE_ORDER = "the rows and the order of the images before the fork are the parent's"
+OF_THE_NETWORK = "the checkpoint holds the weights of the parent's network"
+OF_THE_OPTIMIZER = "the checkpoint holds the state of the parent's optimizer"
 
 
-def option(
-    default: Any,
-    help: str,
-    *,
-    choices: tuple[Any, ...] | None = None,
-    minimum: float | None = None,
-    maximum: float = 2**31 - 1,
-    below: float | None = None,
-    identity: bool = True,
-    is_path: bool = False,
-    unset: str = "",
-    group: str = "",
-    common: bool = False,
-    spelled: Callable[[str], str] | None = None,
-    acts: str = "",
-) -> Any:
-    """Declare a field.
+@dataclass(frozen=True, kw_only=True)
+class FieldInfo:
+    """A field of a configuration: what its flag, a notebook's parameter and an experiment need to know.
 
-    Args:
-        default: its value where nobody gives one.
+    Attributes:
+        name, owner, type, optional, default, aliases: as its class and ``spellings`` have them.
         help: what it does, in sentences that stand alone and don't repeat the default.
         choices, minimum, maximum, below: the allowed values.
-        identity: whether another value makes it another run (what is trained).
         is_path: whether it names a file or folder, which must be on this machine.
+        spelled: of a text that is a name: returns it in its one spelling, or raises InputError.
         unset: what happens where the value is None, in words.
         group: of ``GROUPS``; the owner's where it is left out.
         common: whether it is one of the few that people use first.
-        spelled: of a text that is a name: returns it in its one spelling, or raises InputError.
+        role: what another value changes: ``training`` makes it another run; ``measurement`` is its speed, or
+            what is measured of it; ``observation`` what is shown or recorded beside the metrics; ``task``
+            which task of a cluster this process is; ``other`` none of these.
+        only_with: another field of the same owner, and its values with which alone this one has an effect.
+        fork: why a fork of a run can't change it; "" where it can.
+        synchronous: whether asynchronous training doesn't have it.
         acts: what another value than the default makes this machine do beside training, such as ``run``; it
             isn't taken from a record without consent (``labkit.parts.trust``).
     """
-    metadata = {
-        "help": help,
-        "choices": choices,
-        "minimum": minimum,
-        "maximum": maximum,
-        "below": below,
-        "identity": identity,
-        "is_path": is_path,
-        "unset": unset,
-        "group": group,
-        "common": common,
-        "spelled": spelled,
-        "acts": acts,
-    }
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-@dataclass(frozen=True)
-class FieldInfo:
-    """What a flag or a notebook parameter needs to know of a field."""
 
     name: str
     owner: str
     type: type
     optional: bool
     default: Any
-    help: str
-    choices: tuple[Any, ...] | None
-    minimum: float | None
-    maximum: float
-    below: float | None
-    identity: bool
-    is_path: bool
-    unset: str
-    group: str
-    common: bool
     aliases: tuple[str, ...]
-    spelled: Callable[[str], str] | None
-    acts: str
+    help: str
+    choices: tuple[Any, ...] | None = None
+    minimum: float | None = None
+    maximum: float = 2**31 - 1
+    below: float | None = None
+    is_path: bool = False
+    spelled: Callable[[str], str] | None = None
+    unset: str = ""
+    group: str
+    common: bool = False
+    role: str = "training"
+    only_with: tuple[Any, ...] = ()
+    fork: str = ""
+    synchronous: bool = False
+    acts: str = ""
 
     @property
     def flag(self) -> str:
         return "--" + self.name.replace("_", "-")
+
+    @property
+    def identity(self) -> bool:
+        """Whether another value makes it another run."""
+        return self.role == "training"
+
+    def arguments(self, value: Any) -> list[str]:
+        """Return the words that give it a value: ``--num-layers 20``, ``--no-nesterov``."""
+        if isinstance(value, bool):
+            return [self.flag if value else f"--no-{self.flag[2:]}"]
+        if isinstance(value, str) and value.startswith("-"):
+            return [f"{self.flag}={value}"]  # or it would be read as a flag
+        return [self.flag, "none" if value is None else str(value)]
+
+    def spell(self, value: Any) -> str:
+        """Return ``arguments`` as one text."""
+        return " ".join(self.arguments(value))
 
     @property
     def default_in_words(self) -> str:
@@ -117,9 +111,7 @@ class FieldInfo:
         """Return the allowed values in words."""
         if self.choices:
             return "one of " + ", ".join(str(choice) for choice in self.choices)
-        kind = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}[self.type]
-        if self.is_path:
-            kind = LOCAL_PATH
+        kind = LOCAL_PATH if self.is_path else ALLOWED[self.type]
         if self.minimum is not None:
             kind += f" of at least {self.minimum:g}"
         if self.below is not None:
@@ -127,6 +119,17 @@ class FieldInfo:
         elif self.type is int:
             kind += f" and at most {self.maximum:,.0f}"
         return kind + (" or None" if self.optional and not self.is_path else "")
+
+    def from_flag(self, text: str | bool) -> Any:
+        """Return what a flag's text stands for, in the field's type. Its range isn't checked."""
+        if isinstance(text, bool):
+            return text
+        if self.optional and text.lower() == "none":
+            return None
+        try:
+            return self.type(text)
+        except ValueError:
+            raise InputError(f"{self.flag} is {text!r}; allowed: {self.allowed}") from None
 
     def check(self, value: Any) -> Any:
         """Return ``value`` in the field's type. Raises InputError naming flag, value and what is allowed."""
@@ -139,8 +142,6 @@ class FieldInfo:
         if good and self.type is float:
             good = abs(value) < 2**1023  # beyond, a whole number is no float
             value = float(value) if good else value
-        if good and self.type is float:
-            good = math.isfinite(value)
         if good and self.is_path:
             good = is_local_path(value)
         if good and self.choices is not None:
@@ -160,31 +161,42 @@ class FieldOwner:
     """Checks every field of a frozen dataclass against its declaration."""
 
     def __post_init__(self) -> None:
-        for info in fields_of(type(self)):
+        known = {info.name: info for info in fields_of(type(self))}  # type: ignore[arg-type]
+        for info in known.values():
             object.__setattr__(self, info.name, info.check(getattr(self, info.name)))
-
-    def require_defaults(self, names: typing.Iterable[str], where: str, reason: str) -> None:
-        """Raise InputError where one of the named fields, which ``where`` doesn't have, was given a value."""
-        for info in fields_of(type(self)):
+        for info in known.values():
             value = getattr(self, info.name)
-            if info.name in names and value != info.default:
-                raise InputError(f"{info.flag} is {value!r}; allowed {where}: {info.default!r} ({reason})")
+            if info.only_with and value != info.default:
+                other, found = known[info.only_with[0]], getattr(self, info.only_with[0])
+                if found not in info.only_with[1:]:
+                    needed = " or ".join(other.spell(wanted) for wanted in info.only_with[1:])
+                    raise InputError(
+                        f"{info.flag} is {value!r}; allowed with {other.spell(found)}: {info.default!r} "
+                        f"(it needs {needed})"
+                    )
 
 
+def option(default: Any, help: str, **declared: Any) -> Any:
+    """Declare a field: its default, its help, and any of the other attributes of ``FieldInfo``."""
+    return dataclasses.field(default=default, metadata={"help": help, **declared})
+
+
+@functools.cache
 def fields_of(owner: type) -> tuple[FieldInfo, ...]:
     """Return the fields that a configuration class declares; ``DataConfig`` is the owner ``data``."""
-    if owner not in _CACHE:
-        name = owner.__name__.removesuffix("Config").lower()
-        hints = typing.get_type_hints(owner)
-        _CACHE[owner] = tuple(
-            _field_info(field, name, hints[field.name]) for field in dataclasses.fields(owner)
-        )
-    return _CACHE[owner]
+    name = owner.__name__.removesuffix("Config").lower()
+    hints = typing.get_type_hints(owner)
+    return tuple(_field_info(field, name, hints[field.name]) for field in dataclasses.fields(owner))
 
 
 def _field_info(field: dataclasses.Field, owner: str, hint: Any) -> FieldInfo:
     optional = isinstance(hint, types.UnionType)
-    kind = next(part for part in typing.get_args(hint) if part is not type(None)) if optional else hint
-    metadata = {**field.metadata, "group": field.metadata["group"] or owner}
-    aliases = tuple(ALIASES.get(field.name, "").split())
-    return FieldInfo(field.name, owner, kind, optional, field.default, aliases=aliases, **metadata)
+    return FieldInfo(
+        name=field.name,
+        owner=owner,
+        type=next(part for part in typing.get_args(hint) if part is not type(None)) if optional else hint,
+        optional=optional,
+        default=field.default,
+        aliases=tuple(ALIASES.get(field.name, "").split()),
+        **{"group": owner, **field.metadata},
+    )

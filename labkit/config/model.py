@@ -1,4 +1,4 @@
-"""Which network a run trains."""
+"""Which network a run trains, and the weights that it begins with."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,10 +12,14 @@ from labkit.config.architectures import (
     parse_model_name,
     resolved_depth,
 )
-from labkit.config.fields import FieldOwner, fields_of, option
+from labkit.config.fields import OF_THE_NETWORK, FieldOwner, fields_of, option
 from labkit.errors import InputError
 
-__all__ = ["ModelConfig"]
+__all__ = ["ModelConfig", "TransferConfig"]
+
+
+_WITH_WIDTH = tuple(name for name, one in ARCHITECTURES.items() if one.has_width_factor)
+_WITH_VARIANTS = tuple(name for name, one in ARCHITECTURES.items() if one.has_residual_variants)
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,11 @@ class ModelConfig(FieldOwner):
     """Which network."""
 
     model: str = option(
-        "resnet", "Architecture; labkit models shows them.", choices=tuple(ARCHITECTURES), common=True
+        "resnet",
+        "Architecture; labkit models shows them.",
+        choices=tuple(ARCHITECTURES),
+        common=True,
+        fork=OF_THE_NETWORK,
     )
     num_layers: int | None = option(
         None,
@@ -33,33 +41,56 @@ class ModelConfig(FieldOwner):
         ),
         minimum=1,
         common=True,
+        fork=OF_THE_NETWORK,
     )
     width_factor: float = option(
         1.0,
         "Multiplies the channels of wide_resnet and fast; WRN-16-4 has 4.",
         minimum=0.125,
         below=100,
+        only_with=("model", *_WITH_WIDTH),
+        fork=OF_THE_NETWORK,
     )
     activation: str = option(
         "relu",
         "Activation function of --model fast. The other architectures use the published one.",
         choices=("relu", "silu", "gelu"),
+        fork=OF_THE_NETWORK,
+        only_with=("model", "fast"),
     )
     whitening: bool = option(
-        True, "Makes the first convolution of --model fast whiten the images, with frozen weights."
+        True,
+        "Makes the first convolution of --model fast whiten the images, with frozen weights.",
+        fork=OF_THE_NETWORK,
+        only_with=("model", "fast"),
     )
-    dirac: bool = option(True, "Initializes the convolutions of --model fast as the identity.")
+    dirac: bool = option(
+        True,
+        "Initializes the convolutions of --model fast as the identity.",
+        fork=OF_THE_NETWORK,
+        only_with=("model", "fast"),
+    )
     application: str = option(
         APPLICATIONS[0],
         "Network of keras.applications to train with --model keras_application.",
         choices=APPLICATIONS,
+        fork=OF_THE_NETWORK,
+        only_with=("model", "keras_application"),
     )
     resnet_version: int = option(
         1,
         "Order within a resnet's block: 1 applies the activation after the sum, 2 before the convolutions.",
         choices=(1, 2),
+        only_with=("model", *_WITH_VARIANTS),
+        fork=OF_THE_NETWORK,
     )
-    block: str = option("basic", "Residual block of a resnet.", choices=("basic", "bottleneck"))
+    block: str = option(
+        "basic",
+        "Residual block of a resnet.",
+        choices=("basic", "bottleneck"),
+        only_with=("model", *_WITH_VARIANTS),
+        fork=OF_THE_NETWORK,
+    )
     batch_norm_decay: float | None = option(
         None,
         "Fraction of the old moving mean and variance that batch normalization keeps at each step.",
@@ -68,19 +99,22 @@ class ModelConfig(FieldOwner):
         below=1,
     )
     batch_norm_epsilon: float = option(1e-5, "Added to the variance in batch normalization.", minimum=1e-12)
-    sync_batch_norm: bool = option(False, "Normalizes over the global batch instead of each replica's part.")
+    sync_batch_norm: bool = option(
+        False, "Normalizes over the global batch instead of each replica's part.", synchronous=True
+    )
     dropout_rate: float = option(
         0.0,
         "Fraction of the features before the logits that each training step sets to zero, at random; with "
         "imagenet_vgg behind both dense layers, where the paper has 0.5.",
         minimum=0,
         below=1,
+        synchronous=True,
     )
     data_format: str = option(
         "auto",
         "Layout of the images on the device. auto takes channels_first on GPUs and channels_last on CPUs.",
         choices=("auto", "channels_last", "channels_first"),
-        identity=False,
+        role="measurement",
     )
     precision: str = option(
         "float32",
@@ -91,19 +125,7 @@ class ModelConfig(FieldOwner):
     def __post_init__(self) -> None:
         self._refuse_network_name()
         super().__post_init__()
-        depth = resolved_depth(
-            self.model,
-            self.num_layers,
-            resnet_version=self.resnet_version,
-            block=self.block,
-            width_factor=self.width_factor,
-        )
-        for owner, names in {
-            "fast": ("activation", "whitening", "dirac"),
-            "keras_application": ("application",),
-        }.items():
-            if self.model != owner:
-                self.require_defaults(names, f"for {self.model}", f"only {owner} uses it")
+        depth = resolved_depth(self.model, self.num_layers, self.block)
         object.__setattr__(self, "num_layers", depth)  # so that what is recorded is the number
 
     def _refuse_network_name(self) -> None:
@@ -149,3 +171,47 @@ def _flags(name: str) -> str:
         if info.name == "model" or named.get(info.name, info.default) != info.default
     ]
     return " ".join(flags)
+
+
+@dataclass(frozen=True)
+class TransferConfig(FieldOwner):
+    """Initial weights and frozen layers."""
+
+    start_from: str | None = option(
+        None,
+        "Takes initial weights from a run's best checkpoint, from a .keras file, or from imagenet (for "
+        "keras_application, imagenet_resnet and imagenet_vgg). Weights whose name or shape doesn't fit stay "
+        "random.",
+        unset="random weights",
+        is_path=True,
+        fork="a fork starts from its parent",
+    )
+    freeze: str | None = option(
+        None,
+        "Stages or layers to hold fixed, statistics included: names or patterns, separated by commas, such "
+        "as stem,stage1 or 'stage*_norm*'.",
+        unset="everything is trained",
+    )
+    unfreeze_every_steps: int = option(
+        0, "Steps after which the topmost frozen stage is unfrozen, repeatedly. 0 unfreezes none.", minimum=0
+    )
+    head_learning_rate_factor: float = option(
+        1.0, "Multiplies the learning rate of the layer that gives the logits.", minimum=0
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.freeze is not None and not all(self.freeze_patterns):
+            raise InputError(
+                f"--freeze is {self.freeze!r}; allowed: names or patterns, comma-separated, none empty"
+            )
+        if self.unfreeze_every_steps and self.freeze is None:
+            raise InputError(
+                f"--unfreeze-every-steps is {self.unfreeze_every_steps} without --freeze, so no layer is "
+                "frozen; name some, for example --freeze 'stem,stage*'"
+            )
+
+    @property
+    def freeze_patterns(self) -> list[str]:
+        """The patterns of ``freeze``, one by one."""
+        return [] if self.freeze is None else [part.strip() for part in self.freeze.split(",")]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from labkit.config.fields import FieldOwner, option
+from labkit.config.fields import OF_THE_OPTIMIZER, FieldOwner, option
 from labkit.errors import InputError
 
 __all__ = ["OptimizerConfig"]
@@ -18,15 +18,27 @@ class OptimizerConfig(FieldOwner):
         "0.001; or muon, which updates convolutions that a normalization follows, without weight decay, and "
         "leaves the rest to sgd.",
         choices=("sgd", "adamw", "muon"),
+        fork=OF_THE_OPTIMIZER,
     )
     adamw_beta1: float = option(
-        0.9, "Fraction of the mean gradient that adamw keeps at each step.", minimum=0, below=1
+        0.9,
+        "Fraction of the mean gradient that adamw keeps at each step.",
+        minimum=0,
+        below=1,
+        only_with=("optimizer", "adamw"),
     )
     adamw_beta2: float = option(
-        0.999, "Fraction of the mean squared gradient that adamw keeps at each step.", minimum=0, below=1
+        0.999,
+        "Fraction of the mean squared gradient that adamw keeps at each step.",
+        minimum=0,
+        below=1,
+        only_with=("optimizer", "adamw"),
     )
     muon_learning_rate: float = option(
-        0.24, "Learning rate for Muon's kernels; follows the common schedule.", minimum=0
+        0.24,
+        "Learning rate for Muon's kernels; follows the common schedule.",
+        minimum=0,
+        only_with=("optimizer", "muon"),
     )
     learning_rate: float = option(
         0.1,
@@ -44,11 +56,13 @@ class OptimizerConfig(FieldOwner):
         0.1,
         "Factor of the learning rate at each drop of staircase.",
         minimum=0,
+        only_with=("learning_rate_schedule", "staircase"),
     )
     staircase_epochs: float = option(
         350.0,
         "Epochs between two drops of staircase.",
         minimum=1e-3,
+        only_with=("learning_rate_schedule", "staircase"),
     )
     warmup_steps: int = option(
         0, "Steps over which the learning rate rises linearly from zero to the schedule's.", minimum=0
@@ -57,10 +71,18 @@ class OptimizerConfig(FieldOwner):
         0.25, "Fraction of the run at which one_cycle reaches its peak.", minimum=0, below=1
     )
     one_cycle_start: float = option(
-        0.0, "First learning rate of one_cycle as a fraction of the peak.", minimum=0, below=1
+        0.0,
+        "First learning rate of one_cycle as a fraction of the peak.",
+        minimum=0,
+        below=1,
+        only_with=("learning_rate_schedule", "one_cycle"),
     )
     one_cycle_end: float = option(
-        0.0, "Final learning rate of one_cycle as a fraction of the peak.", minimum=0, below=1
+        0.0,
+        "Final learning rate of one_cycle as a fraction of the peak.",
+        minimum=0,
+        below=1,
+        only_with=("learning_rate_schedule", "one_cycle"),
     )
     momentum: float = option(
         0.9, "Fraction of the velocity that sgd and muon keep at each step.", minimum=0, below=1
@@ -85,6 +107,8 @@ class OptimizerConfig(FieldOwner):
         "average is evaluated and exported instead of the weights. 0 keeps none.",
         minimum=0,
         below=1,
+        fork=OF_THE_OPTIMIZER,
+        synchronous=True,
     )
     norm_bias_learning_rate_factor: float = option(
         1.0, "Multiplies the learning rate of batch normalization's biases.", minimum=0
@@ -93,6 +117,7 @@ class OptimizerConfig(FieldOwner):
         "softmax",
         "Cross-entropy: softmax for one label in each image, sigmoid for several independent ones.",
         choices=("softmax", "sigmoid"),
+        fork="the losses before and after the fork would be of two kinds",
     )
     label_smoothing: float = option(
         0.0,
@@ -111,18 +136,3 @@ class OptimizerConfig(FieldOwner):
         super().__post_init__()
         if self.optimizer == "muon" and self.learning_rate == 0:
             raise InputError("--learning-rate is 0.0; allowed with --optimizer muon: above 0")
-        if self.optimizer != "muon":
-            where = f"with --optimizer {self.optimizer}"
-            self.require_defaults(("muon_learning_rate",), where, "only muon uses it")
-        if self.optimizer != "adamw":
-            where = f"with --optimizer {self.optimizer}"
-            self.require_defaults(("adamw_beta1", "adamw_beta2"), where, "only adamw uses it")
-        if self.learning_rate_schedule != "staircase":
-            where = f"with --learning-rate-schedule {self.learning_rate_schedule}"
-            names = ("staircase_factor", "staircase_epochs")
-            self.require_defaults(names, where, "only staircase uses it")
-        if self.learning_rate_schedule != "one_cycle":
-            # Not the peak: one that a preset gave doesn't matter to whoever takes another schedule.
-            names = ("one_cycle_start", "one_cycle_end")
-            where = f"with --learning-rate-schedule {self.learning_rate_schedule}"
-            self.require_defaults(names, where, "only one_cycle uses it")

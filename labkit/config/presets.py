@@ -10,6 +10,7 @@ from typing import Any
 
 from labkit.config.architectures import ARCHITECTURES
 from labkit.config.arguments import argument
+from labkit.config.config import fields_by_name
 from labkit.errors import InputError, unknown_name_error
 
 __all__ = ["AUTO", "PRESETS", "merged_with_preset", "preset_summary", "preset_values"]
@@ -180,12 +181,11 @@ def merged_with_preset(
 ) -> dict[str, Any]:
     """Return the values of a preset, if one is named, and ``given`` ones, which take precedence.
 
-    What ``given`` replaces is left out of the preset: Muon's learning rate with another optimizer, the length
-    with another one, and the depth if the given model has none such. ``base``: values in place of a preset's.
+    What ``given`` makes useless is left out of the preset: Muon's learning rate with another optimizer, the
+    length with another one, and the depth if the given model has none such. ``base``: values in place of a
+    preset's.
     """
     values = dict(base or {}) if name is None else dict(preset_values(name))
-    if given.get("optimizer", "muon") != "muon":
-        values.pop("muon_learning_rate", None)
     architecture = ARCHITECTURES.get(str(given.get("model")))
     depths = architecture.depths.get(str(given.get("block", "basic"))) if architecture else None
     if depths and "num_layers" in values and not depths.allows(values["num_layers"]):
@@ -198,7 +198,12 @@ def merged_with_preset(
             raise InputError(f"--epochs is {epochs} beside --train-steps {steps}; give one of the two")
         for length in ("train_steps", "epochs", "steps_range"):
             values.pop(length, None)
-    return {**values, **given}
+    merged, known = {**values, **given}, fields_by_name()
+    for name in (values.keys() & known.keys()) - given.keys():
+        other, *wanted = known[name].only_with or (name, merged[name])
+        if merged.get(other, known[other].default) not in wanted:
+            del merged[name]
+    return merged
 
 
 def preset_summary(name: str) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from labkit.config.architectures import model_name
+from labkit.config.config import Config, fields_by_name
 from labkit.config.model import ModelConfig
-from labkit.config.whole import Config, fields_by_name
 from labkit.errors import InputError, unknown_name_error
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.summary import Described

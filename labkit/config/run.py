@@ -1,15 +1,16 @@
-"""How long a run is, and what it writes when."""
+"""Length, checkpoints and logging of a run."""
 
 import dataclasses
 from dataclasses import dataclass
 from typing import Self
 
-from labkit.config.fields import FieldOwner, option
+from labkit.config.fields import OF_THE_ORDER, FieldOwner, option
 from labkit.errors import InputError
 
-__all__ = ["RunConfig"]
+__all__ = ["RunConfig", "Triggers"]
 
 _DEFAULT_STEPS, _MOST_STEPS = 80_000, 10**9  # 80,000: cifar10_estimator of 2017
+MOST_VALIDATIONS = 20  # of a run that doesn't say how often to validate
 
 
 @dataclass(frozen=True)
@@ -20,9 +21,10 @@ class RunConfig(FieldOwner):
         None,
         "Directory of the run. A run that is there is continued.",
         unset="<home>/runs/<name made from the configuration>",
-        identity=False,
+        role="other",
         common=True,
         is_path=True,
+        fork="--job-dir names the fork's directory",
     )
     train_steps: int = option(
         _DEFAULT_STEPS,
@@ -37,33 +39,34 @@ class RunConfig(FieldOwner):
         unset="as many as --train-steps make",
         minimum=1e-6,
         common=True,
+        fork="its length is counted in steps; write train_steps=STEPS",
     )
     steps_range: str | None = option(
         None,
         "FEWEST:MOST. Limits of the steps that --epochs makes of a small or large data set.",
         unset="no limits",
+        fork="its length is counted in steps; write train_steps=STEPS",
     )
     seed: int = option(
         0,
         "Seed of the initial weights, the order of the examples and the augmentation.",
         minimum=0,
         below=2**31,
+        fork=OF_THE_ORDER,
     )
     deterministic: bool = option(
-        False, "Makes runs with the same seed bit-identical on the same machine; steps become slower."
+        False,
+        "Makes runs with the same seed bit-identical on the same machine; steps become slower.",
+        synchronous=True,
     )
     log_every_steps: int = option(
-        100,
-        "Steps between two lines on the console.",
-        minimum=1,
-        identity=False,
-        group="logging",
+        100, "Steps between two lines on the console.", minimum=1, role="other", group="logging"
     )
     log_every_seconds: float | None = option(
         10.0,
         "Seconds after which a line is printed though --log-every-steps aren't over. none: by steps alone.",
         minimum=0,
-        identity=False,
+        role="other",
         group="logging",
     )
     validate_every_steps: int | None = option(
@@ -76,16 +79,16 @@ class RunConfig(FieldOwner):
         None,
         "Steps between two checkpoints, beside those of --checkpoint-every-seconds.",
         minimum=1,
-        identity=False,
+        role="other",
     )
     checkpoint_every_seconds: float | None = option(
         300.0,
         "Seconds between two checkpoints. none leaves only those of --checkpoint-every-steps and the last.",
         minimum=0,
-        identity=False,
+        role="other",
     )
     keep_checkpoints: int = option(
-        2, "Newest checkpoints to keep. The one chosen on validation is kept too.", minimum=1, identity=False
+        2, "Newest checkpoints to keep. The one chosen on validation is kept too.", minimum=1, role="other"
     )
     early_stopping_patience: int | None = option(
         None,
@@ -96,42 +99,53 @@ class RunConfig(FieldOwner):
     callbacks: str | None = option(
         None,
         "Python file that defines callbacks, a list of labkit.Callback objects to call during the training.",
-        identity=False,
+        role="other",
         is_path=True,
         acts="run",
     )
-    evaluate_test: bool = option(True, "Evaluates the test set at the end of the training.", identity=False)
+    evaluate_test: bool = option(
+        True, "Evaluates the test set at the end of the training.", role="measurement"
+    )
     test_time_augmentation: str = option(
         "none",
         "Averages the predictions for several views of each test image and reports this beside the plain "
         "result. mirror takes two views, mirror_and_shift six.",
         choices=("none", "mirror", "mirror_and_shift"),
-        identity=False,
+        role="measurement",
     )
     inspect_every_steps: int = option(
         0,
         "Steps between two inspected steps, which record activations, gradients and updates of each layer, "
         "also as histograms for TensorBoard. 0 inspects none.",
         minimum=0,
-        identity=False,
+        role="observation",
         group="logging",
     )
     check_numerics: bool = option(
         False,
         "Names step, layer and operation of the first NaN or Infinity, and keeps the state before that step.",
-        identity=False,
+        role="observation",
         group="logging",
+        synchronous=True,
     )
     write_graph: bool = option(
-        False, "Writes the graph of the training step for TensorBoard.", identity=False, group="logging"
+        False,
+        "Writes the graph of the training step for TensorBoard.",
+        role="observation",
+        group="logging",
+        synchronous=True,
     )
     write_images: bool = option(
-        False, "Writes a batch of augmented images for TensorBoard.", identity=False, group="logging"
+        False,
+        "Writes a batch of augmented images for TensorBoard.",
+        role="observation",
+        group="logging",
+        synchronous=True,
     )
     profile_steps: str | None = option(
         None,
         "FIRST:LAST. Traces these steps for TensorBoard's profiler.",
-        identity=False,
+        role="observation",
         group="logging",
     )
 
@@ -188,3 +202,52 @@ class RunConfig(FieldOwner):
             f"--profile-steps is {self.profile_steps!r}; allowed: FIRST:LAST, two steps from 1 to "
             f"--train-steps, {self.train_steps}, such as 10:19"
         )
+
+
+@dataclass(frozen=True)
+class Triggers:
+    """Decides whether a validation or a checkpoint is due after a step.
+
+    Checkpoints by time (``--checkpoint-every-seconds``) are the train loop's.
+
+    Attributes:
+        run: the run's configuration.
+        steps_per_epoch: training examples divided by the global batch size, not rounded.
+        validates: whether the data set has a validation split.
+    """
+
+    run: RunConfig
+    steps_per_epoch: float
+    validates: bool
+
+    def validation(self, step: int) -> bool:
+        """Return whether validation is due after ``step``: as configured or by epochs, and at the end.
+
+        By epochs: once in each, but about 20 times in a run of more epochs.
+        """
+        return self.validations_until(step) > self.validations_until(step - 1)
+
+    def validations_until(self, step: int) -> int:
+        """Return the number of validations that are due in the first ``step`` steps."""
+        if not self.validates:
+            return 0
+        every = self.run.validate_every_steps
+        if every is None:
+            interval = max(1, self.steps_per_epoch, self.run.train_steps / MOST_VALIDATIONS)
+        else:
+            interval = every or self.run.train_steps
+        last = self.run.train_steps
+        return int(min(step, last - 1) / interval) + (step >= last)
+
+    def checkpoint(self, step: int) -> bool:
+        """Return whether a checkpoint is due after ``step``: as configured, and at the end."""
+        every = self.run.checkpoint_every_steps
+        return (every is not None and step % every == 0) or step == self.run.train_steps
+
+    def first(self, step: int, last: int) -> int:
+        """Return the first step after ``step`` with a validation or checkpoint due, at most ``last``."""
+        last = min(last, self.run.train_steps)
+        for later in range(step + 1, last):
+            if self.validation(later) or self.checkpoint(later):
+                return later
+        return last

@@ -2,19 +2,19 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from labkit import home
-from labkit.config import presets
+from labkit.config import Config, by_field, presets
 from labkit.config.arguments import argument, plain
+from labkit.config.config import flags_of
 from labkit.config.data_sets import AUTO, GENERATED
-from labkit.config.flags import flags_of
 from labkit.config.presets import merged_with_preset, preset_values
 from labkit.data.manifest import find_manifest
 
-__all__ = ["DataFacts", "fits_the_data", "fitting_recipe", "requested_values"]
+__all__ = ["DataFacts", "fits_the_data", "fitting_recipe", "requested_config", "requested_values"]
 
 CIFAR10_EXAMPLES = 45_000
 # Passes over CIFAR-10 of the recipe that this one is made from. The images seen grow with this power of the
@@ -119,6 +119,23 @@ def requested_values(
     why = f"for {data.examples:,} training images of {data.side} pixels"
     flags = " ".join(flags_of(shown))
     return values, f"recipe auto, {why}: {flags} (add --flip none where left and right matter)"
+
+
+def requested_config(
+    preset: str | None,
+    flags: Mapping[str, Any],
+    *,
+    asynchronous: bool = False,
+    announce: Callable[[str], None] = print,
+) -> Config:
+    """Return the configuration that is asked for, as ``requested_values`` does.
+
+    ``flags``: by the names of their fields or aliases. ``announce`` takes the line on the recipe.
+    """
+    values, recipe = requested_values(preset, by_field(flags), asynchronous=asynchronous)
+    if recipe:
+        announce(recipe)
+    return Config.from_flat(values)
 
 
 def _facts(dataset: str, data_dir: Any) -> DataFacts | None:

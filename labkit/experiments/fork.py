@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from labkit.config import Config
+from labkit.config import Config, by_field, fields_by_name
 from labkit.config.recorded import recorded_config
-from labkit.config.whole import by_field, fields_by_name
 from labkit.errors import InputError
 from labkit.experiments.replay.recorded import recorded_step
 from labkit.experiments.replay.step import engine_from_start, plan_replay
@@ -25,36 +24,6 @@ from labkit.run_directory.reader import read_metrics
 from labkit.startup.quiet_import import import_tensorflow
 
 __all__ = ["fork"]
-
-_ORDER = "the rows and the order of the images before the fork are the parent's"
-_NETWORK = "the checkpoint holds the weights of the parent's network"
-_OPTIMIZER = "the checkpoint holds the state of the parent's optimizer"
-_TASK = "give it to the command that continues"
-_OF_ONE_SESSION = ("worker_hosts", "ps_hosts", "job_name", "task_index")
-# What a fork can't change, and why.
-FIXED = {
-    "dataset": _ORDER,
-    "train_batch_size": _ORDER,
-    "seed": _ORDER,
-    "input_path": _ORDER,
-    "crop_size": _NETWORK,
-    "model": _NETWORK,
-    "num_layers": _NETWORK,
-    "width_factor": _NETWORK,
-    "activation": _NETWORK,
-    "whitening": _NETWORK,
-    "dirac": _NETWORK,
-    "application": _NETWORK,
-    "resnet_version": _NETWORK,
-    "block": _NETWORK,
-    "optimizer": _OPTIMIZER,
-    "ema_decay": _OPTIMIZER,
-    "loss": "the losses before and after the fork would be of two kinds",
-    "start_from": "a fork starts from its parent",
-    **dict.fromkeys(("epochs", "steps_range"), "its length is counted in steps; write train_steps=STEPS"),
-    "job_dir": "--job-dir names the fork's directory",
-    **dict.fromkeys(_OF_ONE_SESSION, _TASK),
-}
 
 
 def fork(
@@ -126,9 +95,9 @@ def _config(config: Config, changes: Mapping[str, Any], step: int, path: Path) -
     """Return the fork's configuration. Raises InputError for what can't change."""
     known = fields_by_name()
     for name, value in changes.items():
-        if name in FIXED and value != config.flat()[name]:
-            raise InputError(f"--set {name}={value}: a fork can't change it, because {FIXED[name]}")
-    defaults = {name: known[name].default for name in _OF_ONE_SESSION}
+        if known[name].fork and value != config.flat()[name]:
+            raise InputError(f"--set {name}={value}: a fork can't change it, because {known[name].fork}")
+    defaults = {name: info.default for name, info in known.items() if info.role == "task"}
     forked = config.replace({**defaults, **changes, "job_dir": str(path)})
     if forked.run.train_steps <= step:
         raise InputError(

@@ -26,7 +26,7 @@ def export(
     *,
     checkpoint: str = "best",
     format: str = "keras",
-    output: str | None = None,
+    output: str | os.PathLike[str] | None = None,
     standardized_input: bool = False,
     probabilities: bool = False,
     check: bool = False,
@@ -40,18 +40,18 @@ def export(
 
     Args:
         job_dir: the run directory.
-        checkpoint: ``best`` (on the validation split; without one, the newest), ``last``, or a step.
-        format: ``keras``, ``saved_model``, ``tflite`` or ``onnx``.
-        output: the file to write, or the folder for ``saved_model``; None names it after the run, in the
-            current folder.
-        standardized_input: whether the network expects standardized images. Otherwise it expects pixels from
-            0 to 255 and standardizes them itself.
-        probabilities: whether the network returns probabilities instead of logits.
-        check: whether to compare the file with the run's own network on every test image before it is moved
-            to ``output``.
-        data_dir: the folder of data sets; None: the run's. Images are needed only to check: without the data
+        checkpoint: Checkpoint to export: ``best`` (on validation; without it, the newest), ``last``, or a
+            step.
+        format: Format of the file.
+        output: File to write; for ``saved_model`` a folder. Default: named after the run, in the current
+            folder.
+        standardized_input: Makes the network take standardized images instead of pixels from 0 to 255.
+        probabilities: Returns probabilities instead of logits.
+        check: Compares the file, read by a process without labkit, with the run's own network on every test
+            image. Where they differ nothing is written, and the exit code is 1.
+        data_dir: Folder of data sets. Default: the run's. Images are needed only to check: without the data
             set, its classes and statistics are those that the run recorded.
-        overwrite: whether to replace an existing export.
+        overwrite: Replaces an output that is there.
         announce: called with lines about the progress.
 
     Returns:

@@ -7,9 +7,8 @@ results. Its own process doesn't train.
 from collections.abc import Mapping
 from typing import Any
 
-from labkit.cluster.flags import CLUSTER_FLAGS
 from labkit.cluster.local import LocalCluster, own_host
-from labkit.config import Config, fields_by_name
+from labkit.config import Config
 from labkit.errors import InputError, unknown_name_error
 from labkit.training.checks import check_cluster
 
@@ -78,12 +77,11 @@ def _check_effect(strategy: str, chosen: Mapping[str, Any]) -> None:
 def check_training(config: Config, cluster: LocalCluster | None) -> None:
     """Raise InputError if the notebook, or its ``cluster``, can't train ``config``. Starts nothing."""
     values = config.flat()
-    for name in CLUSTER_FLAGS:
-        if values[name] is not None:
-            raise InputError(
-                f"{fields_by_name()[name].flag} is {values[name]!r}, but a notebook is no task of a cluster; "
-                "leave it out; strategy 'multi_worker' or 'parameter_server' starts a cluster on this machine"
-            )
+    if info := config.task_field():
+        raise InputError(
+            f"{info.flag} is {values[info.name]!r}, but a notebook is no task of a cluster; leave it out; "
+            "strategy 'multi_worker' or 'parameter_server' starts a cluster on this machine"
+        )
     if cluster is not None:
         tasks = cluster.tasks(own_host(config.distribution.bind))
         check_cluster(config, tasks[cluster.chief])

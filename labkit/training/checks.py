@@ -2,7 +2,7 @@
 
 import os
 
-from labkit.config import Config
+from labkit.config import Config, fields_by_name
 from labkit.config.data_sets import MULTI_LABEL, is_own
 from labkit.data.manifest import Manifest
 from labkit.distributed.task import ClusterTask, is_loopback, split_address
@@ -178,19 +178,11 @@ def _check_asynchronous(config: Config) -> None:
             f"--optimizer is {config.optimizer.optimizer}; allowed in asynchronous training: sgd; "
             "use sgd, or train with --sync"
         )
-    refused = {
-        "--sync-batch-norm": config.model.sync_batch_norm,
-        "--deterministic": config.run.deterministic,
-        "--variable-strategy GPU": config.distribution.variable_strategy == "GPU",
-        "--ema-decay": config.optimizer.ema_decay > 0,
-        "--dropout-rate": config.model.dropout_rate > 0,
-        "--write-graph": config.run.write_graph,
-        "--write-images": config.run.write_images,
-        "--check-numerics": config.run.check_numerics,
-    }
-    for flag, given in refused.items():
-        if given:
+    values = config.flat()
+    for name, info in fields_by_name().items():
+        if info.synchronous and values[name] != info.default:
             raise InputError(
-                f"{flag} is not available in asynchronous training, where workers don't wait for each other "
-                "and parameter servers hold the variables; leave it out, or train with --sync"
+                f"{info.spell(values[name])} is not available in asynchronous training, where workers don't "
+                "wait for each other and parameter servers hold the variables; leave it out, or train with "
+                "--sync"
             )

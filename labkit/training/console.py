@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.callbacks.callback import Callback
 from labkit.callbacks.training import Training
-from labkit.config.triggers import Triggers
+from labkit.config.run import Triggers
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.files import open_run_file

@@ -16,7 +16,7 @@ from labkit.callbacks.callback import Callback
 from labkit.callbacks.calls import Calls
 from labkit.callbacks.own import own_callbacks
 from labkit.callbacks.training import Training
-from labkit.config.triggers import Triggers
+from labkit.config.run import Triggers
 from labkit.distributed.asynchronous import AsynchronousEngine
 from labkit.distributed.membership import Membership
 from labkit.distributed.peers import PeerLost

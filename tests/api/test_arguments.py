@@ -8,8 +8,8 @@ import pytest
 
 import labkit
 from labkit.config import Config
+from labkit.config.config import fields_by_name
 from labkit.config.fields import fields_of
-from labkit.config.whole import fields_by_name
 from labkit.figures.compare_runs import CompareRuns
 from labkit.figures.explorer import PredictionExplorer
 from labkit.figures.monitor import RunMonitor

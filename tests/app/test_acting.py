@@ -17,7 +17,7 @@ from app.acting import launches
 from app.acting.draft import check, draft_of, new_draft, with_data_set, with_preset
 from labkit.commands import main as cli
 from labkit.commands.main import parse
-from labkit.commands.terminal.arguments import config_of, training_of
+from labkit.commands.train import training_of
 from labkit.config import Config
 from labkit.config.presets import PRESETS, merged_with_preset, preset_values
 from labkit.config.recorded import recorded_config
@@ -26,6 +26,7 @@ from labkit.errors import InputError
 from labkit.parts.trust import accept
 from labkit.run_directory import RunDirectory, write_json_atomic
 from tests.app.test_pages import checked, open_page, words
+from tests.commands.in_process import config_of
 from tests.commands.test_manage import TRAINING
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -83,10 +84,9 @@ def test_the_command_trains_what_the_form_shows(runs_folder, preset):
     found = check(draft)
     assert (found.errors, found.problem) == ({}, "")
     assert shlex.split(found.command) == ["labkit", *found.arguments]
-    _, options, _ = parse(found.arguments)
     values = {"dataset": "shapes", "nesterov": True, "train_steps": 77, "weight_decay": 1e-3}
     values |= {"checkpoint_every_seconds": None, "job_dir": str(runs_folder / "a b's <i>")}
-    assert config_of(options) == Config.from_flat(merged_with_preset(preset or None, values))
+    assert config_of(found.arguments) == Config.from_flat(merged_with_preset(preset or None, values))
 
 
 def test_the_form_of_auto_fits_the_data_set_that_is_chosen(runs_folder):
@@ -104,9 +104,9 @@ def test_the_form_of_auto_fits_the_data_set_that_is_chosen(runs_folder):
 def test_the_form_without_a_preset_trains_what_it_shows_on_any_data_set(runs_folder):
     draft = new_draft()
     draft.shown["dataset"] = "shapes"
-    _, options, _ = parse(check(draft).arguments)
-    assert config_of(options).model == Config().model
-    assert config_of(options).run.train_steps == int(draft.shown["train_steps"])
+    config = config_of(check(draft).arguments)
+    assert config.model == Config().model
+    assert config.run.train_steps == int(draft.shown["train_steps"])
 
 
 def test_only_what_differs_from_the_preset_is_in_the_command(runs_folder):
@@ -122,8 +122,7 @@ def test_a_run_fills_the_form_with_its_own_configuration(make_run):
     run = make_run("mine-2")
     recorded = write_config(run, **values, input_path="memory")
     found = check(draft_of(run))
-    _, options, _ = parse(found.arguments)
-    assert config_of(options).identity() == recorded.replace({"input_path": "auto"}).identity()
+    assert config_of(found.arguments).identity() == recorded.replace({"input_path": "auto"}).identity()
     assert found.arguments[-1] == str(run.path.parent / "mine")
     write_config(run, **preset_values("smoke"))
     assert check(draft_of(run)).arguments[1:3] == ["--preset", "smoke"]
@@ -135,8 +134,7 @@ def test_several_processes_become_a_cluster_on_this_machine(make_run):
     in_cluster(run, ("chief:0", "ps:0", "worker:0", "worker:1"))
     arguments = check(draft_of(run)).arguments
     assert arguments[:7] == ["cluster", "local", "--workers", "2", "--ps", "1", "--"]
-    _, options, _ = parse(arguments)
-    assert training_of(options, "labkit")[0].run.job_dir == arguments[-1]
+    assert training_of(parse(arguments).keywords["training"], "labkit")[0].run.job_dir == arguments[-1]
     draft = draft_of(run)
     draft.shown["optimizer"] = "muon"
     assert "allowed in asynchronous training: sgd" in check(draft).problem
@@ -331,8 +329,9 @@ def test_resume_continues_as_the_command_does(make_run, started):
         launches.resume(other)  # somebody else may have written it
     accept(recorded_config(other), {}, (2, 0))  # as a training does at its start
     launches.resume(other)
-    _, options, _ = parse(started.arguments[1])
-    assert (options.workers, training_of(options, "")[0].run.job_dir) == (2, str(other.path))
+    options = parse(started.arguments[1]).keywords
+    config, _ = training_of(options["training"], "", asynchronous=options["ps"] > 0)
+    assert (options["workers"], config.run.job_dir) == (2, str(other.path))
 
 
 def test_what_resume_refuses_is_said_on_the_page(make_run, started):
@@ -382,8 +381,7 @@ def test_the_command_of_a_run_is_the_recorded_one(make_run):
     write_json_atomic(run.environment_path, environment)
     command = f"labkit train --dataset shapes --job-dir {run.path} --train-steps 9"
     assert command in words(open_page("live", run))
-    _, options, _ = parse(shlex.split(command)[1:])
-    assert config_of(options) == recorded_config(run)
+    assert config_of(shlex.split(command)[1:]) == recorded_config(run)
 
 
 # ---- who may act ---------------------------------------------------------------------------------------

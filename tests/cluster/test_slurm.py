@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from labkit.cluster.batch_script import BatchOptions, render_batch_script
 from labkit.cluster.flags import train_arguments
 from labkit.cluster.slurm import expand_hostlist, listening_address, node_address, task_from_slurm
-from labkit.commands import main as cli
-from labkit.commands.terminal.arguments import config_of
 from labkit.config import Config, fields_by_name
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from tests.cluster.examples import GOLDEN, ROOT, check_golden, documented_commands, printed
+from tests.commands.in_process import config_of
 
 GOLDEN_COMMANDS = {
     "gpus.sbatch": "labkit cluster slurm --nodes 4 --tasks-per-node 2 --gpus-per-task 1 --cpus-per-task 16 "
@@ -206,8 +205,7 @@ def test_a_configuration_survives_as_arguments():
     fixed |= {"epochs": None, "steps_range": None}  # instead of the steps
     fixed |= {"gradient_compression": "none"}  # the other is refused with float64
     config = Config.from_flat({**changed, **fixed})
-    _, options, _ = cli.parse(train_arguments(config))
-    assert config_of(options) == config
+    assert config_of(train_arguments(config)) == config
     assert train_arguments(Config()) == ["train"]
 
 

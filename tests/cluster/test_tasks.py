@@ -90,9 +90,9 @@ tasks.become_slurm_task(sys.argv[1:], exit_status='job.0')
 RECORDING = """
 import sys
 from labkit.commands import main as cli
-def end(options):
+def end():
     {program}
-cli.parse = lambda arguments: ("train", None, end)
+cli.parse = lambda arguments: end
 sys.exit(cli.main(["train"]))
 """
 

@@ -2,11 +2,19 @@
 
 import contextlib
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 from labkit.commands import main as cli
+from labkit.commands.train import training_of
+from labkit.config import Config
 
-__all__ = ["ends_well", "tree"]
+__all__ = ["config_of", "ends_well", "tree"]
+
+
+def config_of(words: Sequence[str]) -> Config:
+    """Return the configuration that ``labkit train …`` trains; ``words``: from ``train`` on."""
+    return training_of(words, "labkit")[0]
 
 
 def tree(folder: Path) -> dict[Path, tuple[int, int]]:

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from labkit.commands import COMMANDS, train
-from labkit.commands.terminal.arguments import Parser
+from labkit.commands.flags import declared
 from labkit.config import fields_by_name
 from labkit.distributed import tf_config
 from tests.commands.in_process import ends_well, tree
@@ -82,9 +82,8 @@ _TRAININGS = ("cluster slurm", "cluster kubernetes")
 
 def words_of(command: str) -> st.SearchStrategy[list[str]]:
     """Arguments of a command: its flags with values that fit and that don't, and words of any kind."""
-    parser = Parser(prog=f"labkit {command}")
     module = importlib.import_module(COMMANDS[command].module, "labkit.commands")
-    getattr(module, "declare_" + command.split()[-1].replace("-", "_"))(parser)
+    parser = declared(f"labkit {command}", getattr(module, command.replace(" ", "_").replace("-", "_")))
     flags = st.sampled_from(sorted({*parser._option_string_actions, *parser.aliases} - {"-h", "--help-all"}))
     any_word = st.one_of(
         values.map(lambda value: [value]),

@@ -13,9 +13,10 @@ import pytest
 
 from labkit.commands import main as cli
 from labkit.config import Config, fields_by_name
+from labkit.config.architectures import NAMED_FIELDS
 from labkit.errors import InputError
 from labkit.experiments.comparison import execute
-from labkit.experiments.comparison.budget import CLUSTER_FIELDS, RUN_FIELDS, budget_of, shared_fields
+from labkit.experiments.comparison.budget import OF_EACH, budget_of, shared_fields
 from labkit.experiments.comparison.files import add_peak_memory, measurements_path, read_measurements
 from labkit.experiments.comparison.measure_model import REPEATS, WARM_UP_BATCHES, images_per_second
 from labkit.experiments.comparison.processes import run_to_end
@@ -96,10 +97,10 @@ def snapshot(folder: Path) -> dict[Path, tuple[int, int]]:
         (["--models", "vgg"], ["'vgg' lacks its depth", "vgg11, vgg13"]),
         (["--models", "resnet8", "--seeds", "0"], ["--seeds is 0", "1 or more"]),
         (["--models", "resnet8", "--seeds", "many"], ["--seeds", "many", "whole number"]),
-        (["--models", "resnet8", "--seed", "3"], ["--seed is '3'", "--seeds"]),
+        (["--models", "resnet8", "--seed", "3"], ["--seed is 3", "--seeds"]),
         (["--models", "resnet8", "--job-dir", "x"], ["--job-dir is 'x'", "--output"]),
         (["--model", "resnet"], ["--model is 'resnet'", "--models"]),
-        (["--models", "resnet8", "--num-layers", "20"], ["--num-layers is '20'", "resnet20"]),
+        (["--models", "resnet8", "--num-layers", "20"], ["--num-layers is 20", "resnet20"]),
         (["--models", "fast,resnet8", "--activation", "gelu"], ["resnet8: --activation", "'relu'"]),
         (["--models", "resnet8", "--learning-rate", "fast"], ["--learning-rate", "fast"]),
         (["--models", "resnet8", "--preset", "fas"], ["preset", "'fast'"]),
@@ -159,7 +160,8 @@ def test_every_field_is_of_the_budget_of_a_run_or_of_no_weight():
         "checkpoint_every_seconds", "keep_checkpoints", "inspect_every_steps", "write_graph",
         "write_images", "callbacks", "check_numerics", "debugger_dump", "profile_steps",
     }  # fmt: skip
-    known = {*budget_of(Config()), *RUN_FIELDS, *CLUSTER_FIELDS, *of_no_weight}
+    cluster = {name for name, info in fields_by_name().items() if info.group == "cluster"}
+    known = {*budget_of(Config()), *NAMED_FIELDS, *OF_EACH, *cluster, *of_no_weight}
     # Those that a transfer or another part of labkit adds are part of a run's identity, or are listed above.
     assert set(fields_by_name()) == known
     assert {*budget_of(Config()), *of_no_weight} == set(shared_fields())

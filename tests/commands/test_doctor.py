@@ -34,7 +34,7 @@ def test_levels_are_known_and_whatever_is_not_ok_has_a_way_out():
 def test_the_exit_code_says_whether_there_is_a_problem(monkeypatch, capsys, level, code):
     found = [doctor.Finding(level, "disk", "text", "way"), doctor.Finding("ok", "cpu", "fine")]
     monkeypatch.setattr(doctor, "findings", lambda *, full: iter(found))
-    assert doctor.examine() == code
+    assert doctor.doctor() == code
     assert "-> way" in capsys.readouterr().out
 
 

@@ -1,5 +1,6 @@
 """Help, spellings and mistakes: what a person meets who types a command."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from labkit.commands import COMMANDS
 from labkit.commands import GROUPS as GROUPS_OF_COMMANDS
 from labkit.commands import INSTEAD as OTHER_COMMANDS
 from labkit.commands import main as cli
-from labkit.commands.terminal.arguments import Parser, add_training_flags
+from labkit.commands.flags import declared
+from labkit.commands.train import train
 from labkit.config import fields_by_name
 from labkit.config.fields import GROUPS
 from labkit.config.spellings import INSTEAD
@@ -89,6 +91,10 @@ def test_every_command_has_help(name, capsys):
     shown = help_of(capsys, *name.split(), "--help")
     assert f"usage: labkit {name}" in shown
     assert COMMANDS[name].help in shown
+    module = importlib.import_module(COMMANDS[name].module, "labkit.commands")
+    command = getattr(module, name.replace(" ", "_").replace("-", "_"))
+    undocumented = [action.dest for action in declared("labkit", command)._actions if not action.help]
+    assert not undocumented, "an argument without a text in the docstring"
 
 
 def test_the_help_of_train_shows_eleven_flags_and_the_names_of_the_groups(capsys):
@@ -139,7 +145,7 @@ def test_the_overview_loads_no_command(arguments):
     program = (
         "import sys\nfrom labkit.commands.main import main\n"
         f"main({arguments!r})\n"
-        "loaded = {'labkit.config', 'labkit.commands.train', 'labkit.commands.terminal.arguments'}\n"
+        "loaded = {'labkit.config', 'labkit.commands.train', 'labkit.commands.flags'}\n"
         "loaded |= {'numpy', 'rich'}\n"
         "assert not loaded & set(sys.modules)"
     )
@@ -185,10 +191,7 @@ def test_the_flags_of_a_2017_cluster(capsys):
     command = (
         "cluster tf-config --platform hosts --worker_hosts a:1,b:1 --ps_hosts c:1 --job_name ps --task_id 0"
     )
-    parser = Parser(prog="labkit train")
-    add_training_flags(parser)
-    words = command.split()[4:]
-    options = parser.parse_all(words)
+    options = declared("labkit train", train).parse_all(command.split()[4:])
     assert (options.worker_hosts, options.ps_hosts, options.job_name, options.task_index) == (
         "a:1,b:1", "c:1", "ps", "0",
     )  # fmt: skip
@@ -221,8 +224,7 @@ def test_a_flag_of_2017_without_an_equal_is_answered(flag, capsys, captured):
 
 
 def test_the_flags_that_the_answers_name_exist():
-    parser = Parser(prog="labkit train")
-    add_training_flags(parser)
+    parser = declared("labkit train", train)
     for answer in INSTEAD.values():
         if "labkit evaluate" in answer or "labkit data" in answer:
             continue
@@ -249,8 +251,7 @@ def test_a_task_of_a_cluster_leaves_out_what_grpc_says_before_labkit(given, used
 
 
 def test_evaluate_takes_a_batch_size(capsys):
-    _, options, _ = cli.parse(["evaluate", "run", "--batch_size", "10"])
-    assert options.eval_batch_size == 10
+    assert cli.parse(["evaluate", "run", "--batch_size", "10"]).keywords["eval_batch_size"] == 10
 
 
 # ---- mistakes ------------------------------------------------------------------------------------------

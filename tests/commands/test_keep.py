@@ -43,7 +43,7 @@ def test_notes_are_written_and_shown(folder, capsys):
         (["--tag", "x" * 41], "at most 40"),
         (["--tag", "a\nb"], "control characters"),
         (["--remove-tag", "x"], "has no tag 'x'; its tags: none"),
-        (["--archive", "--unarchive"], "not allowed with"),
+        (["--archive", "--unarchive"], "contradict each other"),
         (["--text", "x" * 10_001], "at most 10,000 characters"),
     ],
 )

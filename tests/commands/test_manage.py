@@ -228,8 +228,7 @@ def test_other_settings_of_a_run_are_answered_with_the_command_that_goes_on_with
     assert "mine --at 20 --set train_steps=200" in said
     assert ("learning_rate=0.5" in said) == (len(words) == 3)
     command = said.split("labkit ")[-1].split()
-    name, options, _ = cli.parse(command)
-    assert (name, options.at) == ("fork", 20)
+    assert command[0] == "fork" and cli.parse(command).keywords["at"] == 20
     assert not resumed
 
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from labkit.commands import main as cli
-from labkit.commands.terminal import text_tables
+from labkit.commands import tables
 from tests.commands.made_runs import evaluation, make_run
 
 
@@ -160,7 +160,7 @@ def test_a_reader_that_goes_away_is_no_error(folder):
 @pytest.mark.parametrize("width", [200, 70, 40, 20, 8, 1])
 def test_a_narrow_terminal_gets_whole_columns(width, capsys):
     rows = [("a-long-name-of-a-run" * 2, "finished", "0.8000"), ("b", "interrupted", "0.1")]
-    text_tables.print_table(("name", "state", "accuracy"), rows, right=("accuracy",), width=width)
+    tables.print_table(("name", "state", "accuracy"), rows, right=("accuracy",), width=width)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     if width >= 20:

@@ -87,9 +87,12 @@ def test_which_weights_decay_in_an_older_run_is_read(value, name):
         ({"model": "tutorial_cnn", "num_layers": 8}, ["--num-layers is 8", "tutorial_cnn: 5", "none"]),
         (
             {"model": "vgg", "block": "bottleneck"},
-            ["--block", "'bottleneck'", "for vgg", "se_resnet"],
+            ["--block", "'bottleneck'", "--model vgg: 'basic'", "se_resnet"],
         ),
-        ({"model": "vgg", "resnet_version": 2}, ["--resnet-version is 2", "vgg: 1", "resnet and se_resnet"]),
+        (
+            {"model": "vgg", "resnet_version": 2},
+            ["--resnet-version is 2", "vgg: 1", "--model resnet or --model se_resnet"],
+        ),
         ({"width_factor": 4}, ["--width-factor is 4", "resnet: 1", "wide_resnet"]),
         ({"model": "wide_resnet", "width_factor": 0}, ["--width-factor", "at least 0.125"]),
         ({"model": "resnet20"}, ["--model is 'resnet20'", "write --model resnet --num-layers 20"]),
@@ -142,7 +145,10 @@ def test_which_weights_decay_in_an_older_run_is_read(value, name):
             ["--mixup-alpha is 0.2", "with --no-use-distortion-for-training: 0.0"],
         ),
         ({"contrast": 1.0}, ["--contrast is 1.0", "below 1"]),
-        ({"staircase_factor": 0.5}, ["--staircase-factor is 0.5", "schedule steps: 0.1", "only staircase"]),
+        (
+            {"staircase_factor": 0.5},
+            ["--staircase-factor is 0.5", "schedule steps: 0.1", "schedule staircase"],
+        ),
         ({"adamw_beta2": 0.9}, ["--adamw-beta2 is 0.9", "with --optimizer sgd: 0.999"]),
         ({"batch_norm_decay": 1.0}, ["--batch-norm-decay", "below 1"]),
         ({"warmup_steps": 11, "train_steps": 10}, ["--warmup-steps", "11", "10"]),

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from labkit.commands.terminal.arguments import Parser, add_training_flags, settings_of
+from labkit.commands.flags import declared
+from labkit.commands.train import settings_of, train
 from labkit.config import Config, by_field, fields_by_name
 from labkit.config.spellings import ALIASES, ANSWERS, INSTEAD
 from labkit.errors import InputError, nearest
@@ -20,9 +21,7 @@ def refused(**values):
 
 
 def parser_of_train():
-    parser = Parser(prog="labkit train")
-    add_training_flags(parser)
-    return parser
+    return declared("labkit train", train)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from labkit.config import RunConfig
-from labkit.config.triggers import Triggers
+from labkit.config.run import Triggers
 
 RUN = RunConfig(train_steps=10, validate_every_steps=4, checkpoint_every_steps=3)
 

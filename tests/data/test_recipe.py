@@ -6,14 +6,14 @@ import pytest
 
 import labkit
 from labkit.cluster.flags import train_arguments
-from labkit.commands.terminal.arguments import Parser, add_training_flags, config_of
 from labkit.config import Config
 from labkit.config.architectures import ARCHITECTURES
 from labkit.config.presets import PRESETS, merged_with_preset
-from labkit.config.triggers import Triggers
+from labkit.config.run import Triggers
 from labkit.data import recipe
 from labkit.data.recipe import DataFacts, fitting_recipe, requested_values
 from labkit.errors import InputError
+from tests.commands.in_process import config_of
 
 BY_EPOCHS = [name for name in PRESETS if merged_with_preset(name, {}).get("epochs")]
 CALL_OF_2017 = {
@@ -111,9 +111,7 @@ def test_flags_of_2017_and_cifar10_keep_the_defaults_of_2017(pets):
 def test_a_process_that_is_started_with_a_configuration_trains_just_that(pets, asked):
     for config in (Config.from_flat(asked), Config.from_flat(requested_values(None, asked)[0])):
         _, *flags = train_arguments(config)
-        parser = Parser()
-        add_training_flags(parser)
-        assert config_of(parser.parse_all(flags)).flat() == config.flat()
+        assert config_of(["train", *flags]).flat() == config.flat()
 
 
 @pytest.mark.parametrize("model", ARCHITECTURES)

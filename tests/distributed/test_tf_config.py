@@ -284,8 +284,8 @@ def test_an_address_of_ipv6_loses_its_brackets():
                 f"{flag} is not available in asynchronous training",
             )
             for flag, values in (
-                ("--ema-decay", {"ema_decay": 0.9}),
-                ("--dropout-rate", {"dropout_rate": 0.5}),
+                ("--ema-decay 0.9", {"ema_decay": 0.9}),
+                ("--dropout-rate 0.5", {"dropout_rate": 0.5}),
             )
         ),
     ],

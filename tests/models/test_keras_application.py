@@ -67,5 +67,5 @@ def test_unsuitable_images_are_refused_in_one_line(shape):
 
 
 def test_the_application_option_is_refused_for_other_architectures():
-    with pytest.raises(InputError, match="--application is 'DenseNet121'; allowed for resnet"):
+    with pytest.raises(InputError, match="--application is 'DenseNet121'; allowed with --model resnet"):
         ModelConfig(application="DenseNet121")

@@ -19,6 +19,7 @@ from labkit.config.presets import preset_values
 from labkit.errors import InputError
 from labkit.notebook.cluster import CLUSTER_DEFAULTS
 from labkit.notebook.parameters import DEFAULTS, assigned_names, parameters_from_values
+from tests.commands.in_process import config_of
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "train.ipynb"
 OWN = dict(DEFAULTS)
@@ -158,17 +159,11 @@ def test_values_that_are_not_allowed_are_refused_in_one_line(values, said):
 
 
 def test_the_command_makes_the_same_run():
-    from labkit.commands.main import parse
-    from labkit.commands.terminal.arguments import typed
-
     given = {"num_gpus": 0, "job_dir": "/a folder/run", "gradient_clip_norm": 1.5, "nesterov": False}
     parameters = parameters_from_values(OWN, given)
     words = shlex.split(parameters.command)
     assert words[0] == "labkit"
-    options = vars(parse(words[1:])[1])
-    fields = fields_by_name()
-    values = {name: typed(fields[name], value) for name, value in options.items() if name in fields}
-    assert Config.from_flat(values) == parameters.config
+    assert config_of(words[1:]) == parameters.config
 
 
 # ---- clusters ------------------------------------------------------------------------------------------
@@ -259,14 +254,15 @@ def test_what_no_cluster_can_do_is_refused_in_one_line(given, said):
 )
 def test_the_command_of_a_cluster_makes_the_same_cluster_and_run(given, start):
     from labkit.commands.main import parse
-    from labkit.commands.terminal.arguments import training_of
+    from labkit.commands.train import training_of
 
     parameters = parameters_from_values(OWN, {**given, "job_dir": "/a folder/run"})
     words = shlex.split(parameters.command)
     assert words[: len(start) + 1] == ["labkit", *start]
-    _, options, _ = parse(words[1:])
-    assert LocalCluster(options.workers, options.ps) == parameters.cluster
-    assert training_of(options, "labkit") == (parameters.config, False)
+    options = parse(words[1:]).keywords
+    assert LocalCluster(options["workers"], options["ps"]) == parameters.cluster
+    training = training_of(options["training"], "labkit", asynchronous=options["ps"] > 0)
+    assert training == (parameters.config, False)
 
 
 # ---- in a notebook -------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.config import fields_by_name
+from labkit.config.architectures import NAMED_FIELDS
 from labkit.config.recorded import describe
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
@@ -44,10 +45,8 @@ MEASURES = {
     "steps": Measure("Steps", "count", 0),
 }
 
-# What a model's name tells (labkit.config.architectures.model_name).
-_MODEL = ("model", "application", "num_layers", "width_factor", "resnet_version", "block")
 # These fields identify a run but say nothing of its results, or are shown apart.
-_LEFT_OUT = ("seed", "input_path", *_MODEL)
+_LEFT_OUT = ("seed", "input_path", *NAMED_FIELDS)
 # These don't identify a run and may change its results all the same.
 _ADDED = ("num_gpus", "sync", "max_staleness", "callbacks", "test_time_augmentation")
 # In a configuration that isn't labkit's: names that tell where a run was made, not what it is.

@@ -6,60 +6,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from labkit.config import Config, fields_by_name
+from labkit.config.architectures import NAMED_FIELDS
 
 __all__ = ["budget_differences", "budget_fingerprint", "budget_of", "shared_fields"]
 
-# Fields that a model's name sets, or that a comparison sets for each training.
-RUN_FIELDS = (
-    "model",
-    "application",
-    "num_layers",
-    "width_factor",
-    "resnet_version",
-    "block",
-    "seed",
-    "job_dir",
-)
-# Fields of clusters, which a comparison can't use: it trains in one process.
-CLUSTER_FIELDS = (
-    "sync",
-    "worker_hosts",
-    "ps_hosts",
-    "job_name",
-    "task_index",
-    "bind",
-    "gradient_compression",
-    "variable_placement",
-    "max_staleness",
-    "slow_worker",
-    "rendezvous_seconds",
-    "peer_timeout_seconds",
-    "progress_timeout_seconds",
-)
-# Fields that affect the measurement, not the training.
-MEASUREMENT_FIELDS = (
-    "eval_batch_size",
-    "data_format",
-    "num_gpus",
-    "simulate_missing_gpus",
-    "variable_strategy",
-    "num_intra_threads",
-    "num_inter_threads",
-    "xla",
-    "evaluate_test",
-    "test_time_augmentation",
-)
+# Fields that a comparison sets for each training; the others are those of a model's name.
+OF_EACH = ("seed", "job_dir")
 
 
 def shared_fields() -> tuple[str, ...]:
-    """Return the names of the configuration's fields that a comparison accepts."""
-    return tuple(name for name in fields_by_name() if name not in (*RUN_FIELDS, *CLUSTER_FIELDS))
+    """Return the names of the fields that a comparison accepts: it trains several models in one process."""
+    own = {*OF_EACH, *NAMED_FIELDS}
+    return tuple(
+        name for name, info in fields_by_name().items() if name not in own and info.group != "cluster"
+    )
 
 
 def budget_of(config: Config) -> dict[str, Any]:
     """Return the fields, by name, that determine a training and its measurement, without model and seed."""
-    identity, values = config.identity(), config.flat()
-    return {name: values[name] for name in shared_fields() if name in identity or name in MEASUREMENT_FIELDS}
+    known, values = fields_by_name(), config.flat()
+    return {name: values[name] for name in shared_fields() if known[name].role in ("training", "measurement")}
 
 
 def budget_fingerprint(config: Config) -> str:

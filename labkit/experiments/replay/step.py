@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.config import Config
+from labkit.config import Config, fields_by_name
 from labkit.data.numpy_batch.batch import StepBatch
 from labkit.experiments.replay.recorded import MAX_STEPS, RecordedStep, recorded_step
 from labkit.plurals import counted
@@ -23,17 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ROUNDING", "Replay", "engine_from_start", "plan_replay", "replay"]
 
-# What a recorded run did beside computing its steps, and to its workers: a replay has neither.
-_LEFT_OUT: dict[str, Any] = {
-    "slow_worker": None,
-    "max_staleness": None,
-    "callbacks": None,
-    "inspect_every_steps": 0,
-    "check_numerics": False,
-    "profile_steps": None,
-    "debugger_dump": False,
-}
-
+# What a recorded run had beside what it observed, and a replay doesn't: other workers, code of its user.
+_LEFT_OUT = ("slow_worker", "max_staleness", "callbacks")
 
 ROUNDING = "the run wasn't --deterministic, so the loss may differ from its row by rounding"
 
@@ -182,7 +173,12 @@ def _on_devices(recorded: RecordedStep, num_gpus_found: int) -> tuple[Config, tu
     replicas, notes = recorded.num_replicas, []
     had_gpus = environment.get("device_kind") == "GPU"
     wanted = replicas if had_gpus or replicas > 1 else 0
-    here = _LEFT_OUT | {"num_gpus": wanted, "simulate_missing_gpus": replicas > 1}
+    here = {
+        name: info.default
+        for name, info in fields_by_name().items()
+        if info.role == "observation" or name in _LEFT_OUT
+    }
+    here |= {"num_gpus": wanted, "simulate_missing_gpus": replicas > 1}
     if recorded.is_asynchronous:
         notes.append(
             "asynchronous workers made this run: the weights and the batch of a step depend on their timing, "

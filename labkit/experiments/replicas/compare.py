@@ -39,7 +39,10 @@ SETTINGS = {
 _LAYOUT_DECIDES = "each layout decides it; name layouts, such as '2 GPUs' or '2 processes'"
 _LAUNCHER_DECIDES = "labkit starts the processes of each layout; leave it out"
 _NOT_COMPARED = "the losses of training are compared, nothing else; leave it out"
-_OTHER_OUTPUT = "the losses are compared, and nothing else is looked at; give it to labkit train"
+_INSTEAD_OF_ROLE = {
+    "task": _LAUNCHER_DECIDES,
+    "observation": "the losses are compared, and nothing else is looked at; give it to labkit train",
+}
 # Flags of labkit train that a comparison decides for each training, or has no use for.
 INSTEAD = {
     "train_steps": "say how many with --steps",
@@ -50,23 +53,12 @@ INSTEAD = {
     "num_gpus": _LAYOUT_DECIDES,
     "simulate_missing_gpus": _LAYOUT_DECIDES,
     "sync": _LAYOUT_DECIDES,
-    "worker_hosts": _LAUNCHER_DECIDES,
-    "ps_hosts": _LAUNCHER_DECIDES,
-    "job_name": _LAUNCHER_DECIDES,
-    "task_index": _LAUNCHER_DECIDES,
     "bind": _LAUNCHER_DECIDES,
     "gradient_compression": "not every layout exchanges gradients; leave it out",
     "variable_placement": "no layout has parameter servers; leave it out",
     "max_staleness": "no layout has parameter servers, so no update is stale; leave it out",
     "slow_worker": "not every layout has workers, and a slow one has the same losses; leave it out",
     "callbacks": "callbacks may change a training or end it; leave it out",
-    "inspect_every_steps": _OTHER_OUTPUT,
-    "check_numerics": _OTHER_OUTPUT,
-    "write_graph": _OTHER_OUTPUT,
-    "write_images": _OTHER_OUTPUT,
-    "profile_steps": _OTHER_OUTPUT,
-    "debugger_dump": _OTHER_OUTPUT,
-    "log_device_placement": _OTHER_OUTPUT,
 }
 
 
@@ -88,13 +80,14 @@ def compare_replicas(
     statistics, and the losses differ from the first step.
 
     Args:
-        layouts: such as ``1 replica``, ``4 logical devices``, ``2 processes``, ``2 GPUs`` or
-            ``2 processes × 2 logical devices``; the first is the reference.
-        steps: of each training.
-        tolerance: the difference up to which two losses agree, in nats.
-        output: folder of the run directories; finished runs there aren't trained again. None: a folder of
+        layouts: Layouts, on the command line separated by commas; the first is the reference. Allowed:
+            '1 replica', 'N logical devices', 'N GPUs', 'N processes', 'N processes x M logical devices',
+            'N processes x M GPUs'. Default: '1 replica,2 logical devices,4 logical devices,2 processes'.
+        steps: Steps of each training.
+        tolerance: Largest difference of two losses that agree, in nats.
+        output: Folder of the run directories; finished runs there aren't trained again. None: a folder of
             labkit's home, whose name follows from the settings.
-        preset: a named set of values; without one, ResNet-8 on ``shapes`` is trained with batches of 128 at
+        preset: A named set of values; without one, ResNet-8 on ``shapes`` is trained with batches of 128 at
             a constant learning rate of 2e-4.
         announce: takes lines for people, two for each training.
         **flags: any flag of ``labkit train`` by its name. ``sync_batch_norm`` True or False trains with or
@@ -136,9 +129,9 @@ def compare_replicas(
 
 def _configuration(steps: int, preset: str | None, flags: Mapping[str, Any]) -> Config:
     fields, flags = fields_by_name(), by_field(flags)
-    for name, instead in INSTEAD.items():
-        if name in flags:
-            raise InputError(f"{fields[name].flag} is {short(flags[name])}; {instead}")
+    for name, value in flags.items():
+        if instead := INSTEAD.get(name) or _INSTEAD_OF_ROLE.get(fields[name].role):
+            raise InputError(f"{fields[name].flag} is {short(value)}; {instead}")
     allowed = "a whole number of at least 1"
     steps = argument("--steps", steps, int, allowed=allowed)
     if steps < 1:

@@ -11,14 +11,13 @@ from labkit.config.arguments import plain
 from labkit.config.data import DataConfig
 from labkit.config.distribution import DistributionConfig
 from labkit.config.fields import FieldInfo, fields_of
-from labkit.config.model import ModelConfig
+from labkit.config.model import ModelConfig, TransferConfig
 from labkit.config.optimizer import OptimizerConfig
 from labkit.config.run import RunConfig
 from labkit.config.spellings import unknown_setting_error
-from labkit.config.transfer import TransferConfig
 from labkit.errors import InputError, short
 
-__all__ = ["Config", "by_field", "field_aliases", "fields_by_name"]
+__all__ = ["Config", "by_field", "field_aliases", "fields_by_name", "flags_of"]
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,12 @@ class Config:
     def flat(self) -> dict[str, Any]:
         """Return all fields as one mapping."""
         return {name: getattr(getattr(self, info.owner), name) for name, info in fields_by_name().items()}
+
+    def task_field(self) -> FieldInfo | None:
+        """Return the first field that makes this process a task of a cluster; None if there is none."""
+        values = self.flat()
+        fields = (info for info in fields_by_name().values() if info.role == "task")
+        return next((info for info in fields if values[info.name] is not None), None)
 
     def to_json(self) -> dict[str, dict[str, Any]]:
         """Return the configuration nested by owner, ready for ``json.dumps``."""
@@ -223,3 +228,18 @@ def by_field(
             f"write --train-batch-size {size * gpus} for the same steps"
         )
     return named
+
+
+def flags_of(values: Mapping[str, Any]) -> list[str]:
+    """Return the arguments of ``labkit train`` that give these fields these values, in the fields' order.
+
+    Raises InputError for an unknown name. The values aren't checked.
+
+    Example::
+
+        flags_of({"model": "vgg", "nesterov": True, "start_from": None})
+        # ["--model", "vgg", "--nesterov", "--start-from", "none"]
+    """
+    values = by_field(values)
+    given = [info for name, info in fields_by_name().items() if name in values]
+    return [word for info in given for word in info.arguments(values[info.name])]

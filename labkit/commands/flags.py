@@ -1,0 +1,286 @@
+"""A command's flags, made from the signature and the docstring of its function.
+
+A parameter without a default is a word of the command line, one with a default is a flag; ``*runs`` takes
+several words, and ``**flags`` the flags of ``labkit train`` by their names, in the types of their fields. A
+parameter's text is its help, and the paragraphs below the docstring's first line end the help.
+"""
+
+import argparse
+import functools
+import inspect
+import os
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+from labkit.commands.parser import Boolean, HelpAll, Parser
+from labkit.config import fields_by_name
+from labkit.config.fields import GROUPS, FieldInfo
+from labkit.config.spellings import ALIASES
+from labkit.home import LOCAL_PATH, is_local_path
+
+__all__ = [
+    "Command",
+    "DataDir",
+    "Flag",
+    "LocalPath",
+    "Preset",
+    "RunName",
+    "Seconds",
+    "Training",
+    "Trust",
+    "declared",
+    "parsed",
+    "takes",
+]
+
+F = TypeVar("F", bound=Callable[..., int])
+
+
+class Flag(dict[str, Any]):
+    """What a signature can't say of a parameter: arguments of argparse's ``add_argument``, and these.
+
+    Args:
+        flags: in place of the parameter's name, such as ``("-p", "--parameter")``.
+        alias: another flag of the same meaning.
+        group: of ``GROUPS``, in which ``--help-all`` alone shows it.
+        shown: of ``**flags``: whether the help shows them.
+        rest: what may stand behind ``--``, in words: the parameter takes it.
+    """
+
+    __hash__ = object.__hash__  # type: ignore[assignment]  # as a part of a union needs it
+
+
+# ---- types ---------------------------------------------------------------------------------------------
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed: a whole number") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed: a number") from None
+
+
+def _local_path(text: str) -> str:
+    if not is_local_path(text):
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed: {LOCAL_PATH}")
+    return text
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed: a number of at least 0")
+    return value
+
+
+_RUN = "Directory of the run, or its name."
+_DATA = "Folder of prepared data sets. Default: the run's."
+_PRESET = "Starts from a named run; see labkit train --list-presets."
+_TRUST = (
+    "Runs the Python file that the run's record names, and listens on its address, though this account "
+    "hasn't started it so. Read the file first."
+)
+RunName = Annotated[str, Flag(metavar="RUN", help=_RUN)]
+LocalPath = Annotated[str, Flag(type=_local_path, metavar="PATH")]
+DataDir = Annotated[str, Flag(type=_local_path, metavar="DIR", help=_DATA)]
+Seconds = Annotated[float, Flag(type=_seconds, metavar="X")]
+Trust = Annotated[bool, Flag(help=_TRUST)]
+Preset = Annotated[str | None, Flag(metavar="NAME", help=_PRESET)]
+# What stands behind --: a command of labkit, or a training.
+Command = Annotated[Sequence[str], Flag(rest="COMMAND [flags]")]
+Training = Annotated[Sequence[str], Flag(rest="train [flags of labkit train]")]
+
+_SETTINGS: dict[Any, dict[str, Any]] = {
+    bool: {"action": "store_true"},
+    int: {"type": _whole_number, "metavar": "N"},
+    float: {"type": _number, "metavar": "X"},
+    tuple: {"action": "append"},
+    os.PathLike: {"type": _local_path, "metavar": "PATH"},
+    Sequence: {"type": lambda text: text.split(",")},
+}
+
+
+def _settings(hint: Any) -> dict[str, Any]:
+    """Return the arguments of ``add_argument`` for a type."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _settings(parts[0]) | {key: value for mark in parts[1:] for key, value in mark.items()}
+    if origin in (types.UnionType, typing.Union):
+        origins = [typing.get_origin(part) or part for part in parts]
+        return _settings(os.PathLike if os.PathLike in origins else parts[0])
+    if origin is Literal:
+        return {"choices": parts}
+    return dict(_SETTINGS.get(origin or hint, {}))
+
+
+# ---- declaration ---------------------------------------------------------------------------------------
+
+
+def takes(function: Callable[..., Any], *, leave_out: Sequence[str] = (), **flags: Flag) -> Callable[[F], F]:
+    """Let a command have the parameters of a public function, too, which it hands on: ``**given``.
+
+    Parameters that the command has itself, that are functions, and those of ``leave_out`` are no flags.
+    ``flags``: what the function's signature can't say of its parameters.
+    """
+
+    def mark(command: F) -> F:
+        command.takes = (function, leave_out, flags)  # type: ignore[attr-defined]
+        return command
+
+    return mark
+
+
+def _texts(source: Any) -> tuple[list[str], dict[str, str]]:
+    """Return the paragraphs below the first line of a docstring, and the text of each argument."""
+    doc = inspect.getdoc(source) or ""
+    body, _, after = doc.partition("\nArgs:\n")
+    section = re.split(r"\n(?=\S)", after)[0]
+    entries = re.findall(r"^    (\*{0,2}\w[\w, *]*): (.*(?:\n {5,}.*)*)", section, re.MULTILINE)
+    texts = {
+        name.strip(" *"): " ".join(text.split()).replace("``", "")
+        for names, text in entries
+        for name in names.split(",")
+    }
+    paragraphs = [" ".join(part.split()) for part in body.split("\n\n")[1:]]
+    return [part for part in paragraphs if not part.startswith(("Returns", "Raises"))], texts
+
+
+def _parameters(command: Callable[..., int]) -> Iterator[tuple[inspect.Parameter, dict[str, Any]]]:
+    """Yield each parameter of a command and of what it takes, with its arguments of ``add_argument``."""
+    hands_on: tuple[Any, Sequence[str], Mapping[str, Flag]] = getattr(command, "takes", (None, (), {}))
+    taken, leave_out, flags = hands_on
+    seen = {"given", *leave_out}
+    sources: list[Any] = [command, taken] if taken else [command]
+    for source in sources:
+        hints = typing.get_type_hints(source, include_extras=True)
+        texts = _texts(source)[1]
+        for name, parameter in inspect.signature(source).parameters.items():
+            if name not in seen and typing.get_origin(hints[name]) is not Callable:
+                seen.add(name)
+                yield parameter, {"help": texts.get(name)} | _settings(hints[name]) | flags.get(name, {})
+
+
+def declared(prog: str, command: Callable[..., int], description: str = "") -> Parser:
+    """Return the parser of a command."""
+    parser = Parser(prog=prog, description=description)
+    if paragraphs := _texts(command)[0]:
+        parser.epilog = "\n\n".join(textwrap.fill(part, 100, break_on_hyphens=False) for part in paragraphs)
+    groups: dict[str, Any] = {}
+    parameters = list(_parameters(command))
+    own = {parameter.name for parameter, _ in parameters}
+    if any(settings.pop("shown", False) for _, settings in parameters):
+        parser.usage = f"{prog} [flags]"
+        help = "show all flags, in groups"
+        parser.add_argument("--help-all", nargs=0, action=HelpAll, default=argparse.SUPPRESS, help=help)
+        groups[""] = parser.add_argument_group("common flags")
+        groups |= {name: parser.add_argument_group(f"{name}: {text}") for name, text in GROUPS.items()}
+    for parameter, settings in parameters:
+        if parameter.name != "flags":
+            _add(parser, groups, parameter, settings)
+    if "flags" in own:
+        parser.takes_settings = True
+        for info in fields_by_name().values():
+            if info.name not in own:
+                _add_field(parser, info, groups)
+    return parser
+
+
+def _add(parser: Parser, groups: Mapping[str, Any], parameter: inspect.Parameter, settings: Any) -> None:
+    """Declare one parameter."""
+    name, default = parameter.name, parameter.default
+    if "rest" in settings:
+        parser.takes_rest = True
+        parser.usage = f"{parser.prog} [flags] -- {settings['rest']}"
+        return
+    group, alias = settings.pop("group", ""), settings.pop("alias", "")
+    flags = settings.pop("flags", ("--" + name.replace("_", "-"),))
+    required = default is parameter.empty
+    if alias:
+        parser.aliases[alias] = flags[-1]
+    help = settings["help"] or ""
+    if not (required or "Default" in help or default is None or default is False or default == ()):
+        help += f" Default: {default}."
+    settings["help"] = help.replace("%", "%%")
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        settings = {"nargs": "*"} | settings
+    if parameter.kind is parameter.POSITIONAL_ONLY and not required:
+        settings |= {"nargs": "?", "default": default}
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY) or (
+        required and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ):
+        parser.add_argument(name, **{"metavar": name.upper()} | settings)
+        return
+    if settings.get("action") in ("append", "extend"):
+        settings["default"] = []
+    elif settings.get("action") != "store_true":
+        settings |= {"default": None if required else default, "required": required}
+    action = groups.get(group, parser).add_argument(*flags, dest=name, **settings)
+    if group:
+        parser.details.append(action)
+
+
+def _add_field(parser: Parser, info: FieldInfo, groups: Mapping[str, Any]) -> None:
+    """Declare the flag of a field, and its names in other programs; without ``groups`` the help has none."""
+    for alias in info.aliases:
+        flag = "--" + alias.replace("_", "-")
+        parser.aliases[flag] = info.flag
+        if info.type is bool:
+            parser.aliases[f"--no-{flag[2:]}"] = f"--no-{info.flag[2:]}"
+    settings: dict[str, Any] = {"dest": info.name, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+    if groups:
+        settings["help"] = f"{info.help} Default: {info.default_in_words}.".replace("%", "%%")
+    group = groups.get("" if info.common else info.group, parser)
+    if info.type is bool:
+        action = group.add_argument(info.flag, action=Boolean, **settings)
+    else:
+        metavar = "NAME" if info.spelled else {int: "N", float: "X", str: "TEXT"}[info.type]
+        if info.choices:
+            metavar = "{" + ",".join(str(choice) for choice in info.choices) + "}"
+        action = group.add_argument(info.flag, metavar=metavar, **settings)
+    if groups and not info.common:
+        parser.details.append(action)
+
+
+# ---- call ----------------------------------------------------------------------------------------------
+
+
+def parsed(
+    prog: str, command: Callable[..., int], words: Sequence[str], description: str = ""
+) -> functools.partial[int]:
+    """Return the call of a command that words ask for. Raises InputError."""
+    options = declared(prog, command, description).parse_all(words)
+    values, fields = vars(options), fields_by_name()
+    rest, old_names = values.pop("rest"), values.pop("old_names")
+    arguments: list[Any] = []
+    flags: dict[str, Any] = {}
+    for parameter, settings in _parameters(command):
+        name = parameter.name
+        if name == "flags":
+            continue
+        value = rest if "rest" in settings else values.pop(name)
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            arguments += value
+        elif parameter.kind is parameter.POSITIONAL_ONLY:
+            arguments.append(value)
+        else:
+            flags[name] = value
+    flags |= {name: fields[name].from_flag(value) for name, value in values.items()}
+    for alias in ALIASES["train_batch_size"].split():  # by_field refuses it with several GPUs
+        if "--" + alias.replace("_", "-") in old_names and "train_batch_size" in values:
+            flags[alias] = flags.pop("train_batch_size")
+            break
+    return functools.partial(command, *arguments, **flags)

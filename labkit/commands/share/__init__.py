@@ -1,1 +1,0 @@
-"""The commands that write files about runs for people and programs elsewhere."""
