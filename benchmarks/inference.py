@@ -2,7 +2,7 @@
 
 labkit's predict step is compared with PyTorch's `inference_mode`, channels last, eager and compiled. All
 sides run at the same time in new processes and take turns of some batches, from standardised images to
-logits on the host. labkit folds batch normalization into the convolutions (`labkit.models.folding`), so
+logits on the host. labkit folds batch normalization into the convolutions (`labkit.models.variants`), so
 PyTorch is also measured with folded normalization: by `fuse_conv_bn_eval` (eager) and by inductor's
 freezing (compiled). Each side is measured with glibc's default allocator settings and with those that keep
 freed memory. A ratio compares the forms with the best medians.

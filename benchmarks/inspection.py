@@ -21,10 +21,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from benchmarks.common import at_least, make_parser, prepared_data, work_folder
 from benchmarks.report import Figure, Goal, Report
 from benchmarks.turns import network_on_cpu
-from labkit.callbacks.callback import Callback
+from labkit.callbacks.builtin import builtin_callbacks
+from labkit.callbacks.callback import Callback, TrainingView
 from labkit.callbacks.calls import Calls
-from labkit.callbacks.own import own_callbacks
-from labkit.callbacks.training import Training
 from labkit.data.manifest import Manifest
 from labkit.distributed.synchronous import SynchronousEngine
 from labkit.run_directory import RunDirectory
@@ -54,10 +53,10 @@ class Variant:
 class Nothing(Callback):
     """Overrides every method that is called at a step, and does nothing."""
 
-    def before_step(self, training: Training, step: int) -> None:
+    def before_step(self, training: TrainingView, step: int) -> None:
         return None
 
-    def after_step(self, training: Training, row: Mapping[str, Any]) -> None:
+    def after_step(self, training: TrainingView, row: Mapping[str, Any]) -> None:
         return None
 
 
@@ -94,8 +93,10 @@ class Side:
         run = RunDirectory(folder)
         run.create()
         # The first one stands for labkit's progress, as in a run.
-        callbacks = [Callback(), *own_callbacks(network.config.run), *variant.callbacks]
-        self._calls = Calls(callbacks, Training(network, run, keep_state=print), beat=print, say=print)
+        callbacks = [Callback(), *builtin_callbacks(network.config.run), *variant.callbacks]
+        self._calls = Calls(
+            callbacks, TrainingView(network, run, keep_state=print), heartbeat=print, say=print
+        )
         self._engine = SynchronousEngine(
             network.steps, itertools.repeat(network.batch(0)), step=0, stopping=lambda: False, name="worker:0"
         )

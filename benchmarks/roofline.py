@@ -36,7 +36,7 @@ from labkit.experiments.trace import (
     MATRIX,
     kind_of,
 )
-from labkit.training.network import make_network
+from labkit.training import network as training_network
 from labkit.training.plan import plan_measurement
 
 QUESTION = "Where does the time of a training step go, and what is the machine's limit for it?"
@@ -147,7 +147,7 @@ def measure(options: argparse.Namespace, manifest: Manifest, name: str, precisio
 def work_of_step(config: Config) -> dict[str, Work]:
     """Return what each kind of operation does in the step that TensorFlow runs, after its optimization."""
     plan = plan_measurement(config, announce=lambda line: None)
-    network = make_network(plan.config, plan.manifest, plan.devices, plan.data_format)
+    network = training_network.Network(plan.config, plan.manifest, plan.devices, plan.data_format)
     batch = network.batch(0)
     scalars = tf.constant(0.1), tf.constant(0.0)
     # The names and shapes of the graph as it was traced also hold for what is left of it.

@@ -58,13 +58,13 @@ def network_on_cpu(options: argparse.Namespace, values: Mapping[str, Any]) -> "N
 
     Without ``num_gpus`` among the values, it trains on one CPU.
     """
-    from labkit.training.network import make_network
+    from labkit.training.network import Network
     from labkit.training.plan import plan_measurement
 
     place = {"data_dir": str(options.data_dir), "dataset": options.dataset}
     config = Config.from_flat({"num_gpus": 0, **values, **place, "precision": options.precision})
     plan = plan_measurement(config)
-    return make_network(plan.config, plan.manifest, plan.devices, plan.data_format)
+    return Network(plan.config, plan.manifest, plan.devices, plan.data_format)
 
 
 def serve_turns(turn: Callable[[], Mapping[str, Any]]) -> None:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from labkit.api import evaluate, prepare_data, train
     from labkit.callbacks.callback import Callback
-    from labkit.callbacks.early_stopping import EarlyStopping
     from labkit.config import Config
     from labkit.errors import InputError
     from labkit.experiments.replicas import compare_replicas
@@ -49,7 +48,7 @@ _MODULES = {
     "Callback": "labkit.callbacks.callback",
     "CompareRuns": "labkit.figures.compare_runs",
     "Config": "labkit.config",
-    "EarlyStopping": "labkit.callbacks.early_stopping",
+    "EarlyStopping": "labkit.callbacks.builtin",
     "InputError": "labkit.errors",
     "Run": "labkit.run",
     "compare_replicas": "labkit.experiments.replicas",

@@ -255,7 +255,7 @@ def test_the_keras_peer_is_the_same_network_and_makes_the_same_update():
 
     from benchmarks.keras_fit import compile_peer, make_peer
     from labkit.models.registry import build_model
-    from labkit.optim.sgd import SGD
+    from labkit.optim.optimizers import SGD
     from tests.steps import compiled_step
 
     # Decay large enough to be seen in three steps, in the weights and in the moving averages.
@@ -298,7 +298,7 @@ def test_the_torch_peer_is_the_same_network_and_makes_the_same_update():
 
     from benchmarks import torch_peer
     from labkit.models.registry import build_model
-    from labkit.optim.sgd import SGD
+    from labkit.optim.optimizers import SGD
     from tests.steps import compiled_step
 
     # Decay is PyTorch's kind; the rest is what the peer and processes.train_flags both say.

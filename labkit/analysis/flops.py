@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from labkit.models.resizing import output_shapes
+from labkit.models.variants import output_shapes
 
 __all__ = ["ceiling", "matrix_product", "multiply_adds", "training_flops"]
 

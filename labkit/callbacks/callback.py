@@ -1,13 +1,36 @@
-"""``Callback``: the methods that the train loop calls. Needs neither TensorFlow nor NumPy."""
+"""``Callback``: the methods that the train loop calls; ``TrainingView``: what they see of the run.
 
-from collections.abc import Mapping
+Importing this module loads neither TensorFlow nor NumPy.
+"""
+
+import difflib
+import hashlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from labkit.callbacks.training import Training
+from labkit.config import Config
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
 
-__all__ = ["METHODS", "Callback", "TrainingFailed"]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from labkit.tensorboard.events import EventWriter
+
+__all__ = [
+    "METHODS",
+    "Callback",
+    "Requests",
+    "TrainingFailed",
+    "TrainingView",
+    "callbacks_of",
+    "checked_callbacks",
+]
 
 Metrics = Mapping[str, float] | None
 
@@ -19,7 +42,7 @@ class TrainingFailed(Exception):
 class Callback:
     """Base class of callbacks. Override the methods that you need; the others are not called.
 
-    Each method gets ``training``, a view of the run (``labkit.callbacks.training.Training``), through which
+    Each method gets ``training``, a view of the run (``TrainingView``), through which
     it may also ask for a stop, a validation or a checkpoint. In a cluster, the methods are called on the
     chief alone. In an asynchronous one, steps end in the order in which the workers report them.
 
@@ -29,13 +52,13 @@ class Callback:
     from ``training.rows("train")``.
     """
 
-    def on_start(self, training: "Training") -> None:
+    def on_start(self, training: "TrainingView") -> None:
         """Called once, before the first step of this process."""
 
-    def before_step(self, training: "Training", step: int) -> None:
+    def before_step(self, training: "TrainingView", step: int) -> None:
         """Called before step ``step``, from 1. (In an asynchronous cluster its work may already run.)"""
 
-    def after_step(self, training: "Training", row: Mapping[str, Any]) -> Metrics:
+    def after_step(self, training: "TrainingView", row: Mapping[str, Any]) -> Metrics:
         """Called after each step, with its metrics row.
 
         Returns metrics to add to the row: numbers by name; None for none. A name consists of letters, digits,
@@ -43,14 +66,14 @@ class Callback:
         """
         return None
 
-    def after_validation(self, training: "Training", row: Mapping[str, Any]) -> Metrics:
+    def after_validation(self, training: "TrainingView", row: Mapping[str, Any]) -> Metrics:
         """Called after each validation, with its metrics row. Returns metrics to add, as ``after_step``."""
         return None
 
-    def after_checkpoint(self, training: "Training", step: int, path: Path) -> None:
+    def after_checkpoint(self, training: "TrainingView", step: int, path: Path) -> None:
         """Called after the checkpoint of ``step`` was saved in the folder ``path``."""
 
-    def on_end(self, training: "Training", state: str) -> None:
+    def on_end(self, training: "TrainingView", state: str) -> None:
         """Called once at the end of this process's training, before the state is written.
 
         ``state``: ``finished``, ``interrupted`` or ``failed``.
@@ -58,3 +81,180 @@ class Callback:
 
 
 METHODS = tuple(name for name in vars(Callback) if not name.startswith("_"))
+
+
+# ---- what a callback sees
+
+
+@dataclass
+class Requests:
+    """What callbacks have asked for and the train loop hasn't done yet. ``stop``: the reason, or empty."""
+
+    stop: str = ""
+    validation: bool = False
+    checkpoint: bool = False
+
+
+class TrainingView:
+    """A read-only view of a run while it trains.
+
+    Attributes:
+        run: the run directory.
+        network: labkit's own, with model, optimizer and compiled steps. Its parts may change between
+            versions of labkit.
+        keep_state: ``keep_state(folder, checkpoint, step)`` saves a state of the run, and returns its place.
+        row: the metrics row of the last step; empty before the first.
+        observation: what an inspected step showed (``labkit.inspection.observer.Observation``); None after
+            other steps.
+    """
+
+    def __init__(self, network: Any, run: RunDirectory, keep_state: Callable[..., Path]) -> None:
+        self.network, self.run, self.keep_state = network, run, keep_state
+        self.row: Mapping[str, Any] = MappingProxyType({})
+        self.observation: Any = None  # set by the train loop before ``after_step``
+        self.requests = Requests()
+        self._step = self._first_step = 0
+        self._events: EventWriter | None = None
+
+    @property
+    def step(self) -> int:
+        """Completed steps of the run."""
+        return self._step
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole run, if nothing stops it earlier."""
+        return self.config.run.train_steps
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Training examples divided by the global batch size; rarely a whole number."""
+        return self.network.steps_per_epoch
+
+    @property
+    def config(self) -> Config:
+        """The run's configuration."""
+        return self.network.config
+
+    def rows(self, split: str = "train") -> list[dict[str, Any]]:
+        """Return the metrics rows of ``split`` that are written so far, those of earlier processes included.
+
+        Rows of steps that the run makes again after a resume aren't among them.
+        """
+        from labkit.run_directory.reader import read_metrics
+
+        reader = read_metrics(self.run)
+        return [row for row in reader.split(split) if row["step"] <= self._step]
+
+    def weights(self) -> "dict[str, NDArray[np.float32]]":
+        """Return a copy of each weight by its path, such as ``stage1_block1_conv1/kernel``."""
+        return {weight.path: weight.value.numpy() for weight in self.network.model.weights}
+
+    def logits(self, images: "NDArray[np.uint8]") -> "NDArray[np.float32]":
+        """Return the logits [n, num_classes] of the current weights, not of their average.
+
+        Args:
+            images: pixels, uint8 [n, height, width, channels].
+        """
+        from labkit.data.network_input.tensors import as_input
+
+        inputs = as_input(images, self.network.manifest, self.network.network_input)
+        return self.network.model(inputs, training=False).numpy()
+
+    # ---- what a callback may ask for -----------------------------------------------------------------
+
+    def request_stop(self, reason: str) -> None:
+        """End the training after this step, as finished: validated, saved and tested. ``reason``: a line.
+
+        In an asynchronous cluster, the steps that are under way end first. That also holds for the other
+        requests.
+        """
+        self.requests.stop = self.requests.stop or " ".join(str(reason).split()) or "a callback asked for it"
+
+    def request_validation(self) -> None:
+        """Validate after this step."""
+        self.requests.validation = True
+
+    def request_checkpoint(self) -> None:
+        """Save a checkpoint after this step."""
+        self.requests.checkpoint = True
+
+    def advance(self, row: Mapping[str, Any]) -> None:
+        """Called by the train loop after a step."""
+        self._step, self.row = row["step"], MappingProxyType(dict(row))
+
+    def begin_at(self, step: int) -> None:
+        """Called by the train loop before the first step of this process."""
+        self._step = self._first_step = step
+
+    @property
+    def events(self) -> "EventWriter":
+        """Writer of labkit's own callbacks, into ``events/extras``: TensorBoard follows one in a folder."""
+        if self._events is None:
+            from labkit.tensorboard.events import EventWriter
+
+            self._events = EventWriter(self.run.events_path / "extras", self._first_step + 1)
+        return self._events
+
+    def close(self) -> None:
+        """Called by the train loop at the end."""
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+
+
+# ---- the callbacks that a user gives
+
+
+def checked_callbacks(callbacks: Any) -> tuple[Callback, ...]:
+    """Return ``callbacks`` as a tuple. Raises InputError where one isn't a ``Callback`` object."""
+    if isinstance(callbacks, Callback) or not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
+        raise InputError(f"callbacks is {_name(callbacks)}; allowed: a list of labkit.Callback objects")
+    for callback in callbacks:
+        if isinstance(callback, type) and issubclass(callback, Callback):
+            raise InputError(
+                f"callbacks holds the class {callback.__name__}; allowed: objects, {callback.__name__}()"
+            )
+        if not isinstance(callback, Callback):
+            raise InputError(
+                f"callbacks holds {_name(callback)}; allowed: objects of classes derived from labkit.Callback"
+            )
+        _check_methods(type(callback))
+    return tuple(callbacks)
+
+
+def _check_methods(kind: type) -> None:
+    """Raise InputError for a method that looks like one of ``Callback``, and would never be called."""
+    for name in set(dir(kind)) - set(METHODS):
+        if name.startswith(("on_", "before_", "after_")) and callable(getattr(kind, name)):
+            near = difflib.get_close_matches(name, METHODS, n=1, cutoff=0)[0]
+            raise InputError(
+                f"callback {kind.__name__} has a method {name!r}; did you mean {near!r}? (only methods of "
+                "labkit.Callback may begin with on_, before_ or after_)"
+            )
+
+
+def _name(value: Any) -> str:
+    return f"an object of {type(value).__name__}"
+
+
+def callbacks_of(path: Path, content: bytes) -> tuple[Callback, ...]:
+    """Run a Python file and return its list ``callbacks``. Raises InputError where that isn't possible.
+
+    ``content``: of the file. It isn't read again: what was checked is what runs.
+    """
+    module = ModuleType(f"labkit_callbacks_{hashlib.sha256(content).hexdigest()[:16]}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # where dataclasses and pickle look for the classes of the file
+    names = vars(module)
+    try:
+        exec(compile(content, str(path), "exec"), names)
+    except (Exception, SystemExit) as error:
+        message = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InputError(f"--callbacks {path} can't be run: {message}") from None
+    if "callbacks" not in names:
+        raise InputError(f"--callbacks {path} defines no callbacks; write: callbacks = [MyCallback()]")
+    try:
+        return checked_callbacks(names["callbacks"])
+    except InputError as error:
+        raise InputError(f"--callbacks {path}: {error}") from None

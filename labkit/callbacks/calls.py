@@ -1,4 +1,4 @@
-"""``Calls``: calls the callbacks, checks what they return, and turns their errors into one line."""
+"""``Calls``: calls the callbacks, checks what they return, and shares what they ask for with all workers."""
 
 import math
 import re
@@ -10,8 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from labkit.callbacks.callback import METHODS, Callback, TrainingFailed
-from labkit.callbacks.training import Training
+from labkit.callbacks.callback import METHODS, Callback, Requests, TrainingFailed, TrainingView
 
 __all__ = ["Calls"]
 
@@ -25,25 +24,35 @@ class Calls:
     """Calls each callback's method at its point of the training.
 
     After an exception, ``failure`` holds the line for users, and no callback is called any more but for
-    ``on_end``. The train loop looks at ``failure`` where all workers of a cluster can agree on it.
+    ``on_end``.
+
+    Only the chief calls callbacks, but all synchronous workers validate, save and stop together. So they
+    exchange one integer after each step, where the chief has callbacks (``agree``).
 
     Args:
         callbacks: in the order in which they are called.
         training: the view that they get.
-        beat: takes a line for the run's status, from another thread, while a call takes long.
+        heartbeat: takes a line for the run's status, from another thread, while a call takes long.
         say: takes a line for the console.
+
+    Attributes:
+        failure: of this process's callbacks, a line; empty without one.
+        requested: what all workers are to do, and haven't done yet.
+        any_failed: whether a callback of the chief has failed.
     """
 
     def __init__(
         self,
         callbacks: Sequence[Callback],
-        training: Training,
+        training: TrainingView,
         *,
-        beat: Callable[[str], None],
+        heartbeat: Callable[[str], None],
         say: Callable[[str], None],
     ) -> None:
         self.training, self.failure = training, ""
-        self._beat, self._say = beat, say
+        self.requested, self.any_failed = Requests(), False
+        self._any_worker: Callable[[int], int] = lambda flags: flags
+        self._heartbeat, self._say = heartbeat, say
         self._overriding = {
             name: [callback for callback in callbacks if _overrides(callback, name)] for name in METHODS
         }
@@ -52,8 +61,8 @@ class Calls:
         self._closed = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="labkit-callbacks", daemon=True)
         # Whether callbacks may ask for something or fail; the first one, labkit's progress, does neither.
-        self.can_ask = len(callbacks) > 1
-        if self.can_ask:
+        self._can_ask = len(callbacks) > 1
+        if self._can_ask:
             self._watcher.start()
 
     def on_start(self) -> None:
@@ -85,6 +94,38 @@ class Calls:
         self.training.close()
         if self._watcher.is_alive():  # it must not write a status after the last one
             self._watcher.join()
+
+    # ---- what all workers agree upon ---------------------------------------------------------------
+
+    def share(self, any_worker: Callable[[int], int]) -> None:
+        """Exchange requests and failures with all workers from now on, where the chief has callbacks.
+
+        ``any_worker`` returns the bits that are set in its argument in any worker, and waits for all of them.
+        """
+        if any_worker(int(self._can_ask)):
+            self._any_worker = any_worker
+
+    def agree(self) -> None:
+        """Take the callbacks' requests and failures; every worker calls this after the same step."""
+        asked, self.training.requests = self.training.requests, Requests()
+        mine = (bool(asked.stop), asked.validation, asked.checkpoint, bool(self.failure))
+        together = self._any_worker(sum(flag << bit for bit, flag in enumerate(mine)))
+        stop, validation, checkpoint, failed = (bool(together >> bit & 1) for bit in range(len(mine)))
+        if stop and not self.requested.stop:
+            self.requested.stop = asked.stop or "a callback of the chief asked for it"
+        self.requested.validation |= validation
+        self.requested.checkpoint |= checkpoint
+        self.any_failed |= failed
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to do."""
+        return self.any_failed or self.requested != Requests()
+
+    def take_requests(self) -> Requests:
+        """Return the requests, which count as done from now on."""
+        requested, self.requested = self.requested, Requests()
+        return requested
 
     # ---- one call ------------------------------------------------------------------------------------
 
@@ -158,7 +199,7 @@ class Calls:
         while not self._closed.wait(SECONDS_UNTIL_REPORTED):
             running = self._running
             if running and time.monotonic() - running[1] >= SECONDS_UNTIL_REPORTED:
-                self._beat(f"{running[0]} has been running for {time.monotonic() - running[1]:.0f} s")
+                self._heartbeat(f"{running[0]} has been running for {time.monotonic() - running[1]:.0f} s")
 
 
 def _overrides(callback: Callback, method: str) -> bool:

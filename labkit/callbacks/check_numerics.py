@@ -5,8 +5,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from labkit.callbacks.callback import Callback, TrainingFailed
-from labkit.callbacks.training import Training
+from labkit.callbacks.callback import Callback, TrainingFailed, TrainingView
 
 __all__ = ["CheckNumerics"]
 
@@ -24,13 +23,10 @@ class CheckNumerics(Callback):
     Not for asynchronous clusters, where the weights change during a step.
     """
 
-    def on_start(self, training: Training) -> None:
+    def on_start(self, training: TrainingView) -> None:
         import tensorflow as tf
 
-        from labkit.inspection.network import state_variables
-
-        network = training.network
-        self._variables = state_variables(network.model, network.optimizer, network.average)
+        self._variables = training.network.state_variables
         assert len({variable.dtype for variable in self._variables}) == 1
 
         # One vector instead of some two hundred values to return and check.
@@ -42,7 +38,7 @@ class CheckNumerics(Callback):
         self._copied = copied
         self._before, _ = copied()
 
-    def after_step(self, training: Training, row: Mapping[str, Any]) -> None:
+    def after_step(self, training: TrainingView, row: Mapping[str, Any]) -> None:
         state, is_finite = self._copied()
         if not (math.isfinite(row["loss"]) and bool(is_finite)):
             raise TrainingFailed(self._explained(training, row["step"], row["loss"], state))
@@ -57,15 +53,15 @@ class CheckNumerics(Callback):
             tf.reshape(part, variable.shape) for part, variable in zip(parts, self._variables, strict=True)
         ]
 
-    def _explained(self, training: Training, step: int, loss: float, state: Any) -> str:
+    def _explained(self, training: TrainingView, step: int, loss: float, state: Any) -> str:
         """Keep the state before the step, and return the sentence that says what happened."""
         from labkit.data.numpy_batch.batch import batch_of_step
         from labkit.inspection.diagnosis import diagnose_step
-        from labkit.inspection.network import NetworkCopy
+        from labkit.optim.network import TrainedNetwork
 
         network, run = training.network, training.run
         config, manifest = network.config, network.manifest
-        copy = NetworkCopy(config, manifest, network.data_format)
+        copy = TrainedNetwork(config, manifest, network.data_format)
         before = self._by_variable(self._before)
         copy.load(before, step - 1)
         shutil.rmtree(run.numerics_path, ignore_errors=True)  # of an earlier process of this run

@@ -15,6 +15,7 @@ from labkit.cluster.local_run import run_local_cluster
 from labkit.config import Config, fields_by_name
 from labkit.distributed.task import ClusterTask, split_address
 from labkit.errors import InputError
+from labkit.models.weight_source import IMAGENET
 from labkit.parts.trust import APPROVED, acting, digest_of
 from labkit.plurals import listed
 from labkit.run_directory import RunDirectory, RunLock
@@ -24,7 +25,6 @@ from labkit.run_directory.stop import forget_request
 from labkit.startup.child import python_command
 from labkit.startup.others import other_users
 from labkit.training.plan import DATA_CHOICE, RunPlan, plan_run
-from labkit.transfer.source import IMAGENET
 
 __all__ = ["Launch", "plan_launch", "visible_gpus"]
 

@@ -19,8 +19,7 @@ from labkit.cluster.hosts import PrivateNetwork
 from labkit.cluster.reaped import start_reaped
 from labkit.distributed.heartbeat import PeerState, heartbeat_path
 from labkit.distributed.peers import EXIT_LOST_PEER
-from labkit.distributed.task import ClusterTask
-from labkit.distributed.tf_config import make_tf_config
+from labkit.distributed.task import ClusterTask, make_tf_config
 from labkit.startup.interruption import ANNOUNCEMENTS, STOPPED, restore_handlers, take_requests
 
 __all__ = ["Lines", "Supervisor", "TaskExit", "stop_signals"]

@@ -7,8 +7,7 @@ from typing import NoReturn
 from labkit.cluster.exit_status import VARIABLE as EXIT_STATUS
 from labkit.cluster.kubernetes import task_from_kubernetes
 from labkit.cluster.slurm import listening_address, task_from_slurm
-from labkit.distributed.task import ClusterTask
-from labkit.distributed.tf_config import make_tf_config
+from labkit.distributed.task import ClusterTask, make_tf_config
 from labkit.errors import InputError
 from labkit.startup.child import python_command
 

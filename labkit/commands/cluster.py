@@ -154,7 +154,7 @@ def cluster_tf_config(
         task_index: hosts: number of the task, from 0.
         sync: hosts: synchronous training.
     """
-    from labkit.distributed.tf_config import make_tf_config, task_from_hosts
+    from labkit.distributed.task import make_tf_config, task_from_hosts
 
     if platform == "slurm":
         task = task_from_slurm(os.environ, ps=ps)

@@ -16,7 +16,7 @@ from labkit.config import DistributionConfig
 from labkit.config.data_sets import BUILT_IN, is_own, prepare_command
 from labkit.distributed import cpu
 from labkit.distributed.cpu import BFLOAT16_INSTRUCTIONS, bfloat16_instructions, step_seconds
-from labkit.distributed.tf_config import VARIABLE, find_task
+from labkit.distributed.task import VARIABLE, find_task
 from labkit.errors import InputError, how_to_install
 from labkit.startup.quiet_import import check_keras_backend, import_tensorflow
 

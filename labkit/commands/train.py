@@ -38,7 +38,7 @@ def train(
             print(f"{name}: {preset_summary(name)}")
         return 0
     config = requested_config(preset, flags)
-    from labkit.distributed.tf_config import bypass_proxy, find_task
+    from labkit.distributed.task import bypass_proxy, find_task
 
     task = find_task(config.distribution, os.environ)
     if task is not None:

@@ -6,8 +6,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from labkit.models.freezing import Frozen, trained_indices
 from labkit.models.layers import BatchNormalization
-from labkit.transfer.freezing import Frozen, trained_indices
 
 __all__ = [
     "BatchStatistics",

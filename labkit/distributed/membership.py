@@ -1,6 +1,5 @@
 """A training process's membership of a cluster: joining, watching the other tasks, leaving."""
 
-import socket
 import sys
 import threading
 import time
@@ -10,19 +9,26 @@ from contextlib import contextmanager
 import tensorflow as tf
 
 from labkit.config import Config
-from labkit.distributed.asynchronous import Attempt, Attempts, WorkerStuck
+from labkit.distributed.asynchronous import WorkerStuck
 from labkit.distributed.bind_address import listen_on
 from labkit.distributed.devices import Devices
 from labkit.distributed.heartbeat import Heartbeat, process_space, read_heartbeats
 from labkit.distributed.peers import PeerLost, Peers, exit_after_loss
-from labkit.distributed.progress import BETWEEN_STEPS, Progress, unreachable
+from labkit.distributed.progress import (
+    BETWEEN_STEPS,
+    Attempt,
+    Attempts,
+    Progress,
+    connection_error,
+    unreachable,
+)
 from labkit.distributed.signals import StopRequest
 from labkit.distributed.strategies import (
     everywhere,
     make_multi_worker_strategy,
     make_parameter_server_strategy,
 )
-from labkit.distributed.task import ClusterTask, split_address
+from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, process_alive
 from labkit.startup.quiet_import import import_tensorflow
@@ -138,7 +144,7 @@ class Membership:
         """
         patient_until = time.monotonic() + self._config.rendezvous_seconds / 2
         for name, address in self.task.addresses("worker", "ps").items():
-            while (error := _cannot_reach(address)) is not None:
+            while (error := connection_error(address, SECONDS_TO_CONNECT)) is not None:
                 if isinstance(error, ConnectionRefusedError) or time.monotonic() > patient_until:
                     raise PeerLost(
                         f"{name} is there, but can't be reached at {address} ({error}); does it listen there "
@@ -308,14 +314,6 @@ class Membership:
             for name, heartbeat in heartbeats.items()
             if name not in ended
         )
-
-
-def _cannot_reach(address: str) -> OSError | None:
-    try:
-        socket.create_connection(split_address(address), SECONDS_TO_CONNECT).close()
-    except OSError as error:
-        return error
-    return None
 
 
 def _reason(error: BaseException) -> str:

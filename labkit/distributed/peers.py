@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from labkit.distributed.heartbeat import (
     Heartbeat,
@@ -181,29 +181,12 @@ class Peers:
             self._changed.wait_for(lambda: self._lost is not None, wait)
             return self._lost
 
-    def tell(
-        self,
-        *,
-        phase: str | None = None,
-        step: int | None = None,
-        examples_per_second: float | None = None,
-        message: str | None = None,
-        begun: int | None = None,
-        activity: str | None = None,
-    ) -> None:
-        """Set fields of the next heartbeat; None leaves a field unchanged. Does no I/O."""
-        changes = {
-            "phase": phase,
-            "step": step,
-            "examples_per_second": examples_per_second,
-            "message": message,
-            "begun": begun,
-            "activity": activity,
-        }
+    def tell(self, **changes: Any) -> None:
+        """Set fields of the next ``Heartbeat``; None leaves a field unchanged. Does no I/O."""
         with self._changed:
             if self._heartbeat.phase != "lost":  # the other tasks must hear of the loss
                 changes = {name: value for name, value in changes.items() if value is not None}
-                self._heartbeat = replace(self._heartbeat, **changes)  # type: ignore[arg-type]
+                self._heartbeat = replace(self._heartbeat, **changes)
 
     def dismiss(self, name: str, incarnation: str) -> None:
         """Tell a process of a peer, whose step does not end, that it must end itself."""

@@ -20,7 +20,7 @@ __all__ = [
     "gathered",
     "make_multi_worker_strategy",
     "make_parameter_server_strategy",
-    "placed_variables",
+    "variables_on_servers",
 ]
 
 
@@ -73,7 +73,7 @@ def make_parameter_server_strategy(task: ClusterTask) -> tf.distribute.Strategy:
 
 
 @contextmanager
-def placed_variables(placement: str, num_ps: int) -> Iterator[None]:
+def variables_on_servers(placement: str, num_ps: int) -> Iterator[None]:
     """Distribute the variables created inside over the parameter servers. Enter it in the strategy's scope.
 
     ``round_robin`` is TensorFlow's default: server 0, 1, 2, 0, … in order of creation. It balances the number

@@ -1,10 +1,11 @@
 """Measure how long training steps take and where their time goes, without writing a run."""
 
+import copy
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +77,9 @@ def profile_training(
     announce(plan.data_note)
     if plan.devices.banner:
         announce(plan.devices.banner)
-    from labkit.training.network import make_network
+    from labkit.training.network import Network
 
-    network = make_network(plan.config, plan.manifest, plan.devices, plan.data_format)
+    network = Network(plan.config, plan.manifest, plan.devices, plan.data_format)
     network.adapt_to_data()
     with _trace_folder(output) as folder:
         return _measure(network, steps, folder)
@@ -140,7 +141,8 @@ def _engine(network: Any, stop_step: int) -> Any:
     from labkit.training.network import training_batches
 
     first = network.train_step
-    network = replace(network, train_step_for=lambda *which: first)
+    network = copy.copy(network)
+    network.train_step_for = lambda *which: first
     return SynchronousEngine(
         network.steps,
         training_batches(network, start_step=0, stop_step=stop_step),

@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 
 from labkit.config import Config
 from labkit.data.numpy_batch.batch import StepBatch
-from labkit.inspection.network import NetworkCopy, variable_names
-from labkit.models.dropout import dropout_draws
-from labkit.models.layer_outputs import with_layer_outputs
-from labkit.models.layers import recorded_batch_statistics
-from labkit.models.resizing import shrunk
-from labkit.transfer.freezing import frozen_norms, trained_indices
+from labkit.models.freezing import frozen_norms, trained_indices
+from labkit.models.layers import dropout_draws, recorded_batch_statistics
+from labkit.models.variants import shrunk, with_layer_outputs
+from labkit.optim.network import TrainedNetwork, variable_names
 
 __all__ = ["Diagnosis", "NonFinite", "diagnose", "diagnose_step"]
 
@@ -72,7 +70,7 @@ class Diagnosis:
 
 
 def diagnose_step(
-    network: NetworkCopy,
+    network: TrainedNetwork,
     batch: StepBatch,
     config: Config,
     *,
@@ -107,7 +105,7 @@ def diagnose_step(
 
 
 def diagnose(
-    network: NetworkCopy,
+    network: TrainedNetwork,
     images: NDArray[np.float32],
     labels: NDArray[Any],
     *,
@@ -148,7 +146,7 @@ def diagnose(
     )
 
 
-def _first_of_state(network: NetworkCopy, values: Sequence[Any], phase: str) -> NonFinite | None:
+def _first_of_state(network: TrainedNetwork, values: Sequence[Any], phase: str) -> NonFinite | None:
     types = {layer.name: type(layer).__name__ for layer in network.model.layers}
     names = variable_names(network.model, network.optimizer, network.average)
     for (layer, name), value in zip(names, values, strict=True):

@@ -1,4 +1,4 @@
-"""Convolutions: one with a fast gradient of its filters, and one that whitens images and isn't trained."""
+"""Convolutions: a fast gradient of the filters, whitening of images, initialization to the identity."""
 
 import itertools
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from labkit.models.layers import is_recorded
 
-__all__ = ["Conv2D", "Whitening", "filter_gradient", "whitening_kernel"]
+__all__ = ["Conv2D", "Dirac", "Whitening", "filter_gradient", "whitening_kernel"]
 
 # Where oneDNN's gradient is slower than matrix products (``python -m benchmarks filters``): with 3x3 filters,
 # from so many channels on both sides, and up to so many pixels.
@@ -146,3 +146,31 @@ class Whitening(keras.layers.Conv2D):
 
     def get_config(self):
         return {**super().get_config(), "patch_size": self.patch_size, "epsilon": self.epsilon}
+
+
+@keras.saving.register_keras_serializable(package="labkit")
+class Dirac(keras.initializers.Initializer):
+    """Initialize a convolution so that its first filters each copy one input channel.
+
+    Filter i, for i below the number of input channels, is 1 at the centre of channel i and 0 elsewhere. The
+    remaining filters are initialized by ``other`` (Zagoruyko & Komodakis, "DiracNets", 2017,
+    arXiv:1706.00388; in this form from airbench, arXiv:2404.00498, section 3.3).
+
+    Args:
+        other: the initializer of the remaining filters.
+    """
+
+    def __init__(self, other: keras.initializers.Initializer) -> None:
+        self.other = keras.initializers.get(other)
+
+    def __call__(self, shape, dtype=None):
+        """Return weights of ``shape``, [height, width, input channels, filters]."""
+        height, width, channels, filters = shape
+        copied = min(channels, filters)
+        identity = np.zeros((height, width, channels, copied), np.float32)
+        identity[height // 2, width // 2, range(copied), range(copied)] = 1.0
+        rest = self.other(shape, dtype=dtype)[..., copied:]
+        return keras.ops.concatenate([keras.ops.cast(identity, dtype), rest], axis=-1)
+
+    def get_config(self):
+        return {"other": keras.saving.serialize_keras_object(self.other)}

@@ -9,14 +9,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from labkit.models.convolution import Conv2D, Whitening
-from labkit.models.dropout import Dropout
-from labkit.models.layers import BatchNormalization, Dirac, LocalResponseNormalization
+from labkit.models.convolution import Conv2D, Dirac, Whitening
+from labkit.models.layers import BatchNormalization, Dropout, LocalResponseNormalization
 
-__all__ = ["LayerFactory", "placed"]
+__all__ = ["LayerFactory", "in_scope"]
 
 
-def placed(layer: Any, scope: str) -> Any:
+def in_scope(layer: Any, scope: str) -> Any:
     """Return ``layer``, whose nodes from now on stand in a scope of the graph, for TensorBoard.
 
     Weights and the layer itself keep their names.
@@ -87,8 +86,8 @@ class LayerFactory:
         """Name the layers made within the block ``<scope>_conv1``, ``<scope>_norm1`` and so on.
 
         ``scope`` must begin with the stage, for example ``stage2`` or ``stage2_block1``: freezing finds the
-        layers of a stage by it (``labkit.models.stages``). TensorBoard shows all layers made within the block
-        in one box of the graph, here ``stage2/block1``.
+        layers of a stage by it (``labkit.models.freezing``). TensorBoard shows all layers made within the
+        block in one box of the graph, here ``stage2/block1``.
         """
         outer, self._scope = self._scope, scope
         try:
@@ -102,16 +101,24 @@ class LayerFactory:
         self._names[stem] += 1
         return f"{stem}{self._names[stem]}"
 
-    def _apply(self, layer: keras.Operation, inputs: Any) -> Any:
-        """Return the outputs of a new layer, which is placed in the current scope."""
-        return self._place(layer)(inputs)
+    def _apply(self, layer: Any, kind: str, inputs: Any, /, *arguments: Any, **options: Any) -> Any:
+        """Return the outputs of a new layer of class ``layer``, of the factory's precision.
 
-    def _place(self, layer: Any) -> Any:
-        """Return ``layer``, placed in the current scope."""
+        ``kind``: the word in the layer's name, such as ``conv``. ``arguments``, ``options``: the layer's.
+        """
+        if "name" not in options:
+            options["name"] = self._name(kind)
+        return self._in_scope(layer(*arguments, **{"dtype": self.dtype, **options}))(inputs)
+
+    def _in_scope(self, layer: Any) -> Any:
         if self._scope is None:
             return layer
         name = layer.name.removeprefix(f"{self._scope}_")
-        return placed(layer, f"{self._scope.replace('_', '/')}/{name}")
+        return in_scope(layer, f"{self._scope.replace('_', '/')}/{name}")
+
+    @property
+    def _layout(self) -> dict[str, str]:
+        return {"data_format": self.data_format}
 
     def next_seed(self) -> int:
         """Return the seed of the next layer with random initial weights."""
@@ -122,9 +129,18 @@ class LayerFactory:
     def _seed_ahead(self) -> int:
         return (self._seed * 1_000_003 + self._layers_with_weights + 1) % 2**31
 
+    def _normal(self, stddev: float | None) -> keras.initializers.Initializer:
+        """Return normal initial weights, truncated at 2 ``stddev``; None: He initialization."""
+        seed = self.next_seed()
+        if stddev is None:
+            return keras.initializers.HeNormal(seed)
+        return keras.initializers.TruncatedNormal(0.0, stddev, seed)
+
     def channels(self, x) -> int:
         """Return the number of channels of ``x``."""
         return x.shape[-1 if self.data_format == "channels_last" else 1]
+
+    # ---- convolutions and dense layers -------------------------------------------------------------
 
     def conv(
         self,
@@ -141,20 +157,12 @@ class LayerFactory:
         ``padding``: see ``_padded``. ``dirac``: initialize the first filters, one for each input channel, to
         the identity.
         """
-        initializer = keras.initializers.HeNormal(self.next_seed())
+        initializer = self._normal(None)
         x, padding = self._padded(x, kernel_size, stride, padding)
-        layer = self.conv_layer(
-            filters,
-            kernel_size,
-            strides=stride,
-            padding=padding,
-            use_bias=False,
-            data_format=self.data_format,
-            kernel_initializer=Dirac(initializer) if dirac else initializer,
-            dtype=self.dtype,
-            name=self._name("conv"),
+        options = {"kernel_initializer": Dirac(initializer) if dirac else initializer, **self._layout}
+        return self._apply(
+            self.conv_layer, "conv", x, filters, kernel_size, stride, padding, use_bias=False, **options
         )
-        return self._apply(layer, x)
 
     def _padded(self, x, size: int, stride: int, padding: str) -> tuple[Any, str]:
         """Return ``x`` and the padding that a Keras layer with this window and stride has to add to it.
@@ -167,64 +175,67 @@ class LayerFactory:
             return x, padding
         if stride == 1 or size == 1:
             return x, "same"  # is symmetric
-        layer = keras.layers.ZeroPadding2D(
-            size // 2, data_format=self.data_format, dtype=self.dtype, name=self._name("pad")
-        )
-        return self._apply(layer, x), "valid"
+        return self._apply(keras.layers.ZeroPadding2D, "pad", x, size // 2, **self._layout), "valid"
 
     def biased_conv(
         self, x, filters: int, kernel_size: int, *, stddev: float | None = None, bias: float = 0.0
     ):
         """Convolution with initial bias ``bias``; ``stddev``: as in ``dense``."""
-        layer = self.conv_layer(
-            filters,
-            kernel_size,
-            padding="same",
-            data_format=self.data_format,
-            kernel_initializer=self._normal(stddev),
-            bias_initializer=keras.initializers.Constant(bias),
-            dtype=self.dtype,
-            name=self._name("conv"),
-        )
-        return self._apply(layer, x)
-
-    def _normal(self, stddev: float | None) -> keras.initializers.Initializer:
-        """Return normal initial weights, truncated at 2 ``stddev``; None: He initialization."""
-        seed = self.next_seed()
-        if stddev is None:
-            return keras.initializers.HeNormal(seed)
-        return keras.initializers.TruncatedNormal(0.0, stddev, seed)
+        options = {"padding": "same", **self._layout, **self._biased(stddev, bias)}
+        return self._apply(self.conv_layer, "conv", x, filters, kernel_size, **options)
 
     def dense(self, x, units: int, *, stddev: float | None = None, bias: float = 0.0):
         """Dense layer on [batch, features].
 
         ``stddev``: of normal initial weights, truncated at twice that; None: He initialization.
         """
-        layer = keras.layers.Dense(
-            units,
-            kernel_initializer=self._normal(stddev),
-            bias_initializer=keras.initializers.Constant(bias),
-            dtype=self.dtype,
-            name=self._name("dense"),
-        )
-        return self._apply(layer, x)
+        return self._apply(keras.layers.Dense, "dense", x, units, **self._biased(stddev, bias))
+
+    def _biased(self, stddev: float | None, bias: float) -> dict[str, Any]:
+        constant = keras.initializers.Constant(bias)
+        return {"kernel_initializer": self._normal(stddev), "bias_initializer": constant}
 
     def whitening(self, x):
         """Convolution with a frozen 2x2 kernel that whitens patches of the images."""
-        layer = self.whitening_layer(
-            2 * 2 * 2 * self.channels(x),
-            2,
-            use_bias=False,
-            data_format=self.data_format,
-            kernel_initializer=keras.initializers.HeNormal(self.next_seed()),
-            dtype=self.dtype,
-            name=self._name("whitening"),
+        filters, options = 2 * 2 * 2 * self.channels(x), {"use_bias": False, **self._layout}
+        initializer = self._normal(None)
+        return self._apply(
+            self.whitening_layer, "whitening", x, filters, 2, kernel_initializer=initializer, **options
         )
-        return self._apply(layer, x)
+
+    def logits(
+        self, x, num_classes: int, *, use_bias: bool = True, scale: float = 1.0, stddev: float | None = None
+    ):
+        """Dense layer in float32 or float64, so that the loss is computed in full precision.
+
+        ``dropout`` comes before it.
+
+        Args:
+            x: features [batch, features].
+            num_classes: number of logits.
+            use_bias: whether the layer has a bias.
+            scale: constant factor of the logits.
+            stddev: as in ``dense``; None: Glorot initialization.
+        """
+        if stddev is None:
+            initializer: Any = keras.initializers.GlorotUniform(self.next_seed())
+        else:
+            initializer = self._normal(stddev)
+        options = {"dtype": "float64" if self.dtype == "float64" else "float32"}
+        x = self.dropout(x)
+        dense = {"use_bias": use_bias, "kernel_initializer": initializer, "name": "logits", **options}
+        logits = self._apply(keras.layers.Dense, "dense", x, num_classes, **dense)
+        if scale == 1.0:
+            return logits
+        return self._apply(
+            keras.layers.Rescaling, "rescaling", logits, scale, name="scaled_logits", **options
+        )
+
+    # ---- normalization and activations -------------------------------------------------------------
 
     def norm(self, x, *, scale: bool = True):
         """Batch normalization; ``scale``: whether gamma is trained."""
-        return self._apply(self.norm_layer(name=self._name("norm"), scale=scale), x)
+        return self._in_scope(self.norm_layer(name=self._name("norm"), scale=scale))(x)
 
     def norm_layer(
         self,
@@ -246,54 +257,46 @@ class LayerFactory:
 
     def relu(self, x):
         """Rectified linear unit."""
-        return self._apply(keras.layers.ReLU(dtype=self.dtype, name=self._name("relu")), x)
-
-    def _activation(self, name: str, x):
-        return self._apply(keras.layers.Activation(name, dtype=self.dtype, name=self._name(name)), x)
-
-    def sigmoid(self, x):
-        """Logistic function."""
-        return self._activation("sigmoid", x)
-
-    def local_response_norm(self, x, *, depth_radius: int, bias: float, alpha: float, beta: float):
-        """Local response normalization; see ``LocalResponseNormalization``."""
-        layer = LocalResponseNormalization(
-            depth_radius,
-            bias,
-            alpha,
-            beta,
-            data_format=self.data_format,
-            dtype=self.dtype,
-            name=self._name("local_response_norm"),
-        )
-        return self._apply(layer, x)
-
-    def gelu(self, x):
-        """Gaussian error linear unit (Hendrycks & Gimpel, 2016, arXiv:1606.08415)."""
-        return self._activation("gelu", x)
-
-    def silu(self, x):
-        """Sigmoid linear unit (Hendrycks & Gimpel, 2016; Ramachandran et al., 2017, arXiv:1710.05941)."""
-        return self._activation("silu", x)
+        return self._apply(keras.layers.ReLU, "relu", x)
 
     def norm_relu(self, x):
         """Batch normalization, then rectified linear unit."""
         return self.relu(self.norm(x))
 
+    def sigmoid(self, x):
+        """Logistic function."""
+        return self._apply(keras.layers.Activation, "sigmoid", x, "sigmoid")
+
+    def gelu(self, x):
+        """Gaussian error linear unit (Hendrycks & Gimpel, 2016, arXiv:1606.08415)."""
+        return self._apply(keras.layers.Activation, "gelu", x, "gelu")
+
+    def silu(self, x):
+        """Sigmoid linear unit (Hendrycks & Gimpel, 2016; Ramachandran et al., 2017, arXiv:1710.05941)."""
+        return self._apply(keras.layers.Activation, "silu", x, "silu")
+
+    def local_response_norm(self, x, *, depth_radius: int, bias: float, alpha: float, beta: float):
+        """Local response normalization; see ``LocalResponseNormalization``."""
+        formula = {"depth_radius": depth_radius, "bias": bias, "alpha": alpha, "beta": beta}
+        return self._apply(LocalResponseNormalization, "local_response_norm", x, **formula, **self._layout)
+
+    def dropout(self, x):
+        """Set random features of [batch, features] to zero in training, if the factory has a rate for it."""
+        if not self._dropout_rate:
+            return x
+        seed = self._seed_ahead()  # leaves the initial weights of the layers behind it as they are without it
+        return self._apply(Dropout, "dropout", x, self._dropout_rate, seed)
+
+    # ---- pooling, sums and shapes ------------------------------------------------------------------
+
     def add(self, x, y):
         """Sum of two tensors of the same shape."""
-        return self._apply(keras.layers.Add(dtype=self.dtype, name=self._name("add")), [x, y])
+        return self._apply(keras.layers.Add, "add", [x, y])
 
     def average_pool(self, x, size: int):
         """Average over ``size`` x ``size`` windows that don't overlap; those at the border may be smaller."""
-        layer = keras.layers.AveragePooling2D(
-            size,
-            padding="same",
-            data_format=self.data_format,
-            dtype=self.dtype,
-            name=self._name("average_pool"),
-        )
-        return self._apply(layer, x)
+        layer = keras.layers.AveragePooling2D
+        return self._apply(layer, "average_pool", x, size, padding="same", **self._layout)
 
     def max_pool(self, x, size: int, stride: int | None = None, *, padding: str = "valid"):
         """Maximum over ``size`` x ``size`` windows.
@@ -306,22 +309,20 @@ class LayerFactory:
                 ``symmetric`` adds zeros on both sides (``_padded``), below which ``x`` must not be.
         """
         x, padding = self._padded(x, size, stride or size, padding)
-        layer = keras.layers.MaxPooling2D(
-            size,
-            stride,
-            padding,
-            data_format=self.data_format,
-            dtype=self.dtype,
-            name=self._name("max_pool"),
-        )
-        return self._apply(layer, x)
+        return self._apply(keras.layers.MaxPooling2D, "max_pool", x, size, stride, padding, **self._layout)
 
     def global_max(self, x):
         """Maximum over height and width: [batch, channels]."""
-        layer = keras.layers.GlobalMaxPooling2D(
-            data_format=self.data_format, dtype=self.dtype, name=self._name("global_max")
-        )
-        return self._apply(layer, x)
+        return self._apply(keras.layers.GlobalMaxPooling2D, "global_max", x, **self._layout)
+
+    def global_average(self, x, *, data_format: str | None = None):
+        """Average over height and width: [batch, channels]; ``data_format``: None is the factory's."""
+        layout = data_format or self.data_format
+        return self._apply(keras.layers.GlobalAveragePooling2D, "global_average", x, data_format=layout)
+
+    def flatten(self, x):
+        """Flatten to [batch, height * width * channels], with the same order of features in both layouts."""
+        return self._apply(keras.layers.Flatten, "flatten", x, **self._layout)
 
     def pad_channels(self, x, channels: int):
         """Add zero channels on both sides, up to ``channels`` in total."""
@@ -330,73 +331,13 @@ class LayerFactory:
         # The layer pads the two axes that it takes for height and width. In the other layout, one of them is
         # the axis of the channels. (``keras.ops.pad`` would make an operation without a name of ours.)
         last = self.data_format == "channels_last"
-        layer = keras.layers.ZeroPadding2D(
-            ((0, 0), added) if last else (added, (0, 0)),
-            data_format="channels_first" if last else "channels_last",
-            dtype=self.dtype,
-            name=self._name("pad"),
-        )
-        return self._apply(layer, x)
-
-    def global_average(self, x, *, data_format: str | None = None):
-        """Average over height and width: [batch, channels]; ``data_format``: None is the factory's."""
-        layer = keras.layers.GlobalAveragePooling2D(
-            data_format=data_format or self.data_format,
-            dtype=self.dtype,
-            name=self._name("global_average"),
-        )
-        return self._apply(layer, x)
-
-    def flatten(self, x):
-        """Flatten to [batch, height * width * channels], with the same order of features in both layouts."""
-        layer = keras.layers.Flatten(
-            data_format=self.data_format, dtype=self.dtype, name=self._name("flatten")
-        )
-        return self._apply(layer, x)
-
-    def dropout(self, x):
-        """Set random features of [batch, features] to zero in training, if the factory has a rate for it."""
-        if not self._dropout_rate:
-            return x
-        seed = self._seed_ahead()  # leaves the initial weights of the layers behind it as they are without it
-        layer = Dropout(self._dropout_rate, seed, dtype=self.dtype, name=self._name("dropout"))
-        return self._apply(layer, x)
+        padding = ((0, 0), added) if last else (added, (0, 0))
+        swapped = "channels_first" if last else "channels_last"
+        return self._apply(keras.layers.ZeroPadding2D, "pad", x, padding, data_format=swapped)
 
     def scale_channels(self, x, factors):
         """Multiply each channel of ``x`` by its factor; ``factors``: [batch, channels]."""
         channels = self.channels(x)
         shape = (1, 1, channels) if self.data_format == "channels_last" else (channels, 1, 1)
-        factors = self._apply(
-            keras.layers.Reshape(shape, dtype=self.dtype, name=self._name("reshape")), factors
-        )
-        return self._apply(keras.layers.Multiply(dtype=self.dtype, name=self._name("multiply")), [x, factors])
-
-    def logits(
-        self, x, num_classes: int, *, use_bias: bool = True, scale: float = 1.0, stddev: float | None = None
-    ):
-        """Dense layer in float32 or float64, so that the loss is computed in full precision.
-
-        ``dropout`` comes before it.
-
-        Args:
-            x: features [batch, features].
-            num_classes: number of logits.
-            use_bias: whether the layer has a bias.
-            scale: constant factor of the logits.
-            stddev: as in ``dense``; None: Glorot initialization.
-        """
-        seed = self.next_seed()
-        initializer = (
-            keras.initializers.GlorotUniform(seed)
-            if stddev is None
-            else keras.initializers.TruncatedNormal(0.0, stddev, seed)
-        )
-        dtype = "float64" if self.dtype == "float64" else "float32"
-        x = self.dropout(x)
-        layer = keras.layers.Dense(
-            num_classes, use_bias=use_bias, kernel_initializer=initializer, dtype=dtype, name="logits"
-        )
-        logits = self._apply(layer, x)
-        if scale == 1.0:
-            return logits
-        return self._apply(keras.layers.Rescaling(scale, dtype=dtype, name="scaled_logits"), logits)
+        factors = self._apply(keras.layers.Reshape, "reshape", factors, shape)
+        return self._apply(keras.layers.Multiply, "multiply", [x, factors])

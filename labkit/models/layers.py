@@ -11,8 +11,9 @@ import tensorflow as tf
 
 __all__ = [
     "BatchNormalization",
-    "Dirac",
+    "Dropout",
     "LocalResponseNormalization",
+    "dropout_draws",
     "is_recorded",
     "recorded_batch_statistics",
     "shifting_only",
@@ -47,7 +48,7 @@ def is_recorded() -> bool:
 def shifting_only(offsets: Mapping["BatchNormalization", tf.Tensor]) -> Iterator[None]:
     """Make the given layers only add their offset [channels] when called for prediction in the block.
 
-    For inputs that are already scaled (``labkit.models.folding``).
+    For inputs that are already scaled (``labkit.models.variants``).
     """
     outer = getattr(_RECORDING, "offsets", {})
     _RECORDING.offsets = {id(layer): offset for layer, offset in offsets.items()}
@@ -270,29 +271,59 @@ class LocalResponseNormalization(keras.layers.Layer):
         }
 
 
-@keras.saving.register_keras_serializable(package="labkit")
-class Dirac(keras.initializers.Initializer):
-    """Initialize a convolution so that its first filters each copy one input channel.
+# Thread-local, because MirroredStrategy traces each replica in its own thread.
+_DRAWS = threading.local()
 
-    Filter i, for i below the number of input channels, is 1 at the centre of channel i and 0 elsewhere. The
-    remaining filters are initialized by ``other`` (Zagoruyko & Komodakis, "DiracNets", 2017,
-    arXiv:1706.00388; in this form from airbench, arXiv:2404.00498, section 3.3).
+
+@contextlib.contextmanager
+def dropout_draws(step: Any, first: Any, global_batch_size: int) -> Iterator[None]:
+    """Say which masks the ``Dropout`` layers draw that are called for training in the block.
 
     Args:
-        other: the initializer of the remaining filters.
+        step: steps completed before this one, int64 scalar.
+        first: position of the first image of the replica's slice in the global batch, integer scalar.
+        global_batch_size: examples in the step, over all replicas.
+    """
+    outer = getattr(_DRAWS, "current", None)
+    _DRAWS.current = step, first, global_batch_size
+    try:
+        yield
+    finally:
+        _DRAWS.current = outer
+
+
+@keras.saving.register_keras_serializable(package="labkit")
+class Dropout(keras.layers.Layer):
+    """Set random features to zero, and divide the others by the share that is kept.
+
+    Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting" (2014), in the form
+    that leaves predictions as they are. The masks of the whole global batch are drawn in each replica, which
+    takes its slice of them: so N replicas drop what one drops, and a resumed run what an uninterrupted one
+    does.
+
+    Args:
+        rate: expected share of the features that are set to zero, from 0 and below 1.
+        seed: of the masks.
+
+    Call arguments: ``inputs``, float [batch, features], and ``training``. Returns a tensor of the same shape
+    and dtype. Outside of ``dropout_draws``, nothing is dropped in training either.
     """
 
-    def __init__(self, other: keras.initializers.Initializer) -> None:
-        self.other = keras.initializers.get(other)
+    def __init__(self, rate: float, seed: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.rate, self.seed = rate, seed
 
-    def __call__(self, shape, dtype=None):
-        """Return weights of ``shape``, [height, width, input channels, filters]."""
-        height, width, channels, filters = shape
-        copied = min(channels, filters)
-        identity = np.zeros((height, width, channels, copied), np.float32)
-        identity[height // 2, width // 2, range(copied), range(copied)] = 1.0
-        rest = self.other(shape, dtype=dtype)[..., copied:]
-        return keras.ops.concatenate([keras.ops.cast(identity, dtype), rest], axis=-1)
+    def call(self, inputs, training=False):
+        draws = getattr(_DRAWS, "current", None)
+        if not training or draws is None:
+            return inputs
+        step, first, global_batch_size = draws
+        shape, seed = [global_batch_size, *inputs.shape[1:]], tf.stack([self.seed, tf.cast(step, tf.int64)])
+        # Named, so that XLA and GPUs draw the same numbers as the CPU.
+        drawn = tf.random.stateless_uniform(shape, seed, alg="philox")
+        mine = tf.slice(drawn, [tf.cast(first, tf.int32), 0], [tf.shape(inputs)[0], shape[1]])
+        kept = tf.cast(mine >= self.rate, inputs.dtype)
+        return inputs * kept * tf.cast(1.0 / (1.0 - self.rate), inputs.dtype)
 
-    def get_config(self):
-        return {"other": keras.saving.serialize_keras_object(self.other)}
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"rate": self.rate, "seed": self.seed}

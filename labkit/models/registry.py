@@ -7,14 +7,10 @@ import keras
 
 from labkit.config import ModelConfig
 from labkit.config.architectures import model_name
-from labkit.models.fast import fast_net
+from labkit.models.convnets import fast_net, imagenet_vgg, tutorial_cnn, vgg
 from labkit.models.keras_application import keras_application
 from labkit.models.layer_factory import LayerFactory
-from labkit.models.resnet import imagenet_resnet, resnet
-from labkit.models.senet import imagenet_se_resnet, se_resnet
-from labkit.models.tutorial_cnn import tutorial_cnn
-from labkit.models.vgg import imagenet_vgg, vgg
-from labkit.models.wide_resnet import wide_resnet
+from labkit.models.resnet import imagenet_resnet, imagenet_se_resnet, resnet, se_resnet, wide_resnet
 
 __all__ = ["BUILDERS", "build_model"]
 

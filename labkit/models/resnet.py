@@ -1,4 +1,4 @@
-"""ResNets for 32x32 images, and ResNets at the size published for ImageNet.
+"""Residual networks: for 32x32 images, at the size published for ImageNet, with channels weighted, and wide.
 
 v1: He et al., "Deep Residual Learning for Image Recognition" (2015), section 4.2. v2: He et al.,
 "Identity Mappings in Deep Residual Networks" (2016), appendix. Depth 6n+2 with basic blocks (two 3x3
@@ -7,8 +7,18 @@ convolutions), 9n+2 with bottleneck blocks (1x1, 3x3, 1x1 with four times the wi
 ``imagenet_resnet`` is v1 at the sizes of table 1 in the first paper. A bottleneck block that halves the image
 does so in its first 1x1 convolution, as in the paper and in keras.applications. torchvision's networks, known
 as v1.5, do so in the 3x3 convolution: the same weights, and 6 % more multiply-adds in ResNet-50.
+
+Squeeze and excitation (Hu et al., "Squeeze-and-Excitation Networks", 2017, arXiv:1709.01507): before a
+block's shortcut is added, the channels are averaged over the image, and two small dense layers turn the
+averages into a factor between 0 and 1 for each channel. ``se_resnet`` and ``imagenet_se_resnet`` have the
+blocks and depths of ``resnet`` and ``imagenet_resnet``.
+
+Wide networks (Zagoruyko & Komodakis, "Wide Residual Networks", 2016, arXiv:1605.07146): blocks of two 3x3
+convolutions with the activation before them and k times as many channels as in a ResNet. WRN-d-k has depth
+d = 6n+4 and width factor k. The paper also tries dropout between the convolutions; it is left out here.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +26,7 @@ import keras
 
 from labkit.models.layer_factory import LayerFactory
 
-__all__ = ["imagenet_resnet", "resnet"]
+__all__ = ["imagenet_resnet", "imagenet_se_resnet", "resnet", "se_resnet", "wide_resnet"]
 
 STAGE_WIDTHS = (16, 32, 64)  # He et al. (2015), table 6
 BOTTLENECK_EXPANSION = 4
@@ -51,7 +61,7 @@ def resnet(
         version: 1 (activation after the sum) or 2 (activation before the convolutions).
         block: ``basic`` or ``bottleneck``.
         num_classes: number of logits.
-        recalibrate: applied to a block's residual before the shortcut is added (see ``senet``).
+        recalibrate: applied to a block's residual before the shortcut is added (see ``se_resnet``).
     """
     bottleneck = block == "bottleneck"
     blocks_per_stage = (num_layers - 2) // (9 if bottleneck else 6)
@@ -173,3 +183,62 @@ def _shortcut(layers: LayerFactory, x, out_channels: int, stride: int, project: 
         x = layers.conv(x, out_channels, 1, stride)
         return layers.norm(x) if norm else x
     return layers.pad_channels(layers.average_pool(x, stride), out_channels)
+
+
+# ---- squeeze and excitation
+
+# Hu et al. (2017), section 3.3. A stage of 16 channels then has one hidden unit, as in PyTorchCV for CIFAR.
+REDUCTION = 16
+
+
+def _squeeze_excite(layers: LayerFactory, x):
+    """Multiply each channel by a factor: average, dense, ReLU, dense, sigmoid."""
+    channels = layers.channels(x)
+    squeezed = layers.global_average(x)
+    hidden = layers.relu(layers.dense(squeezed, max(1, channels // REDUCTION)))
+    return layers.scale_channels(x, layers.sigmoid(layers.dense(hidden, channels)))
+
+
+# They take the arguments of ``resnet`` and ``imagenet_resnet`` except ``recalibrate``.
+se_resnet = functools.partial(resnet, recalibrate=_squeeze_excite)
+imagenet_se_resnet = functools.partial(imagenet_resnet, recalibrate=_squeeze_excite)
+
+
+# ---- wide networks
+
+
+def wide_resnet(
+    layers: LayerFactory, images, *, num_layers: int, width_factor: float, num_classes: int
+) -> keras.KerasTensor:
+    """Return the logits of a wide ResNet for ``images``, float32 [batch, num_classes].
+
+    Args:
+        layers: makes the layers; it decides layout, precision, normalization and seed.
+        images: float [batch, height, width, channels], or channels first if the factory uses that layout.
+        num_layers: 6n+4.
+        width_factor: k, which multiplies the channels of the stages.
+        num_classes: number of logits.
+    """
+    blocks_per_stage = (num_layers - 4) // 6
+
+    with layers.name_scope("stem"):
+        x = layers.conv(images, STAGE_WIDTHS[0], 3)
+    for stage, width in enumerate(STAGE_WIDTHS, start=1):
+        for index in range(blocks_per_stage):
+            stride = 2 if stage > 1 and index == 0 else 1
+            with layers.name_scope(f"stage{stage}_block{index + 1}"):
+                x = _wide_block(layers, x, round(width * width_factor), stride)
+    with layers.name_scope(f"stage{len(STAGE_WIDTHS)}"):
+        x = layers.norm_relu(x)
+    with layers.name_scope("head"):
+        return layers.logits(layers.global_average(x), num_classes)
+
+
+def _wide_block(layers: LayerFactory, x, width: int, stride: int):
+    """Return norm-relu-conv-norm-relu-conv plus the shortcut: x, or a projection of the activated input."""
+    activated = layers.norm_relu(x)
+    changes_shape = stride != 1 or layers.channels(x) != width
+    shortcut = layers.conv(activated, width, 1, stride) if changes_shape else x
+    x = layers.norm_relu(layers.conv(activated, width, 3, stride))
+    x = layers.conv(x, width, 3)
+    return layers.add(x, shortcut)

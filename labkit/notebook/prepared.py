@@ -20,9 +20,9 @@ from labkit.training.plan import (
     TrainingPlan,
     TrainResult,
     decide_devices,
-    looked_up_again,
     plan_data,
     plan_training,
+    refreshed,
 )
 from labkit.training.train import train
 
@@ -124,7 +124,7 @@ class Prepared:
             self.result = train_by_cluster(self.config, self.cluster, overwrite=self.overwrite)
         else:
             assert self.plan is not None
-            self.result = train(looked_up_again(self.plan))
+            self.result = train(refreshed(self.plan))
         if not self.result.did_work:
             print(self.result.message)
         return Run(self.result.run.path)

@@ -12,8 +12,8 @@ import keras
 import tensorflow as tf
 
 from labkit.errors import InputError
+from labkit.models.freezing import layers_with_weights, stages
 from labkit.models.layers import BatchNormalization
-from labkit.models.stages import layers_with_weights, stages
 
 __all__ = ["check_muon", "muon_kernels", "orthogonalized", "update_kernel"]
 

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from labkit.config import OptimizerConfig
 from labkit.errors import InputError
+from labkit.models.freezing import HEAD, layers_with_weights
 from labkit.models.layers import BatchNormalization
-from labkit.models.stages import HEAD, layers_with_weights
 
 __all__ = ["Optimizer", "check_weight_decay"]
 

@@ -11,8 +11,8 @@ from labkit.run_directory.metrics import VIEWS, append_evaluation, evaluation_ke
 from labkit.run_directory.reader import read_metrics
 from labkit.tensorboard.events import EventWriter
 from labkit.training.checkpoints import CheckpointStore
-from labkit.training.evaluate import Evaluation, evaluate_split, write_predictions
-from labkit.training.network import make_network
+from labkit.training.evaluate import Evaluation, write_predictions
+from labkit.training.network import Network
 from labkit.training.plan import EvaluationPlan, on_one_device
 
 __all__ = ["CheckpointEvaluator", "evaluate_checkpoint"]
@@ -42,7 +42,7 @@ class CheckpointEvaluator:
         self._config, devices, data_format = on_one_device(plan.config, num_gpus=num_gpus)
         self._split, self._on_batch = split, on_batch
         self._store = CheckpointStore(self._run.checkpoints_path)
-        self._network = make_network(self._config, self._manifest, devices, data_format)
+        self._network = Network(self._config, self._manifest, devices, data_format)
         self._events: EventWriter | None = None
 
     def steps(self) -> list[int]:
@@ -54,12 +54,14 @@ class CheckpointEvaluator:
         self._read_at = time.time()
         self._state = self._store.restore(self._network.model_checkpoint(), step, partial=True)
 
-    def evaluate(self) -> Evaluation:
+    def evaluate(self) -> tuple[Evaluation, dict[str, Any]]:
         """Evaluate the loaded weights on the split.
 
+        Returns the evaluation and its metrics row, whose ``wall_time`` is when the checkpoint was read.
         Raises InputError if the checkpoint was trained on other data, or if the run has since been started
         over with another configuration.
         """
+        step = self._state.step
         check_same_data(self._manifest, self._state.data_checksum, self._run.path)
         differences = recorded_config(self._run).differences(self._config)
         if differences:
@@ -67,27 +69,9 @@ class CheckpointEvaluator:
                 f"{self._run.path} was started over with another configuration: {'; '.join(differences)}; "
                 "give the command again"
             )
-        return evaluate_split(
-            self._network.strategy,
-            self._network.predict_step,
-            self._manifest,
-            self._split,
-            loss=self._network.loss,
-            network_input=self._network.network_input,
-            global_batch_size=self._config.data.eval_batch_size,
-            augmented_predict_step=self._network.augmented_predict_step,
-            on_batch=self._on_batch,
-        )
-
-    def row(self, evaluation: Evaluation) -> dict[str, Any]:
-        """Return the metrics row of an evaluation; its ``wall_time`` is when the checkpoint was read."""
-        step = self._state.step
+        evaluation = self._network.evaluate(self._split, on_batch=self._on_batch)
         epoch = step * self._config.data.train_batch_size / self._manifest.count("train")
-        return evaluation.row() | {"step": step, "epoch": epoch, "wall_time": self._read_at}
-
-    def evaluate_row(self) -> dict[str, Any]:
-        """Evaluate and return the metrics row. Raises InputError as ``evaluate`` does."""
-        return self.row(self.evaluate())
+        return evaluation, evaluation.row() | {"step": step, "epoch": epoch, "wall_time": self._read_at}
 
     def write_event(self, row: dict[str, Any]) -> None:
         """Write a row for TensorBoard, in its own folder: TensorBoard follows only one file per folder."""
@@ -109,10 +93,9 @@ def evaluate_checkpoint(plan: EvaluationPlan, split: str, checkpoint: str) -> di
     check_same_data(manifest, store.state(step).data_checksum, run.path)
     evaluator = CheckpointEvaluator(plan, split, num_gpus=1)
     evaluator.load(step)
-    evaluation = evaluator.evaluate()
+    evaluation, row = evaluator.evaluate()
     metrics = write_predictions(run, evaluation, manifest, checkpoint_step=step)
     reader = read_metrics(run)
-    row = evaluator.row(evaluation)
     views = plan.config.run.test_time_augmentation
     if evaluation.augmented is not None and views != recorded_config(run).run.test_time_augmentation:
         row[VIEWS] = views

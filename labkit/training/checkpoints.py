@@ -1,4 +1,4 @@
-"""Checkpoints, written atomically.
+"""Checkpoints, written atomically; and the weights that ``--start-from`` names.
 
 A checkpoint is a folder such as ``step-00000100`` with TensorFlow's files and ``state.json``. It is written
 under a temporary name, flushed to the disk and renamed, so a killed process never leaves a partial checkpoint
@@ -17,7 +17,14 @@ import keras
 import tensorflow as tf
 
 from labkit.config import Config
+from labkit.config.recorded import recorded_config
+from labkit.data.manifest import Manifest
+from labkit.data.network_input.settings import input_shape
 from labkit.errors import InputError
+from labkit.models.initial_weights import InitialWeights, Transfer, match, read_weights, weight_arrays
+from labkit.models.registry import build_model
+from labkit.models.weight_source import WeightSource, find_weight_source
+from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import (
     check_checkpoint,
     checkpoint_path,
@@ -27,7 +34,12 @@ from labkit.run_directory.checkpoints import (
 from labkit.run_directory.directory import flush
 from labkit.run_directory.files import check_regular, read_json
 
-__all__ = ["CheckpointState", "CheckpointStore", "checkpoint_of_network"]
+__all__ = [
+    "CheckpointState",
+    "CheckpointStore",
+    "checkpoint_of_network",
+    "prepare_transfer",
+]
 
 
 def _is_no_unread_value(record: logging.LogRecord) -> bool:
@@ -205,3 +217,50 @@ class CheckpointStore:
             f"checkpoint {self.path(step)} can't be restored ({reason}); remove this folder to use the "
             "one before it"
         )
+
+
+# ---- the weights that a run starts from
+
+
+def prepare_transfer(config: Config, manifest: Manifest, model: keras.Model) -> Transfer | None:
+    """Read the weights that ``--start-from`` names and match them with ``model``; None without the flag.
+
+    Args:
+        config: of the run that starts from them.
+        manifest: of the data to be trained on. Its image size is used for a source run that did not record
+            one.
+        model: of the run.
+
+    Raises InputError if the run, its checkpoint or the file can't be read or downloaded, or if no kernel
+    among them fits.
+    """
+    if config.transfer.start_from is None:
+        return None
+    source = find_weight_source(config.transfer.start_from, config.model)
+    if source.kind == "run" and source.path is not None:
+        weights = _weights_of_run(source, RunDirectory(source.path), manifest)
+    else:
+        weights = read_weights(source, config.model, input_shape(manifest, config.data))
+    return match(weights, model, manifest.classes)
+
+
+def _weights_of_run(source: WeightSource, run: RunDirectory, manifest: Manifest) -> InitialWeights:
+    config = recorded_config(run)
+    store = CheckpointStore(run.checkpoints_path)
+    step = store.chosen_step()
+    recorded = run.read_environment().get("data")
+    data: dict[str, Any] = recorded if isinstance(recorded, dict) else {}
+    classes = data.get("classes")
+    if not isinstance(classes, list) or not classes:
+        raise InputError(
+            f"--start-from {run.path}: its environment.json is missing, damaged or names no classes; restore "
+            "the file from a copy"
+        )
+    if config.model.precision != "float64":  # mixed precision also keeps its weights in float32
+        config = config.replace({"precision": "float32"})
+    height, width, channels = data.get("image_shape", manifest.image_shape)
+    side = config.data.crop_size
+    shape = (side or height, side or width, channels)
+    model = build_model(config.model, num_classes=len(classes), image_shape=shape)
+    store.restore(checkpoint_of_network(config, model), step, partial=True)
+    return InitialWeights(source, weight_arrays(model), step, tuple(classes))

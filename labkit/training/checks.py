@@ -5,8 +5,7 @@ import os
 from labkit.config import Config, fields_by_name
 from labkit.config.data_sets import MULTI_LABEL, is_own
 from labkit.data.manifest import Manifest
-from labkit.distributed.task import ClusterTask, is_loopback, split_address
-from labkit.distributed.tf_config import find_task
+from labkit.distributed.task import ClusterTask, find_task, is_loopback, split_address
 from labkit.errors import InputError
 
 __all__ = ["check_cluster", "check_fits", "check_layout", "check_targets", "check_together", "refuse_cluster"]

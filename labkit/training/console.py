@@ -9,25 +9,27 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.callbacks.callback import Callback
-from labkit.callbacks.training import Training
+from labkit.callbacks.callback import Callback, TrainingView
 from labkit.config.run import Triggers
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.files import open_run_file
+from labkit.run_directory.metrics import metrics_in_words
 from labkit.run_directory.reader import read_metrics
 
 if TYPE_CHECKING:
+    from labkit.training.evaluate import Evaluation
     from labkit.training.network import Network
     from labkit.training.telemetry import Pace
 
 __all__ = [
     "Console",
     "Progress",
+    "compile_messages",
+    "evaluation_lines",
     "format_duration",
     "lines_at_start",
     "losses_in_words",
-    "news_of_compiling",
     "step_line",
 ]
 
@@ -133,6 +135,20 @@ def losses_in_words(row: Mapping[str, Any]) -> str:
     return f"loss {loss:{'.3f' if abs(loss) < 1e5 else '.3g'}} accuracy {row['accuracy']:.3f}"
 
 
+def evaluation_lines(evaluation: "Evaluation", step: int, augmentation: str) -> list[str]:
+    """Return the console lines of an evaluation; ``augmentation``: that of the test."""
+    lines = [
+        f"{evaluation.split} at step {step}: {metrics_in_words(evaluation.metrics)}  "
+        f"({counted(evaluation.examples, 'example')} in {format_duration(evaluation.seconds)})"
+    ]
+    if evaluation.augmented is not None:
+        lines.append(
+            f"{evaluation.split} with --test-time-augmentation {augmentation}: "
+            f"accuracy {evaluation.augmented.accuracy:.4f}"
+        )
+    return lines
+
+
 class Progress(Callback):
     """Prints a line every ``every_steps`` steps or ``every_seconds``, and moves the progress bar.
 
@@ -146,11 +162,11 @@ class Progress(Callback):
         self._every_steps, self._every_seconds = every_steps, every_seconds
         self._is_expected = False
 
-    def on_start(self, training: Training) -> None:
+    def on_start(self, training: TrainingView) -> None:
         self._console.start_progress(training.step, training.total_steps)
         self._shown = self._started = time.monotonic()
 
-    def after_step(self, training: Training, row: Mapping[str, Any]) -> None:
+    def after_step(self, training: TrainingView, row: Mapping[str, Any]) -> None:
         step, total_steps = row["step"], training.total_steps
         self._console.progress(step, losses_in_words(row), row["loss"])
         eta, now = self._pace.seconds_left(step, total_steps), time.monotonic()
@@ -166,7 +182,7 @@ class Progress(Callback):
         average = self._pace.average_examples_per_second()
         self._console.line(step_line({**row, **lap}, total_steps, average, eta))
 
-    def on_end(self, training: Training, state: str) -> None:
+    def on_end(self, training: TrainingView, state: str) -> None:
         self._console.stop_progress()
 
 
@@ -315,22 +331,22 @@ def lines_at_start(network: "Network", run: RunDirectory, step: int, *, resumed:
     return lines
 
 
-def news_of_compiling(network: "Network", step: int) -> dict[str, str]:
+def compile_messages(network: "Network", step: int) -> dict[str, str]:
     """Return why the step after ``step`` has to compile, or an empty dict if it doesn't.
 
     A change of the trained layers or of the image size needs a new compilation, as does the first inspected
     step. Each key describes a change in a few words, its value in a full line.
     """
-    news = {}
+    messages = {}
     stage = network.freezing.thaws_at(step)
     if stage is not None:
         count = network.trained_parameters(step)
-        news[f"{stage} thaws"] = f"{stage} thaws after step {step}: {count:,} weights are trained"
+        messages[f"{stage} thaws"] = f"{stage} thaws after step {step}: {count:,} weights are trained"
     if step > 0 and network.image_size_at(step) != network.image_size_at(step - 1):
         side = network.image_size_at(step)
         height, width = (side, side) if side else network.input_shape[:2]
         images = f"images of {height} x {width} pixels"
-        news[images] = f"{images} from step {step + 1} on"
+        messages[images] = f"{images} from step {step + 1} on"
     if network.is_inspected(step) and not network.train_step_at(step).experimental_get_tracing_count():
-        news["inspection"] = f"step {step + 1} is inspected; this step is compiled anew"
-    return news
+        messages["inspection"] = f"step {step + 1} is inspected; this step is compiled anew"
+    return messages

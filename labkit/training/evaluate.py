@@ -1,13 +1,14 @@
-"""Evaluation of a whole split, with every example counted exactly once, and its record in the run."""
+"""Evaluation of a split, with every example counted exactly once: its step, its metrics, its record."""
 
 import functools
 import io
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -16,19 +17,19 @@ from labkit.data.manifest import Manifest
 from labkit.data.network_input.settings import WHOLE_IMAGE, NetworkInput
 from labkit.data.pipeline import InputShare, eval_dataset
 from labkit.distributed.strategies import gathered
-from labkit.plurals import counted
+from labkit.models.variants import folded_normalization
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.directory import replacing
-from labkit.run_directory.metrics import metrics_in_words
-from labkit.training.console import Console, format_duration
 from labkit.training.losses import SOFTMAX, Loss
 from labkit.training.scores import class_metrics, confusion_counts
-from labkit.training.telemetry import SilentTelemetry, Telemetry
 
-if TYPE_CHECKING:
-    from labkit.training.network import Network
-
-__all__ = ["Evaluation", "RunEvaluator", "evaluate_split", "write_predictions"]
+__all__ = [
+    "Evaluation",
+    "averaged_over_views",
+    "evaluate_split",
+    "make_predict_step",
+    "write_predictions",
+]
 
 MOST_IMAGE_BYTES = 64 * 2**20  # of a split; larger ones are read from the data set when they are shown
 
@@ -226,79 +227,89 @@ def write_predictions(
     content: dict[str, Any] = evaluation.row() | {
         "checkpoint_step": checkpoint_step,
         "classes": list(manifest.classes),
-        "per_class": per_class(evaluation, manifest.classes),
+        "per_class": class_metrics(evaluation.labels, evaluation.predictions, manifest.classes),
         "confusion": None if confusion is None else confusion.tolist(),
     }
     write_json_atomic(run.predictions_path / f"{evaluation.split}.json", content)
     return content
 
 
-def per_class(evaluation: Evaluation, classes: tuple[str, ...]) -> list[dict[str, float | int | str | None]]:
-    """Return the metrics of each class: see ``labkit.training.scores.class_metrics``."""
-    return class_metrics(evaluation.labels, evaluation.predictions, classes)
+# ---- the step of an evaluation
+
+SMALLEST_HALF = 64  # images of half a batch that is predicted by halves: parts of 16 and 32 were slower
 
 
-class RunEvaluator:
-    """Evaluates the current weights of a network."""
+def make_predict_step(
+    strategy: tf.distribute.Strategy,
+    model: keras.Model,
+    test_time_augmentation: str = "none",
+    *,
+    has_remote_weights: bool = False,
+) -> Callable[[Any], Any]:
+    """Return ``predict_step(images)`` -> logits float32 [batch, num_classes], per replica.
 
-    def __init__(
-        self,
-        network: "Network",
-        telemetry: Telemetry | SilentTelemetry,
-        console: Console | None,
-        on_batch: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Args: ``console``: None in workers other than the chief, which print nothing."""
-        self.network, self.telemetry, self.console, self._on_batch = network, telemetry, console, on_batch
+    Batch normalization is folded into the convolutions (``models.folding``). ``test_time_augmentation``
+    averages the logits over several augmented copies of each image (``averaged_over_views``).
+    With ``has_remote_weights``, weights are read once for each batch.
+    """
+    on_one_cpu = strategy.num_replicas_in_sync == 1 and not tf.config.list_logical_devices("GPU")
+    one_at_a_time = tf.config.threading.get_inter_op_parallelism_threads() == 1
+    # Remote weights would be read once for each half.
+    by_halves = on_one_cpu and not one_at_a_time and not has_remote_weights
+    network = functools.partial(_by_halves if by_halves else _whole, model)
 
-    def evaluate(
-        self,
-        split: str,
-        step: int,
-        more: Callable[[dict[str, Any]], Mapping[str, float]] = lambda row: {},
-    ) -> tuple[Evaluation, dict[str, Any]]:
-        """Evaluate ``split`` with the weights of ``step``. Returns the evaluation and its metrics row.
+    def predict(images):
+        with folded_normalization(model):
+            return averaged_over_views(network, images, test_time_augmentation)
 
-        ``more``: takes the row and returns what to add to it.
-        """
-        network = self.network
+    @tf.function(reduce_retracing=True, autograph=False)
+    def predict_step(images):
+        return strategy.run(predict, args=(images,))
 
-        def on_batch() -> None:
-            self.telemetry.beat(f"evaluating {split}")
-            self._on_batch()
+    return predict_step
 
-        evaluation = evaluate_split(
-            network.evaluation_strategy,
-            network.predict_step,
-            network.manifest,
-            split,
-            loss=network.loss,
-            network_input=network.network_input,
-            global_batch_size=network.config.data.eval_batch_size,
-            augmented_predict_step=network.augmented_predict_step if split == "test" else None,
-            num_workers=network.devices.num_workers,
-            worker_number=network.devices.worker_number,
-            on_batch=on_batch,
-        )
-        row = evaluation.row() | {
-            "step": step,
-            "epoch": step / network.steps_per_epoch,
-            "wall_time": time.time(),
-        }
-        row |= more(row)
-        self.telemetry.evaluation_row(row)
-        if self.console:
-            self._say(self.console, evaluation, step)
-        return evaluation, row
 
-    def _say(self, console: Console, evaluation: Evaluation, step: int) -> None:
-        console.line(
-            f"{evaluation.split} at step {step}: {metrics_in_words(evaluation.metrics)}  "
-            f"({counted(evaluation.examples, 'example')} in {format_duration(evaluation.seconds)})"
-        )
-        if evaluation.augmented is not None:
-            views = self.network.config.run.test_time_augmentation
-            console.line(
-                f"{evaluation.split} with --test-time-augmentation {views}: "
-                f"accuracy {evaluation.augmented.accuracy:.4f}"
-            )
+def _whole(model: keras.Model, images: tf.Tensor) -> tf.Tensor:
+    return model(images, training=False)
+
+
+def _by_halves(model: keras.Model, images: tf.Tensor) -> tf.Tensor:
+    """Return the model's logits, where the size allows computed for two halves of the batch at a time.
+
+    On two cores this is faster (docs/speed.md, "Inference"); the logits of ResNet-20 were bit-equal.
+    """
+    size = images.shape[0]
+    if size is None or size % 2 or size < 2 * SMALLEST_HALF:
+        return _whole(model, images)
+    halves = tf.reshape(images, [2, size // 2, *images.shape[1:]])
+    like = tf.as_dtype(model.outputs[0].dtype)
+    logits = tf.map_fn(
+        lambda half: _whole(model, half), halves, parallel_iterations=2, fn_output_signature=like
+    )
+    return tf.reshape(logits, [size, -1])
+
+
+def averaged_over_views(model: Callable[[tf.Tensor], tf.Tensor], images: tf.Tensor, views: str) -> tf.Tensor:
+    """Return the mean logits over the views of each image, float32 [batch, num_classes].
+
+    Args:
+        model: maps images to logits.
+        images: float32 [batch, height, width, channels].
+        views: ``none``, ``mirror`` or ``mirror_and_shift``. ``mirror`` averages the image and its mirror
+            image. ``mirror_and_shift`` averages six views: the image shifted by one pixel up and left, the
+            same down and right, with reflected borders, and the unshifted image with twice their weight, each
+            also mirrored (Jordan, 2024, arXiv:2404.00498, section 3.5, "multi-crop").
+    """
+    if views == "none":
+        return model(images)
+
+    def with_mirror(view: tf.Tensor) -> tf.Tensor:
+        return (model(view) + model(tf.reverse(view, axis=[2]))) / 2
+
+    logits = with_mirror(images)
+    if views == "mirror_and_shift":
+        height, width = images.shape[1], images.shape[2]
+        padded = tf.pad(images, [[0, 0], [1, 1], [1, 1], [0, 0]], "REFLECT")
+        shifted = [padded[:, :height, :width], padded[:, 2:, 2:]]
+        logits = (logits + sum(map(with_mirror, shifted)) / 2) / 2
+    return logits

@@ -7,7 +7,7 @@ them and appends its rows to ``evaluations.jsonl``. TensorFlow is imported once 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from labkit.distributed.signals import StopRequest, stop_on_signals
 from labkit.errors import InputError
@@ -26,7 +26,10 @@ from labkit.run_directory.watch import RunWatch, Standing, wait_for_run
 from labkit.startup.quiet_import import import_tensorflow
 from labkit.training.plan import plan_evaluation
 
-__all__ = ["Evaluator", "FollowResult", "Follower", "follow"]
+if TYPE_CHECKING:
+    from labkit.training.checkpoint_evaluator import CheckpointEvaluator
+
+__all__ = ["FollowResult", "Follower", "follow"]
 
 POLL_SECONDS = 1.0
 
@@ -125,28 +128,6 @@ def _check(stop: StopRequest) -> None:
 # ---- checkpoints ---------------------------------------------------------------------------------------
 
 
-class Evaluator(Protocol):
-    """The methods of ``CheckpointEvaluator`` that a follower uses."""
-
-    def steps(self) -> list[int]:
-        """Return the steps of the complete checkpoints, ascending."""
-
-    def load(self, step: int) -> Any:
-        """Load the weights of a checkpoint. Raises InputError if they can't be read."""
-
-    def evaluate_row(self) -> dict[str, Any]:
-        """Evaluate the loaded weights and return the metrics row.
-
-        Raises InputError if the run was started over with another configuration or other data.
-        """
-
-    def write_event(self, row: dict[str, Any]) -> None:
-        """Write a recorded row for TensorBoard."""
-
-    def close(self) -> None:
-        """Flush and close open files."""
-
-
 class Follower:
     """Evaluates each checkpoint of ``run`` once, oldest first, until the run is over.
 
@@ -163,7 +144,7 @@ class Follower:
         self,
         run: RunDirectory,
         split: str,
-        evaluator: Evaluator,
+        evaluator: "CheckpointEvaluator",
         watch: RunWatch,
         pause: Callable[[], None],
         announce: Callable[[str], None],
@@ -223,7 +204,7 @@ class Follower:
                 self._newest_first = True
                 self._announce(f"the checkpoint of step {step} was removed before it was read")
             return
-        row = self._evaluator.evaluate_row()
+        _, row = self._evaluator.evaluate()
         self._recorded()
         points = self._training.resume_points
         if self._training.generation != restarts or is_superseded(step, row["wall_time"], points):

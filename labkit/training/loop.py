@@ -11,18 +11,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from labkit.callbacks.agreement import Agreement
-from labkit.callbacks.callback import Callback
+from labkit.callbacks.builtin import builtin_callbacks
+from labkit.callbacks.callback import Callback, TrainingView
 from labkit.callbacks.calls import Calls
-from labkit.callbacks.own import own_callbacks
-from labkit.callbacks.training import Training
 from labkit.config.run import Triggers
 from labkit.distributed.asynchronous import AsynchronousEngine
 from labkit.distributed.membership import Membership
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.signals import StopRequest
-from labkit.distributed.step_result import StepResult
-from labkit.distributed.synchronous import SynchronousEngine
+from labkit.distributed.synchronous import StepResult, SynchronousEngine
 from labkit.errors import DiskFailure
 from labkit.plurals import counted
 from labkit.run_directory.disk import disk_failure
@@ -30,8 +27,8 @@ from labkit.run_directory.metrics import Selection
 from labkit.run_directory.stragglers import Stragglers
 from labkit.run_directory.worker_metrics import WorkerMetrics
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
-from labkit.training.console import Console, Progress, lines_at_start, news_of_compiling
-from labkit.training.evaluate import RunEvaluator, write_predictions
+from labkit.training.console import Console, Progress, compile_messages, evaluation_lines, lines_at_start
+from labkit.training.evaluate import Evaluation, write_predictions
 from labkit.training.network import Network, training_batches
 from labkit.training.plan import TrainingPlan, TrainResult
 from labkit.training.telemetry import Pace, SilentTelemetry, Telemetry
@@ -86,8 +83,6 @@ class TrainLoop:
             if self.writes
             else SilentTelemetry()
         )
-        said = console if self.writes else None
-        self.evaluator = RunEvaluator(network, self.telemetry, said, lambda: self._busy("evaluates"))
         self.calls = self._make_calls(plan.callbacks)
 
     # ---- from start to end -------------------------------------------------------------------------
@@ -131,10 +126,10 @@ class TrainLoop:
             # From here on this thread may block in a collective, so another thread reports a loss.
             self.membership.watch(lambda message: self.telemetry.state("interrupted", message))
         self.engine.agree(self.step, "the step of the newest checkpoint")
-        self.agreement = Agreement(self.calls, self.engine.any_worker)
+        self.calls.share(self.engine.any_worker)
         self._announce()
         self.calls.on_start()
-        self.agreement.update()
+        self.calls.agree()
         self.workers = self._worker_metrics()
         try:
             failure = self._train_steps()
@@ -151,14 +146,14 @@ class TrainLoop:
 
     def _make_calls(self, users: Sequence[Callback]) -> Calls:
         """Return the calls of the run's callbacks: labkit's own, then the user's; none without writing."""
-        training = Training(self.network, self.run, self._keep_state)
+        training = TrainingView(self.network, self.run, self._keep_state)
         training.begin_at(self.step)
         callbacks = []
         if self.writes:
             run = self.config.run
             progress = Progress(self.console, self.pace, run.log_every_steps, run.log_every_seconds)
-            callbacks = [progress, *own_callbacks(self.config.run), *users]
-        return Calls(callbacks, training, beat=self.telemetry.beat, say=self.console.line)
+            callbacks = [progress, *builtin_callbacks(self.config.run), *users]
+        return Calls(callbacks, training, heartbeat=self.telemetry.heartbeat, say=self.console.line)
 
     def _make_engine(self) -> SynchronousEngine | AsynchronousEngine:
         steps = self.network.steps
@@ -215,10 +210,10 @@ class TrainLoop:
     def _train_steps(self) -> str | None:
         """Train until the last step or a stop. Returns what went wrong, or None."""
         while self.step < self.total_steps and not self.stopped_by:
-            pausing = self.engine.stop_is_agreed() or self._save_is_overdue() or self.agreement.pending
+            pausing = self.engine.stop_is_agreed() or self._save_is_overdue() or self.calls.pending
             if not (pausing and self.engine.is_idle()):
                 failure = self._make_step(start_more=not pausing)
-            elif self.agreement.pending:  # before a stop by a signal, or a resume would not know of it
+            elif self.calls.pending:  # before a stop by a signal, or a resume would not know of it
                 failure = self._pause_for(self._serve_requests)
             elif self.engine.stop_is_agreed():
                 return None
@@ -226,8 +221,8 @@ class TrainLoop:
                 failure = self._pause_for(self._save)
             if failure:
                 return failure
-        self.agreement.update()
-        return self._callbacks_failure() if self.agreement.failed else None
+        self.calls.agree()
+        return self._callbacks_failure() if self.calls.any_failed else None
 
     def _make_step(self, *, start_more: bool) -> str | None:
         """Make a step, record it, and do what is due after it. Returns what went wrong, or None."""
@@ -239,8 +234,8 @@ class TrainLoop:
         if not math.isfinite(row["loss"]):
             lost = self._diverged(f"loss is {row['loss']} at step {row['step']}")
             return self.calls.failure or lost
-        self.agreement.update()
-        if self.agreement.failed:
+        self.calls.agree()
+        if self.calls.any_failed:
             return None  # the next turn saves, and says why
         validates, saves = self.triggers.validation(self.step), self.triggers.checkpoint(self.step)
         if validates or saves:
@@ -258,13 +253,13 @@ class TrainLoop:
 
     def _announce_compiling(self) -> None:
         """Report if the next step has to compile, because trained layers or the image size change."""
-        news = news_of_compiling(self.network, self.step)
-        if not news:
+        messages = compile_messages(self.network, self.step)
+        if not messages:
             return
         self.pace.leave_out_next()
-        self.telemetry.compiling("; ".join(news))
+        self.telemetry.compiling("; ".join(messages))
         if self.writes:
-            for line in news.values():
+            for line in messages.values():
                 self.console.line(line)
 
     def _worker_metrics(self) -> WorkerMetrics | None:
@@ -331,9 +326,9 @@ class TrainLoop:
 
     def _serve_requests(self) -> str | None:
         """Do what callbacks asked for, while no step is under way. Returns what went wrong, or None."""
-        if self.agreement.failed:
+        if self.calls.any_failed:
             return self._callbacks_failure()
-        wanted = self.agreement.taken()
+        wanted = self.calls.take_requests()
         self.stopped_by = wanted.stop
         validates = wanted.validation or (bool(wanted.stop) and self.triggers.validates)
         validates = validates and self.validated_step != self.step
@@ -342,7 +337,7 @@ class TrainLoop:
     def _callbacks_failure(self) -> str:
         """Save, so that no step is lost by the failure, and return it."""
         self._save()
-        return self.agreement.failure
+        return self.calls.failure or "a callback of the chief failed"
 
     # ---- validation, checkpoints, the end ----------------------------------------------------------
 
@@ -352,11 +347,29 @@ class TrainLoop:
 
     def _validate(self) -> bool:
         """Evaluate the validation split. Returns whether the run is judged by this checkpoint so far."""
-        evaluation, row = self.evaluator.evaluate("validation", self.step, self.calls.after_validation)
+        evaluation, row = self._evaluate("validation", self.step)
         self.pace.add_evaluation(evaluation.seconds, evaluation.examples)
         self.validated_step = self.step
-        self.agreement.update()
+        self.calls.agree()
         return self.selection.add(row)
+
+    def _evaluate(self, split: str, step: int) -> tuple[Evaluation, dict[str, Any]]:
+        """Evaluate ``split`` with the weights of ``step``. Returns the evaluation and its metrics row."""
+
+        def on_batch() -> None:
+            self.telemetry.heartbeat(f"evaluating {split}")
+            self._busy("evaluates")
+
+        evaluation = self.network.evaluate(split, augmented=split == "test", on_batch=on_batch)
+        epoch = step / self.network.steps_per_epoch
+        row = evaluation.row() | {"step": step, "epoch": epoch, "wall_time": time.time()}
+        if split == "validation":
+            row |= self.calls.after_validation(row)
+        self.telemetry.evaluation_row(row)
+        if self.writes:
+            for line in evaluation_lines(evaluation, step, self.config.run.test_time_augmentation):
+                self.console.line(line)
+        return evaluation, row
 
     def _save_is_overdue(self) -> bool:
         """Return whether a checkpoint is due by time; always False except in the chief, which saves."""
@@ -371,7 +384,7 @@ class TrainLoop:
         """
         if self.saved_step == self.step:
             return None
-        surplus = self.engine.settle()
+        surplus = self.engine.repeated_updates()
         if surplus:
             self.console.line(
                 f"updates made twice, because workers were lost before they reported: {surplus}"
@@ -382,7 +395,7 @@ class TrainLoop:
         if not self.writes:
             return None
         self._busy("saves a checkpoint")
-        self.telemetry.beat("saving a checkpoint")
+        self.telemetry.heartbeat("saving a checkpoint")
         state = replace(
             self.network.state_after(self.step),
             best_step=self.selection.step,
@@ -418,7 +431,7 @@ class TrainLoop:
                 self.store.restore(self.network.model_checkpoint(), chosen, partial=True)
                 if self.writes:
                     self.console.line(f"testing the weights of step {chosen}, chosen on validation")
-            evaluation, test = self.evaluator.evaluate("test", chosen)
+            evaluation, test = self._evaluate("test", chosen)
             if self.writes:
                 write_predictions(self.run, evaluation, self.manifest, checkpoint_step=chosen)
         message = counted(self.step, "step")

@@ -3,7 +3,6 @@
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -13,67 +12,81 @@ from labkit.config import Config
 from labkit.data.inputs import InputShare, choose_input_path, distortion_of
 from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
-from labkit.data.network_input.settings import NetworkInput, input_shape, network_input_of
+from labkit.data.network_input.settings import NetworkInput, network_input_of
 from labkit.data.network_input.tensors import as_input
 from labkit.data.pipeline import eval_dataset, train_dataset
-from labkit.distributed.asynchronous import make_asynchronous_step
+from labkit.distributed.asynchronous_step import make_asynchronous_step, read_packed
 from labkit.distributed.devices import Devices, make_strategy
-from labkit.distributed.exchange import ExchangeTimer, all_reduce_bytes
-from labkit.distributed.packing import read_packed
-from labkit.distributed.step_result import Steps
-from labkit.distributed.strategies import placed_variables
-from labkit.errors import InputError
-from labkit.inspection.network import state_variables
-from labkit.inspection.observation import Observation, read_observation
-from labkit.inspection.observer import UNOBSERVED, StepObserver, Unobserved, local_values
+from labkit.distributed.exchange import ExchangeTimer, all_reduce_bytes, sum_over_replicas
+from labkit.distributed.strategies import variables_on_servers
+from labkit.distributed.synchronous import Steps
+from labkit.inspection.observer import (
+    UNOBSERVED,
+    Observation,
+    StepObserver,
+    Unobserved,
+    local_values,
+    read_observation,
+)
 from labkit.models.convolution import Whitening
-from labkit.models.registry import build_model
-from labkit.models.resizing import check_image_sizes
-from labkit.models.stages import HEAD
-from labkit.optim.moving_average import MovingAverage
-from labkit.optim.muon import check_muon
-from labkit.optim.optimizer import Optimizer, check_weight_decay
-from labkit.optim.registry import make_optimizer
+from labkit.models.freezing import Frozen, trained_parameters
+from labkit.models.initial_weights import Transfer
+from labkit.optim.network import TrainedNetwork
 from labkit.optim.schedules import learning_rate_at
 from labkit.training.checkpoints import CheckpointState, checkpoint_of_network
+from labkit.training.evaluate import Evaluation, evaluate_split, make_predict_step
 from labkit.training.losses import LOSSES, Loss
-from labkit.training.predict import make_predict_step
 from labkit.training.step import make_train_step
-from labkit.transfer.freezing import Freezing, trained_parameters
-from labkit.transfer.load import Transfer
 
-__all__ = ["Network", "build_model_to_train", "make_network", "training_batches"]
+__all__ = ["Network", "training_batches"]
 
 ADAPTING_BATCH, ADAPTING_BATCHES = 500, 10  # 5,000 images, as in airbench
 
 
-@dataclass(frozen=True)
-class Network:
-    """Model, optimizer and compiled steps under one strategy.
+class Network(TrainedNetwork):
+    """A trained network with its compiled steps, under one strategy.
 
-    ``config``: the resolved configuration. ``manifest``: the prepared data set. ``devices``: of this
-    process's replicas. ``data_format``: ``channels_last`` or ``channels_first``. ``step`` counts completed
-    steps.
-    ``freezing`` decides which layers a step trains. ``train_step_for`` takes a set of frozen layers, an image
-    size, and whether the step is inspected, and returns the compiled step for them (cached). ``predict_step``
-    runs under ``evaluation_strategy``; ``augmented_predict_step`` does the same with test-time augmentation,
-    and is None if that is off. ``average``: the moving average of the weights, which both then predict with.
+    Args:
+        config: resolved: it names the data set.
+        manifest: the prepared data set.
+        devices: of this process's replicas; TensorFlow is already configured for them.
+        data_format: ``channels_last`` or ``channels_first``.
+        strategy: the strategy of a cluster; None makes one for this process.
+
+    Attributes, beside those of ``TrainedNetwork``:
+        train_step_for: takes a set of frozen layers, an image size, and whether the step is inspected, and
+            returns the compiled step for them (cached).
+        predict_step: runs under ``evaluation_strategy``, with the average of the weights if there is one.
+        augmented_predict_step: the same with test-time augmentation; None if that is off.
+
+    Raises InputError as ``build_model_to_train`` does.
     """
 
-    config: Config
-    manifest: Manifest
-    devices: Devices
-    data_format: str
-    strategy: tf.distribute.Strategy
-    evaluation_strategy: tf.distribute.Strategy
-    model: keras.Model
-    optimizer: Optimizer
-    step: tf.Variable
-    freezing: Freezing
-    train_step_for: Callable[..., Any]
-    predict_step: Any
-    augmented_predict_step: Any
-    average: MovingAverage | None = None
+    def __init__(
+        self,
+        config: Config,
+        manifest: Manifest,
+        devices: Devices,
+        data_format: str,
+        strategy: tf.distribute.Strategy | None = None,
+    ) -> None:
+        remote = devices.asynchronous_workers > 0
+        placement = config.distribution.variable_placement if remote else "round_robin"
+        self.devices = devices
+        self.strategy = strategy or make_strategy(devices, config.distribution.variable_strategy)
+        with self.strategy.scope(), variables_on_servers(placement, devices.num_ps):
+            super().__init__(config, manifest, data_format)
+        self.train_step_for: Callable[..., Any] = functools.cache(
+            lambda frozen, image_size, inspected: _compiled_step(self, frozen, image_size, inspected)
+        )
+        # With parameter servers, the coordinator evaluates locally, outside the cluster's strategy.
+        self.evaluation_strategy = tf.distribute.get_strategy() if remote else self.strategy
+        predicting = functools.partial(
+            make_predict_step, self.evaluation_strategy, self.evaluated_model, has_remote_weights=remote
+        )
+        augmentation = config.run.test_time_augmentation
+        self.predict_step = predicting()
+        self.augmented_predict_step = None if augmentation == "none" else predicting(augmentation)
 
     @property
     def network_input(self) -> NetworkInput:
@@ -165,11 +178,6 @@ class Network:
         batches: Any = training_batches(self, start_step=step_index, stop_step=step_index + 1)
         return batches.element_spec
 
-    def checkpoint(self) -> tf.train.Checkpoint:
-        """Return a checkpoint of all the state that training resumes from."""
-        more = {} if self.average is None else {"averaged": self.average.averaged}
-        return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, step=self.step, **more)
-
     def begin(self, transfer: Transfer | None = None) -> None:
         """Prepare the weights of a new run: adapt whitening to the data, then load ``transfer``, if given."""
         self.adapt_to_data()
@@ -199,6 +207,28 @@ class Network:
         """Return a checkpoint of the state that evaluation needs."""
         return checkpoint_of_network(self.config, self.evaluated_model)
 
+    def evaluate(
+        self, split: str, *, augmented: bool = True, on_batch: Callable[[], None] = lambda: None
+    ) -> Evaluation:
+        """Evaluate the current weights on ``split``, together with all workers of a synchronous cluster.
+
+        ``augmented``: whether to do so with test-time augmentation as well, if that is on. ``on_batch``: see
+        ``evaluate_split``.
+        """
+        return evaluate_split(
+            self.evaluation_strategy,
+            self.predict_step,
+            self.manifest,
+            split,
+            loss=self.loss,
+            network_input=self.network_input,
+            global_batch_size=self.config.data.eval_batch_size,
+            augmented_predict_step=self.augmented_predict_step if augmented else None,
+            num_workers=self.devices.num_workers,
+            worker_number=self.devices.worker_number,
+            on_batch=on_batch,
+        )
+
     def num_parameters(self) -> int:
         """Return the number of trainable weights."""
         return sum(math.prod(weight.shape) for weight in self.model.trainable_weights)
@@ -209,120 +239,15 @@ class Network:
 
     def state_is_finite(self) -> bool:
         """Return whether nothing that a step changes is NaN or infinite."""
-        values = state_variables(self.model, self.optimizer, self.average)
-        return all(bool(tf.reduce_all(tf.math.is_finite(value))) for value in values)
+        return all(bool(tf.reduce_all(tf.math.is_finite(value))) for value in self.state_variables)
 
     def checkpoint_bytes(self) -> int:
         """Return about how many bytes a checkpoint has."""
-        values = state_variables(self.model, self.optimizer, self.average)
-        return sum(math.prod(value.shape) * value.dtype.size for value in values)
-
-
-def make_network(
-    config: Config,
-    manifest: Manifest,
-    devices: Devices,
-    data_format: str,
-    strategy: tf.distribute.Strategy | None = None,
-) -> Network:
-    """Build the network and its steps. The initial weights depend only on the seed and the model.
-
-    Args:
-        config: resolved: it names the data set.
-        manifest: the prepared data set.
-        devices: of this process's replicas; TensorFlow is already configured for them.
-        data_format: ``channels_last`` or ``channels_first``.
-        strategy: the strategy of a cluster; None makes one for this process.
-
-    Raises InputError as ``build_model_to_train`` does.
-    """
-    remote = devices.asynchronous_workers > 0
-    placement = config.distribution.variable_placement if remote else "round_robin"
-    strategy = strategy or make_strategy(devices, config.distribution.variable_strategy)
-    with strategy.scope(), placed_variables(placement, devices.num_ps):
-        model, freezing = build_model_to_train(config, manifest, data_format)
-        optimizer = make_optimizer(model, config.optimizer, config.transfer.head_learning_rate_factor)
-        decay = config.optimizer.ema_decay
-        average = MovingAverage(model, _built(config, manifest, data_format), decay) if decay else None
-        step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
-
-    @functools.cache
-    def train_step_for(frozen, image_size, inspected):
-        options = {"frozen": frozen, "image_size": image_size}
-        if average is not None:
-            options["follow"] = average.update
-        parts = strategy, model, optimizer, step
-        return _compiled_step(config, manifest, devices, *parts, inspected, **options)
-
-    # With parameter servers, the coordinator evaluates locally, outside the cluster's strategy.
-    evaluating = tf.distribute.get_strategy() if remote else strategy
-    augmentation = config.run.test_time_augmentation
-    evaluated = model if average is None else average.averaged
-    return Network(
-        config,
-        manifest,
-        devices,
-        data_format,
-        strategy,
-        evaluating,
-        model,
-        optimizer,
-        step,
-        freezing,
-        train_step_for,
-        predict_step=make_predict_step(evaluating, evaluated, has_remote_weights=remote),
-        augmented_predict_step=None
-        if augmentation == "none"
-        else make_predict_step(evaluating, evaluated, augmentation, has_remote_weights=remote),
-        average=average,
-    )
-
-
-def build_model_to_train(
-    config: Config, manifest: Manifest, data_format: str
-) -> tuple[keras.Model, Freezing]:
-    """Build the model, and determine which layers are frozen at which steps.
-
-    Raises InputError for errors that show only in the network's layers: it can't take images of a configured
-    size; the layers to freeze don't exist, or are all layers; a frozen head has a learning-rate factor; no
-    weight would decay; or ``check_muon`` refuses the network.
-    """
-    model = _built(config, manifest, data_format)
-    check_weight_decay(model, config.optimizer)
-    check_image_sizes(config.data.image_sizes, model)
-    freezing = Freezing(model, config.transfer)
-    factor = config.transfer.head_learning_rate_factor
-    if factor != 1 and HEAD in freezing.at(config.run.train_steps - 1):
-        raise InputError(
-            f"--head-learning-rate-factor is {factor} with --freeze {config.transfer.freeze!r}, which holds "
-            f"{HEAD}, the head of {model.name}, to the end; leave one of them out"
-        )
-    if config.optimizer.optimizer == "muon":
-        check_muon(model, freezing.at(0))
-    return model, freezing
-
-
-def _built(config: Config, manifest: Manifest, data_format: str) -> keras.Model:
-    """Return the model with its initial weights."""
-    return build_model(
-        config.model,
-        num_classes=manifest.num_classes,
-        image_shape=input_shape(manifest, config.data),
-        data_format=data_format,
-        seed=config.run.seed,
-    )
+        return sum(math.prod(value.shape) * value.dtype.size for value in self.state_variables)
 
 
 def _compiled_step(
-    config: Config,
-    manifest: Manifest,
-    devices: Devices,
-    strategy,
-    model,
-    optimizer,
-    step,
-    inspected: bool,
-    **options: Any,
+    network: Network, frozen: Frozen, image_size: int | None, inspected: bool
 ) -> Callable[..., Any]:
     """Return the compiled ``train_step``, which returns the metrics and when gradients were exchanged.
 
@@ -330,49 +255,54 @@ def _compiled_step(
     where TensorFlow refuses to read the clock. With parameter servers it is what ``make_asynchronous_step``
     reports. An ``inspected`` step returns the tensors of ``StepObserver`` as well, and isn't compiled by XLA.
     """
-    batch_size, loss = config.data.train_batch_size, LOSSES[config.optimizer.loss]
-    smoothing = config.optimizer.label_smoothing
-    common = options | {
-        "compression": config.distribution.gradient_compression,
-        # Averages that come with the initial weights are as good as any.
-        "adapts_averages": config.model.batch_norm_decay is None and config.transfer.start_from is None,
-    }
+    config, devices, loss = network.config, network.devices, network.loss
+    batch_size, smoothing = config.data.train_batch_size, config.optimizer.label_smoothing
+    variables = network.strategy, network.model, network.optimizer, network.step
     observer: Unobserved = UNOBSERVED
     if inspected:
         read = read_packed if devices.asynchronous_workers else local_values
-        observer = StepObserver(model, batch_size, read)
-    common["observer"] = observer
+        observer = StepObserver(network.model, batch_size, read)
+    common: dict[str, Any] = {
+        "frozen": frozen,
+        "image_size": image_size,
+        "compression": config.distribution.gradient_compression,
+        # Averages that come with the initial weights are as good as any.
+        "adapts_averages": config.model.batch_norm_decay is None and config.transfer.start_from is None,
+        "observer": observer,
+    }
     if devices.asynchronous_workers:
         if not _sends_standardized(config):
-            settings = network_input_of(config.data)
-            common["standardize"] = functools.partial(as_input, manifest=manifest, settings=settings)
-        common["slow_worker"] = config.distribution.slow
-        common["metrics_of"] = functools.partial(
+            settings = network.network_input
+            common["standardize"] = functools.partial(as_input, manifest=network.manifest, settings=settings)
+        metrics_of = functools.partial(
             loss.step_metrics_of, label_smoothing=smoothing, global_batch_size=batch_size
         )
-        asynchronous = make_asynchronous_step(strategy, model, optimizer, step, **common)
-        return tf.function(asynchronous, reduce_retracing=True, autograph=False)
-    common |= {"global_batch_size": batch_size, "loss": loss, "label_smoothing": smoothing}
-    common["xla"] = config.distribution.xla and not inspected
-    if devices.num_replicas == 1 or config.run.deterministic:
-        train_step = make_train_step(strategy, model, optimizer, step, **common)
-        moments = [0.0, 0.0] if devices.num_replicas == 1 else [math.nan, math.nan]
-
-        @tf.function(reduce_retracing=True, autograph=False)
-        def untimed_step(images, labels, learning_rate, stop):
-            metrics = train_step(images, labels, learning_rate, stop)
-            return metrics, tf.constant(moments, tf.float64), *observer.tensors
-
-        return untimed_step
-    timer = ExchangeTimer()
-    train_step = make_train_step(strategy, model, optimizer, step, **common, reduce=timer.sum_over_replicas)
+        slow_worker = config.distribution.slow
+        compiled = make_asynchronous_step(
+            *variables, **common, metrics_of=metrics_of, slow_worker=slow_worker
+        )
+        return tf.function(compiled, reduce_retracing=True, autograph=False)
+    if network.average is not None:
+        common["follow"] = network.average.update
+    timer = None if devices.num_replicas == 1 or config.run.deterministic else ExchangeTimer()
+    unmeasured = [0.0 if devices.num_replicas == 1 else math.nan] * 2
+    train_step = make_train_step(
+        *variables,
+        **common,
+        global_batch_size=batch_size,
+        loss=loss,
+        label_smoothing=smoothing,
+        xla=config.distribution.xla and not inspected,
+        reduce=timer.sum_over_replicas if timer else sum_over_replicas,
+    )
 
     @tf.function(reduce_retracing=True, autograph=False)
-    def timed_step(images, labels, learning_rate, stop):
+    def compiled_step(images, labels, learning_rate, stop):
         metrics = train_step(images, labels, learning_rate, stop)
-        return metrics, timer.moments, *observer.tensors
+        moments = timer.moments if timer else tf.constant(unmeasured, tf.float64)
+        return metrics, moments, *observer.tensors
 
-    return timed_step
+    return compiled_step
 
 
 def _sends_standardized(config: Config) -> bool:

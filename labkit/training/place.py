@@ -10,11 +10,11 @@ from labkit.config.recorded import recorded_config
 from labkit.data.inputs import choose_input_path, resolved_crop
 from labkit.data.manifest import Manifest
 from labkit.errors import InputError
+from labkit.models.weight_source import find_weight_source
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import check_folders
 from labkit.run_directory.disk import check_disk_space, check_writable, holds_something_else
 from labkit.run_directory.find import missing_config
-from labkit.transfer.source import find_weight_source
 
 __all__ = ["check_place", "fork_command", "place_run", "with_crop", "with_recorded_choices"]
 

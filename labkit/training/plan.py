@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit import home
-from labkit.callbacks.callback import Callback
-from labkit.callbacks.from_file import callbacks_of, checked_callbacks
+from labkit.callbacks.callback import Callback, callbacks_of, checked_callbacks
 from labkit.config import Config
 from labkit.config.data_sets import AUTO, GENERATED, prepare_command
 from labkit.config.recorded import recorded_config
@@ -57,7 +56,6 @@ __all__ = [
     "decide_devices",
     "finished_result",
     "launchers_choice",
-    "looked_up_again",
     "on_one_device",
     "plan_data",
     "plan_evaluation",
@@ -65,6 +63,7 @@ __all__ = [
     "plan_run",
     "plan_training",
     "prepared_data_set",
+    "refreshed",
     "with_devices",
 ]
 
@@ -173,7 +172,7 @@ def plan_training(config: Config, *, announce: Callable[[str], None] = print, **
     return plan if plan.found == "finished" else with_devices(plan, *early)
 
 
-def looked_up_again(plan: RunPlan) -> RunPlan:
+def refreshed(plan: RunPlan) -> RunPlan:
     """Return the plan with ``found`` as it is now: a plan may be trained twice, as in a notebook."""
     _, _, found = place_run(plan.config, plan.manifest, overwrite=plan.overwrite)
     again = RunPlan(**(_fields(plan) | {"found": found}))

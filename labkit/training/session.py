@@ -1,17 +1,32 @@
-"""One session of training: lock the run, build the network, restore the checkpoint, run the loop."""
+"""One session of training, alone or as a task of a cluster: lock, network, checkpoint, loop, records."""
 
+import hashlib
+import json
+import os
+import platform
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from importlib import metadata
+from typing import Any
 
 import tensorflow as tf
 
 from labkit.data.manifest import check_same_data
+from labkit.distributed.devices import choose_data_format
 from labkit.distributed.membership import Membership
+from labkit.distributed.peers import PeerLost
 from labkit.distributed.signals import StopRequest, stop_on_signals
-from labkit.distributed.tf_compat import told_of_other_kernels
+from labkit.distributed.task import ClusterTask
+from labkit.distributed.tf_compat import told_of_other_kernels, uses_onednn
 from labkit.errors import InputError
+from labkit.home import checkout
+from labkit.models.initial_weights import Transfer
 from labkit.parts.trust import accept
+from labkit.plurals import counted, without_secrets
 from labkit.run_directory import RunDirectory, RunLock, process_alive, write_json_atomic
 from labkit.run_directory.certificate import write_certificate
 from labkit.run_directory.disk import check_disk_space, discard, quiet_threads
@@ -19,28 +34,91 @@ from labkit.run_directory.find import remember
 from labkit.run_directory.machine import machine_recorded
 from labkit.run_directory.stop import forget_request
 from labkit.tensorboard.events import debugger_dump
-from labkit.training.checkpoints import CheckpointState, CheckpointStore
+from labkit.training.checkpoints import CheckpointState, CheckpointStore, prepare_transfer
 from labkit.training.console import Console
-from labkit.training.environment import describe_environment
-from labkit.training.initial_weights import prepare_transfer
 from labkit.training.loop import TrainLoop
-from labkit.training.network import Network, make_network
+from labkit.training.network import Network
 from labkit.training.plan import TrainingPlan, TrainResult
-from labkit.transfer.load import Transfer
+from labkit.version import VERSION
 
-__all__ = ["prepare", "train_alone", "train_session"]
+__all__ = ["describe_environment", "train_alone", "train_as_task"]
 
 
 def train_alone(plan: TrainingPlan) -> TrainResult:
     """Train the run of ``plan`` in this process; see ``labkit.training.train.train``."""
-    network, transfer = prepare(plan)
+    network, transfer = _prepare(plan)
     plan.run.create()
     with _held(plan.run), stop_on_signals() as stop:
         if plan.overwrite:
             discard(plan.run)
         dumped = debugger_dump(plan.run) if plan.config.distribution.debugger_dump else nullcontext()
         with dumped:
-            return train_session(plan, network, transfer, stop)
+            return _train_session(plan, network, transfer, stop)
+
+
+def train_as_task(plan: TrainingPlan, task: ClusterTask) -> TrainResult:
+    """Train the run of ``plan`` as one task of its cluster.
+
+    Raises InputError, before the run is changed, if another worker has a different configuration or the
+    network can't be trained with it. Raises PeerLost if another task doesn't appear, or is lost so that the
+    cluster has to restart from the last checkpoint.
+    """
+    run = plan.run
+    run.create()
+    lock = RunLock(run)
+    if task.is_chief:
+        _acquire_in_time(lock, run, plan.config.distribution.rendezvous_seconds)
+    membership = Membership(task, plan.config, run, _agreement(plan))
+    try:
+        with stop_on_signals() as stop:
+            strategy = membership.join(plan.devices, stop)
+            if strategy is None:
+                message = f"{stop.name} before the first step"
+                result = TrainResult("interrupted", run, 0, message, signal_number=stop.signal_number)
+            else:
+                choose_data_format(plan.config.model, plan.devices)  # probed after the strategy is made
+                network, transfer = _prepare(plan, strategy)
+                result = _train_session(plan, network, transfer, stop, membership)
+    except Exception as error:
+        # Without ``leave``, so that the other tasks detect the loss of this one.
+        lost = membership.explain(error)
+        if lost:
+            raise PeerLost(lost) from None
+        raise
+    finally:
+        lock.release()
+    membership.leave()
+    return result
+
+
+def _acquire_in_time(lock: RunLock, run: RunDirectory, seconds: float) -> None:
+    """Lock the run for the chief. Raises PeerLost if another process holds the lock for ``seconds``.
+
+    After a host is lost, a file server or an ending process may still hold its lock for a while.
+    """
+    end = time.monotonic() + seconds
+    while not lock.acquire():
+        if time.monotonic() >= end:
+            raise PeerLost(
+                f"{run.path} has been written by another process for {seconds:g} s; end that first"
+            )
+        time.sleep(0.5)
+
+
+def _agreement(plan: TrainingPlan) -> str:
+    """Return what all synchronous workers must have in common, so that their collectives match."""
+    config = plan.config
+    order = {
+        "eval_batch_size": config.data.eval_batch_size,
+        "checkpoint_every_steps": config.run.checkpoint_every_steps,
+        "evaluate_test": config.run.evaluate_test,
+        "inspect_every_steps": config.run.inspect_every_steps,
+    }
+    words = json.dumps(config.identity() | order, sort_keys=True)
+    return (
+        f"configuration {hashlib.sha256(words.encode()).hexdigest()[:8]}, data {plan.manifest.checksum[:8]}, "
+        f"{counted(plan.devices.num_local_replicas, 'replica')} per worker"
+    )
 
 
 @contextmanager
@@ -61,16 +139,16 @@ def _held(run: RunDirectory) -> Iterator[None]:
         launcher.release()
 
 
-def prepare(
+def _prepare(
     plan: TrainingPlan, strategy: tf.distribute.Strategy | None = None
 ) -> tuple[Network, Transfer | None]:
     """Build the network, and read the weights that a new run starts from (None for a resumed run)."""
     resumes = not plan.overwrite and _newest_state(plan) is not None
-    network = make_network(plan.config, plan.manifest, plan.devices, plan.data_format, strategy)
+    network = Network(plan.config, plan.manifest, plan.devices, plan.data_format, strategy)
     return network, None if resumes else prepare_transfer(plan.config, plan.manifest, network.model)
 
 
-def train_session(
+def _train_session(
     plan: TrainingPlan,
     network: Network,
     transfer: Transfer | None,
@@ -81,7 +159,7 @@ def train_session(
 
     Args:
         plan: of the run.
-        network: that ``prepare`` has built.
+        network: that ``_prepare`` has built.
         transfer: the weights that a new run starts from; None for randomly initialized ones.
         stop: checked between steps.
         membership: this process's membership of a cluster, where only the chief writes the run; None for a
@@ -143,3 +221,67 @@ def _remove_unfinished_files(run: RunDirectory) -> None:
             owner = re.search(r"\.(\d+)(\.\d+)?\.tmp$", path.name)
             if owner and not process_alive(int(owner[1])):
                 path.unlink(missing_ok=True)
+
+
+# ---- environment.json
+
+PACKAGES = ("tensorflow", "keras", "numpy")
+
+
+def describe_environment(plan: TrainingPlan) -> dict[str, Any]:
+    """Return versions, devices, threads, kernels, command, git commit and data set of a run."""
+    config, manifest, devices = plan.config, plan.manifest, plan.devices
+    return {
+        "versions": {"python": platform.python_version(), "labkit": VERSION}
+        | {name: _version(name) for name in PACKAGES},
+        "devices": list(devices.names),
+        "device_kind": devices.kind,
+        "description": devices.describe(),
+        "replicas": devices.num_replicas,
+        "simulated": devices.simulated,
+        "banner": devices.banner,
+        "variable_strategy": config.distribution.variable_strategy,
+        "threads": {
+            "intra": tf.config.threading.get_intra_op_parallelism_threads(),
+            "inter": tf.config.threading.get_inter_op_parallelism_threads(),
+            "cores": os.cpu_count(),
+        },
+        "onednn": uses_onednn(),
+        "platform": platform.platform(),
+        "command": without_secrets(sys.argv),
+        "git_commit": _git_commit(),
+        "data": {
+            "dataset": manifest.dataset,
+            "asked_for": plan.asked_for,
+            "directory": str(manifest.directory),
+            "checksum": manifest.checksum,
+            "classes": list(manifest.classes),
+            "image_shape": list(manifest.image_shape),
+            "channel_mean": list(manifest.channel_mean),
+            "channel_std": list(manifest.channel_std),
+            "multi_label": manifest.multi_label,
+            "counts": {name: manifest.count(name) for name in manifest.splits},
+            "source": manifest.source,
+            "chosen_because": plan.data_note,
+        },
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> str | None:
+    """Return labkit's git commit, with ``-dirty`` if files differ from it; None outside a checkout."""
+    folder = checkout()  # an installed labkit may lie in the repository of somebody else's project
+    if folder is None:
+        return None
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        found = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()

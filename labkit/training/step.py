@@ -8,12 +8,11 @@ import tensorflow as tf
 
 from labkit.distributed.exchange import compressed, sum_over_replicas, update_moving_averages
 from labkit.inspection.observer import UNOBSERVED, Unobserved
-from labkit.models.dropout import dropout_draws
-from labkit.models.layers import recorded_batch_statistics
-from labkit.models.resizing import shrunk
+from labkit.models.freezing import Frozen, frozen_norms, trained_indices
+from labkit.models.layers import dropout_draws, recorded_batch_statistics
+from labkit.models.variants import shrunk
 from labkit.optim.optimizer import Optimizer
 from labkit.training.losses import SOFTMAX, Loss
-from labkit.transfer.freezing import Frozen, frozen_norms, trained_indices
 
 __all__ = ["make_train_step"]
 

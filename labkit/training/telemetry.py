@@ -24,6 +24,14 @@ SECONDS_TO_START = 300.0  # a first step may compile for minutes
 
 
 @dataclass
+class _Sum:
+    """Some steps: how many, their seconds, and how many of these they waited for their input."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+
+
 class Pace:
     """Measures the speed of a session: since the last console line, and on average.
 
@@ -34,34 +42,26 @@ class Pace:
         evaluated_after: returns how many examples the run evaluates after a step.
     """
 
-    global_batch_size: int
-    evaluated_after: Callable[[int], int] = lambda step: 0
-    _steps: int = 0
-    _seconds: float = 0.0
-    _waited: float = 0.0
-    _lap_steps: int = 0
-    _lap_seconds: float = 0.0
-    _lap_waited: float = 0.0
-    _compiled: bool = False
-    _evaluation_seconds: float | None = None
+    def __init__(
+        self, global_batch_size: int, evaluated_after: Callable[[int], int] = lambda step: 0
+    ) -> None:
+        self._global_batch_size, self._evaluated_after = global_batch_size, evaluated_after
+        self._session, self._lap = _Sum(), _Sum()
+        self._compiled = False
+        self._evaluation_seconds: float | None = None  # of an example
 
     def add(self, seconds: float, waited: float) -> None:
         """Count a step that took ``seconds``, including ``waited`` seconds for its input."""
-        if not self._compiled:
-            self._compiled = True
-            return
-        self._steps += 1
-        self._seconds += seconds
-        self._waited += waited
-        self._lap_steps += 1
-        self._lap_seconds += seconds
-        self._lap_waited += waited
+        for total in (self._session, self._lap) if self._compiled else ():
+            total.steps += 1
+            total.seconds += seconds
+            total.waited += waited
+        self._compiled = True
 
     def add_overhead(self, seconds: float) -> None:
         """Add time between two steps, such as that of callbacks, to the last step."""
-        if self._steps:
-            self._seconds += seconds
-            self._lap_seconds += seconds if self._lap_steps else 0.0
+        for total in (self._session, self._lap):
+            total.seconds += seconds if total.steps else 0.0
 
     def add_evaluation(self, seconds: float, examples: int) -> None:
         """Note how long an evaluation took."""
@@ -74,30 +74,30 @@ class Pace:
             return None
         per_example = self._evaluation_seconds
         if per_example is None:  # forward is about a third of a step
-            per_example = per_step / self.global_batch_size / 3
-        return per_step * (total_steps - step) + per_example * self.evaluated_after(step)
+            per_example = per_step / self._global_batch_size / 3
+        return per_step * (total_steps - step) + per_example * self._evaluated_after(step)
 
     def leave_out_next(self) -> None:
         """Leave out the next step as well, because it compiles."""
         self._compiled = False
 
     def average_examples_per_second(self) -> float | None:
-        return self._steps * self.global_batch_size / self._seconds if self._seconds else None
+        total = self._session
+        return total.steps * self._global_batch_size / total.seconds if total.seconds else None
 
     def seconds_per_step(self) -> float | None:
-        return self._seconds / self._steps if self._steps else None
+        return self._session.seconds / self._session.steps if self._session.steps else None
 
     def lap(self) -> dict[str, float] | None:
         """Return the metrics since the last call, or None if no step was counted."""
-        if not self._lap_steps:
+        lap, self._lap = self._lap, _Sum()
+        if not lap.steps:
             return None
-        metrics = {
-            "examples_per_second": self._lap_steps * self.global_batch_size / self._lap_seconds,
-            "seconds_per_step": self._lap_seconds / self._lap_steps,
-            "input_wait_fraction": self._lap_waited / self._lap_seconds,
+        return {
+            "examples_per_second": lap.steps * self._global_batch_size / lap.seconds,
+            "seconds_per_step": lap.seconds / lap.steps,
+            "input_wait_fraction": lap.waited / lap.seconds,
         }
-        self._lap_steps, self._lap_seconds, self._lap_waited = 0, 0.0, 0.0
-        return metrics
 
 
 class Telemetry:
@@ -160,7 +160,7 @@ class Telemetry:
         self._metrics.append([row])
         self._events.scalars(row)
 
-    def beat(self, message: str) -> None:
+    def heartbeat(self, message: str) -> None:
         """Update the run's heartbeat while no step ends, during validation or saving."""
         if time.monotonic() - self._status_written >= SECONDS_BETWEEN_STATUSES:
             self._write(message=message)
@@ -196,22 +196,7 @@ class Telemetry:
 
 
 class SilentTelemetry:
-    """Replaces ``Telemetry`` in cluster workers other than the chief, which alone writes."""
+    """Takes the place of ``Telemetry`` in cluster workers other than the chief, which alone writes."""
 
-    def train_row(self, row: dict[str, Any], pace: Pace) -> None:
-        pass
-
-    def evaluation_row(self, row: dict[str, Any]) -> None:
-        pass
-
-    def beat(self, message: str) -> None:
-        pass
-
-    def compiling(self, message: str) -> None:
-        pass
-
-    def state(self, state: str, message: str = "") -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *arguments: None

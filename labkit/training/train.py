@@ -21,7 +21,7 @@ def train(plan: RunPlan) -> TrainResult:
         raise TypeError("the plan has no devices; plan_training makes one that has")
     import_tensorflow()
     if plan.task is not None:
-        from labkit.training.cluster import train_as_task
+        from labkit.training.session import train_as_task
 
         return train_as_task(plan, plan.task)
     from labkit.training.session import train_alone

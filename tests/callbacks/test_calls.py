@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from labkit.callbacks import calls as calls_module
-from labkit.callbacks.callback import Callback, TrainingFailed
+from labkit.callbacks.builtin import EarlyStopping
+from labkit.callbacks.callback import Callback, TrainingFailed, TrainingView, callbacks_of, checked_callbacks
 from labkit.callbacks.calls import Calls
-from labkit.callbacks.early_stopping import EarlyStopping
-from labkit.callbacks.from_file import callbacks_of, checked_callbacks
-from labkit.callbacks.training import Training
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
@@ -41,13 +39,13 @@ class Raises(Callback):
         self.ends.append(state)
 
 
-def view(tmp_path) -> Training:
+def view(tmp_path) -> TrainingView:
     network = SimpleNamespace(
         config=Config.from_flat({"train_steps": 100}),
         steps_per_epoch=10.0,
         manifest=SimpleNamespace(splits={"validation": ["a shard"]}),
     )
-    return Training(network, RunDirectory(tmp_path), keep_state=print)
+    return TrainingView(network, RunDirectory(tmp_path), keep_state=print)
 
 
 @pytest.fixture
@@ -55,7 +53,7 @@ def made(tmp_path):
     said: list[str] = []
 
     def make(*callbacks: Callback) -> tuple[Calls, list[str]]:
-        calls = Calls([Callback(), *callbacks], view(tmp_path), beat=said.append, say=said.append)
+        calls = Calls([Callback(), *callbacks], view(tmp_path), heartbeat=said.append, say=said.append)
         opened.append(calls)
         return calls, said
 
@@ -162,7 +160,7 @@ def test_a_slow_call_is_reported_while_it_runs_and_after_it(made, monkeypatch):
         reported.set()
 
     calls, _ = made(Slow())
-    calls._beat, calls._say = beat, said.append
+    calls._heartbeat, calls._say = beat, said.append
     calls.after_step(ROW)
     assert not calls.failure
     assert said[0].startswith("callback Slow after step 7 has been running for")

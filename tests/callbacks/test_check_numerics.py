@@ -8,21 +8,21 @@ import tensorflow as tf
 from tensorflow.python.framework.config import disable_op_determinism
 
 import labkit
+from labkit.callbacks.callback import TrainingView
 from labkit.callbacks.calls import Calls
 from labkit.callbacks.check_numerics import CheckNumerics
-from labkit.callbacks.training import Training
 from labkit.config import Config
 from labkit.distributed.synchronous import SynchronousEngine
 from labkit.errors import InputError
-from labkit.inspection.network import state_variables
+from labkit.optim.network import state_variables
 from labkit.run_directory import write_json_atomic
 from labkit.run_directory.disk import discard
 from labkit.run_directory.metrics import MetricsWriter
 from labkit.training.checkpoints import CheckpointStore
 from labkit.training.checks import check_together
-from labkit.training.environment import describe_environment
-from labkit.training.network import make_network, training_batches
+from labkit.training.network import Network, training_batches
 from labkit.training.plan import plan_training
+from labkit.training.session import describe_environment
 from tests.tiny import prepare_tiny
 
 STEPS = 6
@@ -53,7 +53,7 @@ def _train(tmp_path, **fields):
     run.create()
     write_json_atomic(run.config_path, plan.config.to_json())
     write_json_atomic(run.environment_path, describe_environment(plan))
-    network = make_network(plan.config, plan.manifest, plan.devices, plan.data_format)
+    network = Network(plan.config, plan.manifest, plan.devices, plan.data_format)
     network.begin()
     batches = training_batches(network, start_step=0, stop_step=STEPS)
     engine = SynchronousEngine(network.steps, batches, step=0, stopping=lambda: False, name="worker:0")
@@ -63,8 +63,8 @@ def _train(tmp_path, **fields):
         store.save(checkpoint, network.state_after(step))
         return store.path(step)
 
-    training = Training(network, run, keep_state)
-    calls = Calls([CheckNumerics()], training, beat=lambda _: None, say=lambda _: None)
+    training = TrainingView(network, run, keep_state)
+    calls = Calls([CheckNumerics()], training, heartbeat=lambda _: None, say=lambda _: None)
     calls.on_start()
     rows, states = [], []
     while len(rows) < STEPS and not calls.failure:
@@ -95,7 +95,7 @@ def test_a_run_that_diverges_says_where_and_a_replay_shows_the_same(tmp_path):
     assert run.checkpoint_steps() == []  # nothing that a resume would take
 
     # The state that was kept is the one before the step, bit by bit.
-    kept = make_network(plan.config, plan.manifest, plan.devices, plan.data_format)
+    kept = Network(plan.config, plan.manifest, plan.devices, plan.data_format)
     status = kept.checkpoint().read(str(run.numerics_path / f"step-{step - 1:08d}" / "variables"))
     status.assert_consumed()
     for variable, value in zip(state_variables(kept.model, kept.optimizer), states[-1], strict=True):
@@ -119,13 +119,13 @@ def test_the_first_tensor_is_found_in_every_phase(tmp_path):
     """Forward, backward, update and state, each made non-finite by hand in one network."""
     from labkit.data.numpy_batch.batch import batch_of_step
     from labkit.inspection.diagnosis import diagnose_step
-    from labkit.inspection.network import NetworkCopy
+    from labkit.optim.network import TrainedNetwork
 
     manifest = prepare_tiny(tmp_path)
     config = Config.from_flat(
         {"dataset": "shapes", "model": "tutorial_cnn", "train_batch_size": 4, "data_format": "channels_last"}
     )
-    network = NetworkCopy(config, manifest, "channels_last")
+    network = TrainedNetwork(config, manifest, "channels_last")
     batch = batch_of_step(manifest, config.data, seed=0, step=1)
     variables = state_variables(network.model, network.optimizer)
     finite = [variable.numpy() for variable in variables]

@@ -14,8 +14,7 @@ import time
 from pathlib import Path
 
 from labkit.distributed.peers import EXIT_LOST_PEER, PeerLost, Peers, exit_after_loss
-from labkit.distributed.task import ClusterTask
-from labkit.distributed.tf_config import parse_tf_config
+from labkit.distributed.task import ClusterTask, parse_tf_config
 
 
 def main() -> int:

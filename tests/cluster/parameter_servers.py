@@ -7,20 +7,18 @@ import tensorflow as tf
 
 from labkit.cluster.local import free_ports
 from labkit.config import Config, TransferConfig
-from labkit.distributed.asynchronous.engine import StalenessLimit
-from labkit.distributed.asynchronous.step import StepReport, make_asynchronous_step
+from labkit.distributed.asynchronous import StalenessLimit
+from labkit.distributed.asynchronous_step import StepReport, make_asynchronous_step, read_packed
 from labkit.distributed.bind_address import listen_on
-from labkit.distributed.packing import read_packed
-from labkit.distributed.strategies import make_parameter_server_strategy, placed_variables
+from labkit.distributed.strategies import make_parameter_server_strategy, variables_on_servers
 from labkit.distributed.task import ClusterTask
 from labkit.distributed.tf_compat import hold_attempts, worker_of
-from labkit.inspection.observation import read_observation
-from labkit.inspection.observer import StepObserver
+from labkit.inspection.observer import StepObserver, read_observation
+from labkit.models.freezing import Freezing
 from labkit.models.registry import build_model
-from labkit.optim.sgd import SGD
+from labkit.optim.optimizers import SGD
 from labkit.training.losses import SOFTMAX
 from labkit.training.step import make_train_step
-from labkit.transfer.freezing import Freezing
 from tests.steps import compiled_step
 
 STEPS = 200
@@ -55,7 +53,7 @@ config = Config.from_flat({"num_layers": 8, "train_batch_size": BATCH, "learning
 
 
 def build(placement: str):
-    with strategy.scope(), placed_variables(placement, 2):
+    with strategy.scope(), variables_on_servers(placement, 2):
         model = build_model(config.model, num_classes=10, image_shape=(8, 8, 3), seed=0)
         return model, SGD(model, config.optimizer), tf.Variable(0, dtype=tf.int64, trainable=False)
 

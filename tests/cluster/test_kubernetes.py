@@ -11,8 +11,7 @@ import yaml
 from labkit.cluster import pods
 from labkit.cluster.kubernetes import PodOptions, render_indexed_job, task_from_kubernetes
 from labkit.config import Config
-from labkit.distributed.task import ClusterTask
-from labkit.distributed.tf_config import make_tf_config
+from labkit.distributed.task import ClusterTask, make_tf_config
 from labkit.errors import InputError
 from tests.cluster.examples import GOLDEN, ROOT, check_golden, documented_commands, printed
 

@@ -12,7 +12,7 @@ import pytest
 
 from labkit.cluster.batch_script import BatchOptions, render_batch_script
 from labkit.config import Config
-from labkit.distributed.tf_config import parse_tf_config
+from labkit.distributed.task import parse_tf_config
 from labkit.run_directory import RunDirectory, process_alive
 from tests.cluster.slurm_host import SlurmHost, missing, slurm_host, wait_for
 
@@ -41,7 +41,7 @@ COUNTER = """#!{python}
 import os, signal, sys, time
 from pathlib import Path
 from labkit.cluster.slurm import task_from_slurm
-from labkit.distributed.tf_config import make_tf_config
+from labkit.distributed.task import make_tf_config
 
 task = task_from_slurm(os.environ)
 asked = []

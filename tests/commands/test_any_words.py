@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from labkit.commands import COMMANDS, train
 from labkit.commands.flags import declared
 from labkit.config import fields_by_name
-from labkit.distributed import tf_config
+from labkit.distributed import task as cluster_task
 from tests.commands.in_process import ends_well, tree
 from tests.commands.made_runs import whole_run
 
@@ -116,7 +116,7 @@ def place(tmp_path_factory) -> Iterator[Path]:
         patch.delenv("TF_CONFIG", raising=False)
         patch.chdir(folder / "here")
         patch.setattr(train, "train_as", lambda *given: 0)
-        patch.setattr(tf_config, "bypass_proxy", lambda *given: None)
+        patch.setattr(cluster_task, "bypass_proxy", lambda *given: None)
         patch.setattr("os._exit", end)
         yield folder
 

@@ -10,7 +10,7 @@ import pytest
 
 from labkit.commands import main as cli
 from labkit.config import fields_by_name
-from labkit.distributed import tf_config
+from labkit.distributed import task as cluster_task
 from labkit.training import plan
 from labkit.training import train as training
 
@@ -55,7 +55,7 @@ def run(capsys):
 
 def test_every_field_is_a_flag(captured, monkeypatch):
     # "somewhere" describes no cluster; that is refused elsewhere.
-    monkeypatch.setattr(tf_config, "find_task", lambda config, environment: None)
+    monkeypatch.setattr(cluster_task, "find_task", lambda config, environment: None)
     arguments, expected = [], {}
     other = {
         "dataset": "shapes",

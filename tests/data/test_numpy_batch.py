@@ -20,7 +20,7 @@ from labkit.data.numpy_batch.distortion import distorted, shrunk, standardized
 from labkit.data.pipeline import train_dataset
 from labkit.data.tensor_hashes import permutation
 from labkit.errors import InputError
-from labkit.models.resizing import shrunk as shrunk_by_tensorflow
+from labkit.models.variants import shrunk as shrunk_by_tensorflow
 
 
 def _assert_same_as_training(manifest, data, *, seed, step):

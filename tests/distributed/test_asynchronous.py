@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from labkit.distributed.asynchronous import AsynchronousEngine, Attempts
-from labkit.distributed.asynchronous import engine as engine_module
-from labkit.distributed.step_result import Steps
+from labkit.distributed import asynchronous as engine_module
+from labkit.distributed.asynchronous import AsynchronousEngine
+from labkit.distributed.progress import Attempts
+from labkit.distributed.synchronous import Steps
 from labkit.training.losses import SOFTMAX
 
 
@@ -96,7 +97,7 @@ def test_no_step_starts_while_the_loop_pauses(make_engine):
     under_way = len(scheduled) - 1
     assert under_way > 0 and not engine.is_idle()
     with pytest.raises(RuntimeError, match="still under way"):
-        engine.settle()
+        engine.repeated_updates()
     for _ in range(under_way):
         assert not engine.is_idle()
         engine.next_step(start_more=False)

@@ -4,8 +4,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from labkit.distributed.asynchronous import attempts as module
-from labkit.distributed.asynchronous.attempts import Attempts
+from labkit.distributed import progress as module
+from labkit.distributed.progress import Attempts
 
 MINIMUM = 10.0
 

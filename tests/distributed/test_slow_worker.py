@@ -6,15 +6,15 @@ import pytest
 import tensorflow as tf
 
 from labkit.config import Config, DistributionConfig
-from labkit.distributed import slow_worker
-from labkit.distributed.slow_worker import SlowWorker
+from labkit.distributed import asynchronous_step, synchronous
+from labkit.distributed.synchronous import SlowWorker
 from labkit.errors import InputError
 
 
 @pytest.fixture
 def slept(monkeypatch) -> list[float]:
     found: list[float] = []
-    monkeypatch.setattr(slow_worker.time, "sleep", found.append)
+    monkeypatch.setattr(synchronous.time, "sleep", found.append)
     return found
 
 
@@ -34,7 +34,7 @@ def test_other_workers_do_not_wait(slept):
 
 
 def test_the_wait_within_a_graph_takes_its_time_and_no_core():
-    wait = tf.function(slow_worker._sleep)
+    wait = tf.function(asynchronous_step._sleep)
     wait(tf.constant(0.0, tf.float64))
     cores, seconds = [], []
     for _ in range(4):  # the machine, and other threads of this process, may be busy with something else

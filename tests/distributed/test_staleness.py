@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from labkit.distributed.asynchronous import engine
-from labkit.distributed.asynchronous.engine import StalenessLimit
+from labkit.distributed import asynchronous as engine
+from labkit.distributed.asynchronous import StalenessLimit
 
 WORKERS, STEPS = 5, 40
 

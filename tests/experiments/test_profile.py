@@ -1,6 +1,5 @@
 """Profiles: the time of traced steps, the flops of a step, and the peak of the machine."""
 
-import dataclasses
 import itertools
 import time
 from types import SimpleNamespace
@@ -15,11 +14,11 @@ from labkit.config import Config, ModelConfig
 from labkit.experiments import profile as profiling
 from labkit.experiments import trace
 from labkit.experiments.trace import kind_of, step_times
+from labkit.models.freezing import Freezing
 from labkit.models.registry import build_model
-from labkit.optim.sgd import SGD
+from labkit.optim.optimizers import SGD
 from labkit.training import network as network_module
 from labkit.training.network import Network
-from labkit.transfer.freezing import Freezing
 from tests.steps import compiled_step
 
 # ---- kinds of operations -------------------------------------------------------------------------------
@@ -223,23 +222,19 @@ def test_smaller_images_are_counted_at_their_size():
 
 def test_a_profile_repeats_the_first_step_even_if_images_grow_and_layers_thaw(monkeypatch):
     stages = {"train_steps": 4, "progressive_resizing": "16:0.5,24:0.75", "inspect_every_steps": 1}
-    given = dict.fromkeys(field.name for field in dataclasses.fields(Network))
     made = []
 
     def train_step_for(frozen, size, inspected):
         made.append((frozen, size, inspected))
         return lambda *batch: (tf.constant([2.0, 0.5, 0.0]), tf.zeros(2))
 
-    network = Network(
-        **given
-        | {
-            "config": Config.from_flat(stages),
-            "manifest": SimpleNamespace(count=lambda split: 1000),
-            "devices": SimpleNamespace(num_workers=1, asynchronous_workers=0),
-            "freezing": SimpleNamespace(at=lambda number: frozenset({"stem"} if number < 2 else ())),
-            "train_step_for": train_step_for,
-        }
-    )
+    network = Network.__new__(Network)  # without building anything
+    network.config = Config.from_flat(stages)
+    network.manifest = SimpleNamespace(count=lambda split: 1000)
+    network.devices = SimpleNamespace(num_workers=1, asynchronous_workers=0)
+    network.freezing = SimpleNamespace(at=lambda number: frozenset({"stem"} if number < 2 else ()))
+    network.train_step_for = train_step_for
+    network.strategy = network.step = None
     monkeypatch.setattr(network_module, "training_batches", lambda *_, **__: itertools.repeat((None, None)))
     engine = profiling._engine(network, 8)
     for _ in range(8):

@@ -86,7 +86,7 @@ def test_a_replayed_step_has_the_loss_of_its_row_and_its_gradient(
         return diagnosis_of_step(network, *arguments, **named)
 
     from labkit.inspection import diagnosis
-    from labkit.inspection.network import variable_names
+    from labkit.optim.network import variable_names
 
     diagnosis_of_step = diagnosis.diagnose_step
     monkeypatch.setattr(diagnosis, "diagnose_step", diagnose_step)

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from labkit.distributed.peers import EXIT_LOST_PEER
-from labkit.distributed.task import ClusterTask
-from labkit.distributed.tf_config import make_tf_config
+from labkit.distributed.task import ClusterTask, make_tf_config
 from tests.faults.end import IN_STEP, STEPS, TRAIN, assert_same_run, assert_whole, stepping
 from tests.faults.launched import LIMIT, Cluster, flags, until, worker_rows
 from tests.faults.places import hanging

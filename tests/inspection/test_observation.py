@@ -16,13 +16,12 @@ from labkit.inspection.buckets import (
     evenly_spaced,
     quantiles,
 )
-from labkit.inspection.observation import read_observation
-from labkit.inspection.observer import StepObserver, observed_layers
+from labkit.inspection.observer import StepObserver, observed_layers, read_observation
 from labkit.models.layer_factory import LayerFactory
 from labkit.models.registry import build_model
-from labkit.optim.sgd import SGD
+from labkit.optim.optimizers import SGD
 from labkit.run_directory.layers import LEVELS
-from labkit.training.network import make_network
+from labkit.training.network import Network
 from labkit.training.plan import on_one_device
 from labkit.training.step import make_train_step
 
@@ -194,7 +193,7 @@ def session_of(**fields: object):
     values = {"train_batch_size": BATCH, "inspect_every_steps": 2, **fields}
     config = Config.from_flat(values)
     config, devices, data_format = on_one_device(config, num_gpus=0)
-    return make_network(config, manifest, devices, data_format)
+    return Network(config, manifest, devices, data_format)
 
 
 def test_layers_that_are_not_trained_have_no_gradient_until_they_thaw_and_images_may_grow():

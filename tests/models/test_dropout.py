@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from labkit.config import ModelConfig
 from labkit.config.architectures import parse_model_name
-from labkit.models import vgg
-from labkit.models.dropout import Dropout, dropout_draws
+from labkit.models import convnets
+from labkit.models.layers import Dropout, dropout_draws
 from labkit.models.registry import build_model
 
 
@@ -53,7 +53,7 @@ def test_every_network_has_it_before_the_logits(name):
 
 def test_the_published_vgg_has_it_behind_both_dense_layers(monkeypatch):
     """Simonyan & Zisserman (2014), section 3.1. The initial weights are those of a network without it."""
-    monkeypatch.setattr(vgg, "DENSE_UNITS", 64)  # instead of 4,096, which take seconds to draw
+    monkeypatch.setattr(convnets, "DENSE_UNITS", 64)  # instead of 4,096, which take seconds to draw
     plain, model = (
         build_model(
             ModelConfig(model="imagenet_vgg", num_layers=11, dropout_rate=rate),

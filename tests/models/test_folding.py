@@ -6,10 +6,10 @@ import pytest
 import tensorflow as tf
 
 from labkit.config import ModelConfig
-from labkit.models.folding import foldable, folded_normalization
 from labkit.models.layers import BatchNormalization
 from labkit.models.registry import build_model
-from labkit.training.predict import make_predict_step
+from labkit.models.variants import foldable, folded_normalization
+from labkit.training.evaluate import make_predict_step
 
 IMAGES = np.random.default_rng(0).normal(size=(8, 32, 32, 3)).astype(np.float32)
 NETWORKS = {

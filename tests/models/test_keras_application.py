@@ -5,9 +5,9 @@ import pytest
 
 from labkit.config import ModelConfig
 from labkit.errors import InputError
+from labkit.models.freezing import stages
 from labkit.models.layers import BatchNormalization
 from labkit.models.registry import build_model
-from labkit.models.stages import stages
 
 SHAPE = (32, 32, 3)
 IMAGES = np.random.default_rng(0).normal(size=(2, *SHAPE)).astype(np.float32)

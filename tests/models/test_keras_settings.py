@@ -17,11 +17,10 @@ from labkit.config import ModelConfig
 from labkit.data.manifest import Manifest
 from labkit.data.network_input.settings import NetworkInput
 from labkit.export.standard import standard_model
-from labkit.models.layer_outputs import with_layer_outputs
+from labkit.models.keras_application import own_weights, published_network
 from labkit.models.registry import build_model
-from labkit.models.resizing import with_image_size
+from labkit.models.variants import with_image_size, with_layer_outputs
 from labkit.training.losses import SOFTMAX
-from labkit.transfer.imagenet import own_weights, published_network
 
 SIDE = 32
 SMALL = {

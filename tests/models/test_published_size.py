@@ -12,11 +12,11 @@ from labkit.config import ModelConfig
 from labkit.config.architectures import parse_model_name
 from labkit.config.known_models import KNOWN_MODELS
 from labkit.errors import InputError
+from labkit.models.freezing import stages
+from labkit.models.initial_weights import weight_arrays, weights_by_name
+from labkit.models.keras_application import own_weights
 from labkit.models.registry import build_model
-from labkit.models.resizing import check_image_sizes
-from labkit.models.stages import stages
-from labkit.transfer.imagenet import own_weights
-from labkit.transfer.weights import weight_arrays, weights_by_name
+from labkit.models.variants import check_image_sizes
 from tests.models.keras_weights import load_weights
 
 KNOWN = {known.name: known for known in KNOWN_MODELS}

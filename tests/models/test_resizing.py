@@ -9,7 +9,7 @@ import tensorflow as tf
 from labkit.config import Config, DataConfig
 from labkit.errors import InputError
 from labkit.models.registry import build_model
-from labkit.models.resizing import check_image_sizes, shrunk, with_image_size
+from labkit.models.variants import check_image_sizes, shrunk, with_image_size
 
 
 def test_sizes_change_at_the_given_fractions_of_the_run():

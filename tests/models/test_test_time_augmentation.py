@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from labkit.training.predict import averaged_over_views
+from labkit.training.evaluate import averaged_over_views
 
 IMAGES = np.random.default_rng(0).normal(size=(3, 6, 8, 2)).astype(np.float32)
 KERNEL = np.random.default_rng(1).normal(size=(6 * 8 * 2, 5)).astype(np.float32)

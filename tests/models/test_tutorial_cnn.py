@@ -8,7 +8,7 @@ from labkit.analysis.architecture import summarize
 from labkit.config import Config, ModelConfig
 from labkit.config.presets import preset_values
 from labkit.models.registry import build_model
-from labkit.optim.registry import make_optimizer
+from labkit.optim.optimizers import make_optimizer
 
 
 def build(size: int):

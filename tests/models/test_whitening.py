@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from labkit.models.convolution import Whitening, whitening_kernel
-from labkit.models.layers import Dirac
+from labkit.models.convolution import Dirac, Whitening, whitening_kernel
 
 # Neighbouring pixels and channels are correlated, as in photographs.
 NOISE = np.random.default_rng(0).normal(size=(200, 12, 12, 3))

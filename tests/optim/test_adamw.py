@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from labkit.config import OptimizerConfig
-from labkit.optim.registry import make_optimizer
+from labkit.optim.optimizers import make_optimizer
 
 RATES = (0.01, 0.02, 0.005, 0.01)
 

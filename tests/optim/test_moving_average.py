@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from labkit.optim.moving_average import MovingAverage
+from labkit.optim.network import MovingAverage
 
 
 def network():

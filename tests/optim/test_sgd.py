@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from labkit.config import OptimizerConfig
 from labkit.models.layers import BatchNormalization
-from labkit.optim.sgd import SGD
+from labkit.optim.optimizers import SGD
 
 RATES = (0.1, 0.05, 0.2)
 

@@ -18,7 +18,7 @@ from labkit.data.inputs import InputShare
 from labkit.data.pipeline import train_dataset
 from labkit.run_directory import RunDirectory
 from labkit.training.checkpoints import CheckpointStore
-from labkit.training.network import Network, make_network
+from labkit.training.network import Network
 from labkit.training.plan import plan_measurement
 from tests.properties.harness import checkpoint_values
 
@@ -73,7 +73,7 @@ def main(replicas: int, variable_strategy: str, step: int, runs: list[RunDirecto
         }
     )
     plan = plan_measurement(config)
-    network = make_network(plan.config, plan.manifest, plan.devices, plan.data_format)
+    network = Network(plan.config, plan.manifest, plan.devices, plan.data_format)
     print(json.dumps([restored(network, run, step) for run in runs]))
 
 

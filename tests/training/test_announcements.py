@@ -7,7 +7,7 @@ import pytest
 from labkit.config import Config
 from labkit.run_directory import RunDirectory
 from labkit.training.console import lines_at_start
-from labkit.training.network import make_network
+from labkit.training.network import Network
 from labkit.training.plan import on_one_device
 
 MANIFEST = SimpleNamespace(
@@ -18,7 +18,7 @@ MANIFEST = SimpleNamespace(
 def said(tmp_path, step: int = 0, **fields: object) -> str:
     config = Config.from_flat({"train_steps": 20, **fields})
     config, devices, data_format = on_one_device(config, num_gpus=0)
-    network = make_network(config, MANIFEST, devices, data_format)
+    network = Network(config, MANIFEST, devices, data_format)
     return "\n".join(lines_at_start(network, RunDirectory(tmp_path), step, resumed=step > 0))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from labkit.config import Config
 from labkit.errors import InputError
-from labkit.training.network import build_model_to_train
+from labkit.optim.network import build_model_to_train
 
 MANIFEST = SimpleNamespace(num_classes=3, image_shape=(32, 32, 3), dataset="shapes")
 

@@ -13,8 +13,8 @@ from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.notebook.cluster import check_training
 from labkit.training.checks import check_cluster
-from labkit.training.cluster import _agreement
 from labkit.training.plan import plan_run
+from labkit.training.session import _agreement
 
 ALONE = "^{flag} is .*, but .*; leave it out, or train with .*: labkit cluster local --workers 2"
 

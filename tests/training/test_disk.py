@@ -191,9 +191,8 @@ def test_a_full_disk_of_a_cluster_is_one_sentence_too(monkeypatch):
     chief.writes, chief.step, chief.total_steps, chief.stopped_by, chief.resumed = True, 0, 10, "", False
     chief.store.steps.return_value = [10]
     workers = mock.MagicMock(**{"close.side_effect": full})
-    agreement = mock.MagicMock(pending=False, failed=False)
+    chief.calls.pending = chief.calls.any_failed = False
     chief.engine.stop_is_agreed.return_value = False
-    monkeypatch.setattr(loop, "Agreement", lambda *given: agreement)
     for name, does in (("_worker_metrics", lambda: workers), ("_make_engine", lambda: chief.engine)):
         monkeypatch.setattr(chief, name, does)
     monkeypatch.setattr(chief, "_announce", lambda: None)

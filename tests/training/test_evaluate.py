@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from labkit.data.loading import load_split
 from labkit.data.pipeline import standardize
-from labkit.training.evaluate import Evaluation, evaluate_split, per_class
+from labkit.training.evaluate import Evaluation, evaluate_split
+from labkit.training.scores import class_metrics
 
 LOGITS = np.array([[2, 1, 0, -1, -2, -3, -4], [0, 0, 0, 0, 0, 0, 9], [5, 4, 3, 2, 1, 0, -1.0]], np.float32)
 LABELS = np.array([0, 2, 5], np.int32)
@@ -22,7 +23,7 @@ def test_figures_by_hand():
     assert evaluation.metrics["top5_accuracy"] == pytest.approx(2 / 3)
     confusion = evaluation.confusion()
     assert confusion.sum() == 3 and confusion[0, 0] == confusion[2, 6] == confusion[5, 0] == 1
-    rows = per_class(evaluation, tuple("abcdefg"))
+    rows = class_metrics(evaluation.labels, evaluation.predictions, tuple("abcdefg"))
     assert rows[0] == {"name": "a", "count": 1, "accuracy": 1.0, "precision": 0.5}
     assert rows[1] == {"name": "b", "count": 0, "accuracy": None, "precision": None}
 

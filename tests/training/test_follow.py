@@ -78,12 +78,12 @@ class FakeRun:
             raise InputError(f"checkpoint {step} can't be restored")
         self._step = step
 
-    def evaluate_row(self) -> dict:
+    def evaluate(self) -> tuple[None, dict]:
         self.evaluated.append(self._step)
         row = evaluation(self._step, self.split, read=self.read_at)
         for happens in self.during.pop(self._step, []):
             happens()
-        return row
+        return None, row
 
     def write_event(self, row: dict) -> None:
         self.events.append(row["step"])

@@ -216,7 +216,7 @@ def test_a_finished_run_that_is_gone_by_now_is_planned_with_devices(steps, run, 
     planned = plan.plan_training(config(run.path, data_dir=str(manifest.directory.parent)))
     assert planned.found == "finished" and not isinstance(planned, plan.TrainingPlan)
     run.write_status(Status("interrupted", step=4, total_steps=10))
-    again = plan.looked_up_again(planned)
+    again = plan.refreshed(planned)
     assert again.found == "resumable" and isinstance(again, plan.TrainingPlan)
     assert steps == ["devices"]
 

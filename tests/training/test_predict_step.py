@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from labkit.config import ModelConfig
 from labkit.models.registry import build_model
-from labkit.training.predict import SMALLEST_HALF, make_predict_step
+from labkit.training.evaluate import SMALLEST_HALF, make_predict_step
 
 IMAGES = np.random.default_rng(0).normal(size=(2 * SMALLEST_HALF + 1, 32, 32, 3)).astype(np.float32)
 

@@ -12,7 +12,7 @@ from labkit.commands import main as cli
 from labkit.config import Config
 from labkit.data.loading import load_split
 from labkit.data.pipeline import standardize
-from labkit.optim.sgd import SGD
+from labkit.optim.optimizers import SGD
 from labkit.run_directory import RunDirectory
 from labkit.training.evaluate import evaluate_split
 from labkit.training.losses import LOSSES, SIGMOID

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from labkit.config import Config
 from labkit.models.registry import build_model
-from labkit.optim.sgd import SGD
+from labkit.optim.optimizers import SGD
 from tests.models.keras_weights import load_weights, weights_by_place
 from tests.models.reference_weights import batch, sampled
 from tests.steps import compiled_step

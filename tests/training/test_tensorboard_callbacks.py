@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from labkit.callbacks.builtin import builtin_callbacks
 from labkit.callbacks.callback import Callback
-from labkit.callbacks.own import own_callbacks
 from labkit.config import Config
 from labkit.training.plan import plan_training
 from labkit.training.train import train
@@ -55,7 +55,7 @@ def operations(events) -> set[str]:
 
 
 def test_nothing_is_written_unless_it_is_asked_for():
-    assert own_callbacks(Config().run) == []
+    assert builtin_callbacks(Config().run) == []
 
 
 def test_the_graph_is_that_of_the_training_step_which_is_traced_once(trained):

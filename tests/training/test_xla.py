@@ -8,7 +8,7 @@ from labkit.config import Config, ModelConfig
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.models.registry import build_model
-from labkit.optim.sgd import SGD
+from labkit.optim.optimizers import SGD
 from labkit.training.checks import check_layout
 from labkit.training.plan import plan_run
 from tests.steps import compiled_step

@@ -76,7 +76,7 @@ class Bench:
         from course.lessons.short_training import one_device_step
         from labkit.data.augment import standardize
         from labkit.data.loading import load_split
-        from labkit.optim.sgd import SGD
+        from labkit.optim.optimizers import SGD
 
         self.config, self._classes = config, manifest.num_classes
         self._data = {}

@@ -17,7 +17,7 @@ from labkit.config import Config
 from labkit.data.manifest import Manifest
 from labkit.figures.style import OKABE_ITO, drawing
 from labkit.models.registry import build_model
-from labkit.optim.sgd import SGD
+from labkit.optim.optimizers import SGD
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

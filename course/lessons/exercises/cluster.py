@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array
-from labkit.distributed.tf_config import make_tf_config, parse_tf_config
+from labkit.distributed.task import make_tf_config, parse_tf_config
 from labkit.errors import InputError
 
 __all__ = ["EXERCISES"]

@@ -10,7 +10,7 @@ from labkit.analysis.predictions import forgetting_events
 from labkit.callbacks.callback import Callback
 
 if TYPE_CHECKING:
-    from labkit.callbacks.training import Training
+    from labkit.callbacks.callback import TrainingView
 
 __all__ = ["ExampleHistory", "forgetting_events", "hunt_scores"]
 
@@ -32,7 +32,7 @@ class ExampleHistory(Callback):
         self._losses: list[NDArray[np.float64]] = []
         self._predicted: list[NDArray[np.intp]] = []
 
-    def after_step(self, training: "Training", row: Mapping[str, Any]) -> None:
+    def after_step(self, training: "TrainingView", row: Mapping[str, Any]) -> None:
         """Record every example with the current weights."""
         if row["step"] % self.every:
             return

@@ -31,7 +31,7 @@ def stem_outputs(config: "Config", manifest: "Manifest", count: int) -> NDArray[
     """Return what the first convolution makes of ``count`` training images, [count, pixels, channels]."""
     from labkit.data.augment import standardize
     from labkit.data.loading import load_split
-    from labkit.models.layer_outputs import with_layer_outputs
+    from labkit.models.variants import with_layer_outputs
 
     network = _network(config, manifest)
     images, _ = load_split(manifest, "train")

@@ -8,7 +8,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from labkit.analysis.architecture import receptive_field
-from labkit.models.layer_outputs import with_layer_outputs
+from labkit.models.variants import with_layer_outputs
 
 __all__ = ["ReceptiveField", "gradient_fields"]
 

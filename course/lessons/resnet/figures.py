@@ -14,7 +14,7 @@ from labkit.figures.style import GREY, MARK, TRAIN, VALIDATION, drawing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from labkit.inspection.observation import Observation
+    from labkit.inspection.observer import Observation
 
 __all__ = [
     "batch_norm_figure",

@@ -14,11 +14,10 @@ from labkit.config import Config
 from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
 from labkit.data.numpy_batch.distortion import shrunk, standardized
-from labkit.inspection.observation import Observation, read_observation
-from labkit.inspection.observer import StepObserver
+from labkit.inspection.observer import Observation, StepObserver, read_observation
 from labkit.models.layer_factory import LayerFactory
 from labkit.models.resnet import resnet
-from labkit.optim.sgd import SGD
+from labkit.optim.optimizers import SGD
 from labkit.training.step import make_train_step
 
 __all__ = [

@@ -12,8 +12,8 @@ from labkit.data.augment import standardize
 from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
 from labkit.figures.style import GREY, OKABE_ITO, drawing
-from labkit.models.layer_outputs import with_layer_outputs
-from labkit.models.stages import HEAD, stages
+from labkit.models.freezing import HEAD, stages
+from labkit.models.variants import with_layer_outputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,13 +18,12 @@ from labkit.data.inputs import distortion_of
 from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
 from labkit.data.subset import with_train_examples
+from labkit.models.freezing import HEAD, Frozen, stages
+from labkit.models.initial_weights import weights_by_name
 from labkit.models.registry import build_model
-from labkit.models.stages import HEAD, stages
-from labkit.optim.sgd import SGD
-from labkit.training.initial_weights import prepare_transfer
+from labkit.optim.optimizers import SGD
+from labkit.training.checkpoints import prepare_transfer
 from labkit.training.losses import LOSSES
-from labkit.transfer.freezing import Frozen
-from labkit.transfer.weights import weights_by_name
 
 __all__ = ["Trained", "Trainer"]
 

@@ -138,7 +138,7 @@ def standardized(images: Images, manifest: Manifest) -> NDArray[np.float32]:
 def shrunk(images: NDArray[np.float32], size: int) -> NDArray[np.float32]:
     """Return the images reduced to ``size`` x ``size`` by antialiased bilinear interpolation.
 
-    Equals ``labkit.models.resizing.shrunk`` to rounding.
+    Equals ``labkit.models.variants.shrunk`` to rounding.
 
     Args:
         images: float32 [n, height, width, channels].

@@ -29,8 +29,8 @@ def check_networks(configs: Mapping[str, Config], manifest: Manifest) -> None:
     Raises InputError, which names the model, for the first network that can't be trained.
     """
     import_tensorflow()
-    from labkit.training.initial_weights import prepare_transfer
-    from labkit.training.network import build_model_to_train
+    from labkit.optim.network import build_model_to_train
+    from labkit.training.checkpoints import prepare_transfer
 
     _, data_format = decide_devices(next(iter(configs.values())))
     for name, config in configs.items():

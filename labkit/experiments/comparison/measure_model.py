@@ -62,8 +62,8 @@ def measure(config: Config, manifest: Manifest) -> dict[str, Any]:
     from labkit.data.network_input.settings import input_shape
     from labkit.distributed.devices import make_strategy
     from labkit.models.registry import build_model
-    from labkit.training.network import build_model_to_train
-    from labkit.training.predict import make_predict_step
+    from labkit.optim.network import build_model_to_train
+    from labkit.training.evaluate import make_predict_step
 
     strategy = make_strategy(devices, config.distribution.variable_strategy)
     with strategy.scope():

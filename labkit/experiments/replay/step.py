@@ -117,10 +117,10 @@ def replay(
     import_tensorflow()
     plan, notes = plan_replay(recorded)
     from labkit.inspection.diagnosis import diagnose_step
-    from labkit.inspection.network import NetworkCopy
+    from labkit.optim.network import TrainedNetwork
 
     result, before, after, network = _steps(recorded, plan, announce)
-    copy = NetworkCopy(plan.config, plan.manifest, plan.data_format)
+    copy = TrainedNetwork(plan.config, plan.manifest, plan.data_format)
     copy.load(before, step - 1)
     diagnosis, first = diagnose_step(
         copy,
@@ -208,8 +208,6 @@ def _steps(recorded: RecordedStep, plan: "TrainingPlan", announce: Callable[[str
     """Make the steps up to the recorded one. Returns its result, the states before and after, the network."""
     import tensorflow as tf
 
-    from labkit.inspection.network import state_variables
-
     first, step = recorded.start.step, recorded.step
     between = step - 1 - first
     distance = f"{counted(between, 'step')} before" if between else "directly before"
@@ -221,8 +219,7 @@ def _steps(recorded: RecordedStep, plan: "TrainingPlan", announce: Callable[[str
             announce(f"made step {number}")
 
     def state() -> list[Any]:
-        variables = state_variables(network.model, network.optimizer, network.average)
-        return [tf.convert_to_tensor(variable).numpy() for variable in variables]
+        return [tf.convert_to_tensor(variable).numpy() for variable in network.state_variables]
 
     before = state()
     return engine.next_step(), before, state(), network
@@ -237,10 +234,10 @@ def engine_from_start(
     """
     from labkit.distributed.synchronous import SynchronousEngine
     from labkit.training.checkpoints import CheckpointStore
-    from labkit.training.network import make_network, training_batches
+    from labkit.training.network import Network, training_batches
 
     start = recorded.start
-    network = make_network(plan.config, plan.manifest, plan.devices, plan.data_format)
+    network = Network(plan.config, plan.manifest, plan.devices, plan.data_format)
     if start.folder is None:
         network.begin()
     else:

@@ -182,11 +182,10 @@ def _weights(network: Any, folder: Path, step: int) -> Difference | None:
     """Return the largest difference to a checkpoint; the network keeps the weights that it made."""
     import tensorflow as tf
 
-    from labkit.inspection.network import state_variables, variable_names
+    from labkit.optim.network import variable_names
     from labkit.training.checkpoints import CheckpointStore
 
-    parts = network.model, network.optimizer, network.average
-    variables = state_variables(*parts)
+    variables, parts = network.state_variables, (network.model, network.optimizer, network.average)
     made = [tf.convert_to_tensor(variable).numpy() for variable in variables]
     CheckpointStore(folder).restore(network.checkpoint(), step)
     found = []
@@ -205,7 +204,7 @@ def _weights(network: Any, folder: Path, step: int) -> Difference | None:
 
 def _reasons(recorded: RecordedStep, plan: Any) -> list[tuple[str, str, str]]:
     """Return what of the recorded environment is otherwise here: hardware, versions, threads, replicas."""
-    from labkit.training.environment import describe_environment
+    from labkit.training.session import describe_environment
 
     there, here = _flat(recorded.environment), _flat(describe_environment(plan))
     names = [name for name in here if name not in _SAYS_NOTHING and there.get(name) != here[name]]

@@ -1,6 +1,7 @@
 """The asynchronous training step: what one worker does between reading the weights and changing them."""
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,15 +15,13 @@ from labkit.distributed.exchange import (
     time_after,
     update_moving_averages,
 )
-from labkit.distributed.packing import read_packed, send_packed
-from labkit.distributed.slow_worker import slowed_down
 from labkit.inspection.observer import UNOBSERVED, Unobserved
+from labkit.models.freezing import Frozen, frozen_layers, frozen_norms, trained_indices
 from labkit.models.layers import recorded_batch_statistics
-from labkit.models.resizing import shrunk
+from labkit.models.variants import shrunk
 from labkit.optim.optimizer import Optimizer
-from labkit.transfer.freezing import Frozen, frozen_layers, frozen_norms, trained_indices
 
-__all__ = ["StepReport", "make_asynchronous_step"]
+__all__ = ["StepReport", "make_asynchronous_step", "read_packed", "send_packed", "slowed_down"]
 
 
 class StepReport(NamedTuple):
@@ -176,3 +175,93 @@ def _count_update(step: tf.Variable) -> tf.Tensor:
 def _num_bytes(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Return the bytes of all ``tensors``, int64 scalar."""
     return tf.add_n([tf.size(tensor, tf.int64) * tensor.dtype.size for tensor in tensors])
+
+
+def slowed_down(
+    tensors: Sequence[tf.Tensor], slow_worker: tuple[int, float], *, since: tf.Tensor
+) -> list[tf.Tensor]:
+    """Delay ``tensors`` on the slow worker to ``factor`` times the time since ``since`` (``--slow-worker``).
+
+    For a step that a ``ClusterCoordinator`` schedules on any of its workers. The wait is an operation of the
+    step's graph, because the worker runs no Python; it occupies a thread, but no core.
+
+    Args:
+        tensors: what the worker has computed.
+        slow_worker: its index, and the factor.
+        since: time at which it started computing, float64 seconds.
+    """
+    index, factor = slow_worker
+    here = tf.distribute.coordinator.experimental_get_current_worker_index()
+    seconds = tf.where(tf.equal(here, index), factor - 1, 0.0)
+    waited = _sleep(tf.cast(seconds, tf.float64) * (time_after(tensors) - since))
+    with tf.control_dependencies([waited]):
+        return [tf.identity(tensor) for tensor in tensors]
+
+
+def _sleep(seconds: tf.Tensor) -> tf.Tensor:
+    """Return a tensor that is there after ``seconds``: the one element of a dataset that takes so long."""
+    like = {"output_types": [tf.int32], "output_shapes": [[]]}
+    with tf.device("CPU:0"):
+        element = tf.raw_ops.TensorDataset(components=[tf.constant(0)], output_shapes=[[]])
+        slow = tf.raw_ops.SleepDataset(
+            input_dataset=element, sleep_microseconds=tf.cast(seconds * 1e6, tf.int64), **like
+        )
+        # Without it, the look for a second element would take as long again.
+        first = tf.raw_ops.TakeDataset(input_dataset=slow, count=tf.constant(1, tf.int64), **like)
+        return tf.raw_ops.DatasetToSingleElement(dataset=first, **like)[0]
+
+
+# ---- packing: many small tensors go between devices as one message per device and dtype. TensorFlow makes
+# one call for every tensor that crosses from one task to another. A ResNet-20 has about two hundred of them
+# in a step, most below a kilobyte, so the number of calls dominates the cost.
+
+
+def read_packed(variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
+    """Return copies of ``variables`` on the current device, inside a ``tf.function``.
+
+    Each device that holds some of them sends one tensor per dtype.
+    """
+    copies: dict[int, tf.Tensor] = {}
+    for indices in _by_device(variables, [variable.dtype for variable in variables]):
+        with tf.device(variables[indices[0]].device):
+            packed = _pack([variables[index] for index in indices])
+        copies |= _unpack(packed, indices, variables)  # on the current device, so only ``packed`` is sent
+    return [copies[index] for index in range(len(variables))]
+
+
+def send_packed(values: Sequence[tf.Tensor], variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
+    """Return copies of ``values``, each on the device of its variable, inside a ``tf.function``.
+
+    Each device that holds some of the variables receives one tensor per dtype.
+
+    Args:
+        values: on the current device, with the variables' shapes.
+        variables: one for each value.
+    """
+    copies: dict[int, tf.Tensor] = {}
+    for indices in _by_device(variables, [value.dtype for value in values]):
+        packed = _pack([values[index] for index in indices])
+        with tf.device(variables[indices[0]].device):
+            copies |= _unpack(packed, indices, variables)
+    return [copies[index] for index in range(len(values))]
+
+
+def _by_device(variables: Sequence[tf.Variable], dtypes: Sequence[tf.DType]) -> list[list[int]]:
+    """Return the indices of the variables, grouped by device and dtype."""
+    groups: dict[tuple[str, tf.DType], list[int]] = {}
+    for index, (variable, dtype) in enumerate(zip(variables, dtypes, strict=True)):
+        groups.setdefault((variable.device, dtype), []).append(index)
+    return list(groups.values())
+
+
+def _pack(values: Sequence[tf.Tensor | tf.Variable]) -> tf.Tensor:
+    return tf.concat([tf.reshape(value, [-1]) for value in values], axis=0)
+
+
+def _unpack(
+    packed: tf.Tensor, indices: Sequence[int], variables: Sequence[tf.Variable]
+) -> dict[int, tf.Tensor]:
+    """Return the tensors of ``packed``, with the variables' shapes, by index."""
+    shapes = [variables[index].shape for index in indices]
+    parts = tf.split(packed, [math.prod(shape) for shape in shapes])
+    return {index: tf.reshape(part, shape) for index, part, shape in zip(indices, parts, shapes, strict=True)}

@@ -6,10 +6,9 @@ import pytest
 
 from labkit.config import ModelConfig
 from labkit.errors import InputError
+from labkit.models.initial_weights import InitialWeights, match, read_weights, weights_by_name
 from labkit.models.registry import build_model
-from labkit.transfer.load import match
-from labkit.transfer.source import WeightSource, find_weight_source
-from labkit.transfer.weights import InitialWeights, read_weights, weights_by_name
+from labkit.models.weight_source import WeightSource, find_weight_source
 
 CONFIG = ModelConfig(num_layers=8)
 SOURCE = WeightSource("keras")

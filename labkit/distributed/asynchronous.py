@@ -9,9 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from labkit.distributed.asynchronous.attempts import Attempts
-from labkit.distributed.asynchronous.step import StepReport
-from labkit.distributed.step_result import StepResult, Steps
+from labkit.distributed.asynchronous_step import StepReport
+from labkit.distributed.progress import Attempts
+from labkit.distributed.synchronous import StepResult, Steps
 from labkit.distributed.tf_compat import hold_attempts, is_here, worker_of
 from labkit.plurals import counted
 from labkit.run_directory.worker_metrics import StepSpans
@@ -40,8 +40,8 @@ class AsynchronousEngine:
     The coordinator numbers the steps. Step s always has the same batch and learning rate, and is scheduled
     again, by TensorFlow, if its worker is lost before its result is here. So a lost worker never costs a
     batch, and whenever no step is under way, all steps so far are complete. A variable on a parameter server
-    counts the updates (atomically, so that none is lost); ``settle`` compares this count with the number of
-    completed steps.
+    counts the updates (atomically, so that none is lost); ``repeated_updates`` compares this count with the
+    number of completed steps.
 
     Args:
         steps: compiled under a ``ParameterServerStrategy``.
@@ -172,7 +172,7 @@ class AsynchronousEngine:
             ),
         )
 
-    def settle(self) -> int:
+    def repeated_updates(self) -> int:
         """Compare the servers' count of updates with the completed steps, while no step is under way.
 
         Returns the number of updates made twice: if a worker is lost between its update and its report,

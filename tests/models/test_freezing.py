@@ -6,11 +6,10 @@ import tensorflow as tf
 
 from labkit.config import Config, ModelConfig, TransferConfig
 from labkit.errors import InputError
+from labkit.models.freezing import Freezing, layers_with_weights, stages
 from labkit.models.layers import BatchNormalization
 from labkit.models.registry import build_model
-from labkit.models.stages import layers_with_weights, stages
-from labkit.optim.sgd import SGD
-from labkit.transfer.freezing import Freezing
+from labkit.optim.optimizers import SGD
 from tests.steps import compiled_step
 
 BATCH, STEPS = 8, 3

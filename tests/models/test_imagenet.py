@@ -21,12 +21,10 @@ from labkit.config import ModelConfig
 from labkit.config.architectures import parse_model_name
 from labkit.data.prepare import prepare
 from labkit.errors import InputError
-from labkit.models.keras_application import bare_application
+from labkit.models.initial_weights import match, read_weights
+from labkit.models.keras_application import bare_application, published_network
 from labkit.models.registry import build_model
-from labkit.transfer.imagenet import published_network
-from labkit.transfer.load import match
-from labkit.transfer.source import IMAGENET, WeightSource
-from labkit.transfer.weights import read_weights
+from labkit.models.weight_source import IMAGENET, WeightSource
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = (32, 32, 3)

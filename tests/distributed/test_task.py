@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from labkit.commands import main as cli
 from labkit.commands import train
 from labkit.config import Config
-from labkit.distributed.task import ClusterTask, split_address
-from labkit.distributed.tf_config import (
+from labkit.distributed.task import (
+    ClusterTask,
     bypass_proxy,
     find_task,
     make_tf_config,
     parse_tf_config,
+    split_address,
     task_from_hosts,
 )
 from labkit.errors import InputError

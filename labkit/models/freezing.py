@@ -1,4 +1,4 @@
-"""Which layers are trained at which step: frozen by name, and unfrozen from the head downwards."""
+"""A network's stages and head, found by layer name; which layers are trained at which step."""
 
 import fnmatch
 import math
@@ -9,16 +9,49 @@ import keras
 from labkit.config import TransferConfig
 from labkit.errors import InputError
 from labkit.models.layers import BatchNormalization
-from labkit.models.stages import layers_with_weights, stages
 
 __all__ = [
+    "HEAD",
     "Freezing",
     "Frozen",
     "frozen_layers",
     "frozen_norms",
+    "layers_with_weights",
+    "stages",
     "trained_indices",
     "trained_parameters",
+    "varying_weights",
 ]
+
+HEAD = "logits"
+
+
+def layers_with_weights(model: keras.Model) -> list[keras.Layer]:
+    """Return all layers with weights, including those of nested models, ordered from images to logits."""
+    found = []
+    for layer in model.layers:
+        found += layers_with_weights(layer) if isinstance(layer, keras.Model) else [layer]
+    return [layer for layer in found if layer.weights]
+
+
+def stages(model: keras.Model) -> dict[str, list[keras.Layer]]:
+    """Return the layers with weights by stage, ordered from images to logits.
+
+    The stage is the beginning of a layer's name (``LayerFactory.name_scope``): ``stage2_block1_conv1`` is in
+    ``stage2``. The head is ``logits``.
+    """
+    found: dict[str, list[keras.Layer]] = {}
+    for layer in layers_with_weights(model):
+        found.setdefault(layer.name.split("_")[0], []).append(layer)
+    return found
+
+
+def varying_weights(layer: keras.Layer) -> list[keras.Variable]:
+    """Return a layer's weights without the constant gamma of a batch normalization with ``scale=False``."""
+    if isinstance(layer, BatchNormalization) and not layer.scale:
+        return [weight for weight in layer.weights if weight is not layer.gamma]
+    return list(layer.weights)
+
 
 Frozen = frozenset[str]
 
@@ -31,7 +64,7 @@ class Freezing:
     Language Model Fine-tuning for Text Classification", 2018, arXiv:1801.06146, section 3.3).
 
     Args:
-        model: its layers are named by stage (``labkit.models.stages``).
+        model: its layers are named by stage (``stages``).
         config: ``freeze`` and ``unfreeze_every_steps``.
 
     Raises InputError for a pattern that matches nothing, and if nothing would be left to train.

@@ -1,0 +1,168 @@
+"""Networks without shortcuts: VGG, the network of TensorFlow's tutorial, and one that trains in seconds.
+
+VGG: Simonyan & Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition" (2014),
+arXiv:1409.1556: five stages of 3x3 convolutions, each followed by max pooling, which reduce a 32x32 image to
+1x1 and a 224x224 image to 7x7. ``imagenet_vgg`` is this network. It ends with two dense layers of 4,096
+units, which have 86 % of the weights of VGG-16. Each is followed by dropout (section 3.1, at a rate of 0.5).
+
+``vgg`` leaves the two dense layers out, because they were designed for the 7x7 feature maps of
+ImageNet. This has been common on CIFAR-10 since pytorch-cifar (kuangliu, 2017); cifar.torch (Zagoruyko, 2015)
+kept one dense layer of 512 units. The names VGG-11 to VGG-19 still count the two layers. Batch normalization
+(Ioffe & Szegedy, 2015) is newer than the paper; with it convolutions need no bias.
+
+``tutorial_cnn``: the network of TensorFlow's CIFAR-10 tutorial, from the time before residual networks.
+It comes from ``tutorials/image/cifar10/cifar10.py`` in github.com/tensorflow/models, after Alex Krizhevsky's
+cuda-convnet: two convolutions with local response normalization, then two dense layers. The tutorial crops
+its images to 24x24 pixels (1,068,298 parameters); at 32x32 the first dense layer has more weights. The crop,
+weight decay of the dense layers alone and averaged weights are part of its training: see the preset
+``tutorial_2017``.
+
+``fast_net``: airbench's network, with widths that suit a CPU's vector units.
+Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU" (2024), arXiv:2404.00498, section 3: a frozen
+whitening convolution, then three stages of two 3x3 convolutions with max pooling between them, batch
+normalization without a trained scale, and convolutions initialized to the identity.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from labkit.models.layer_factory import LayerFactory
+
+__all__ = ["fast_net", "imagenet_vgg", "tutorial_cnn", "vgg"]
+
+# ---- VGG
+
+STAGE_WIDTHS = (64, 128, 256, 512, 512)  # table 1
+CONVOLUTIONS = {  # per stage: table 1, configurations A, B, D and E
+    11: (1, 1, 2, 2, 2),
+    13: (2, 2, 2, 2, 2),
+    16: (2, 2, 3, 3, 3),
+    19: (2, 2, 4, 4, 4),
+}
+DENSE_UNITS = 4096  # table 1, FC-4096
+
+
+def vgg(layers: LayerFactory, images, *, num_layers: int, num_classes: int) -> keras.KerasTensor:
+    """Return the logits of a VGG network for ``images``, float32 [batch, num_classes].
+
+    Args:
+        layers: makes the layers; it decides layout, precision, normalization and seed.
+        images: float [batch, height, width, channels], or channels first if the factory uses that layout. The
+            last feature map is averaged over height and width, so any size works.
+        num_layers: 11, 13, 16 or 19.
+        num_classes: number of logits.
+    """
+    x = _convolutions(layers, images, num_layers, lambda x, width: layers.norm_relu(layers.conv(x, width, 3)))
+    with layers.name_scope("head"):
+        return layers.logits(layers.global_average(x), num_classes)
+
+
+def imagenet_vgg(layers: LayerFactory, images, *, num_layers: int, num_classes: int) -> keras.KerasTensor:
+    """Return the logits of a VGG network at its published size, float32 [batch, num_classes].
+
+    Args:
+        layers: makes the layers; it decides layout, precision and seed. There is no normalization.
+        images: float [batch, height, width, channels], or channels first if the factory uses that layout.
+            Published for 224x224. The first dense layer has 2.1 million weights for each position of the last
+            feature map, so weights fit one image size only.
+        num_layers: 11, 13, 16 or 19.
+        num_classes: number of logits.
+    """
+    x = _convolutions(
+        layers, images, num_layers, lambda x, width: layers.relu(layers.biased_conv(x, width, 3))
+    )
+    with layers.name_scope(f"stage{len(STAGE_WIDTHS) + 1}"):
+        x = layers.flatten(x)
+        x = layers.dropout(layers.relu(layers.dense(x, DENSE_UNITS)))
+        x = layers.relu(layers.dense(x, DENSE_UNITS))  # the head begins with the second dropout
+    with layers.name_scope("head"):
+        return layers.logits(x, num_classes)
+
+
+def _convolutions(layers: LayerFactory, x, num_layers: int, convolve: Callable[[Any, int], Any]):
+    """Return the last feature map; ``convolve`` applies a convolution of a width, and what follows it."""
+    stages = zip(STAGE_WIDTHS, CONVOLUTIONS[num_layers], strict=True)
+    for stage, (width, convolutions) in enumerate(stages, start=1):
+        with layers.name_scope(f"stage{stage}"):
+            for _ in range(convolutions):
+                x = convolve(x, width)
+            x = layers.max_pool(x, 2, padding="same")
+    return x
+
+
+# ---- the tutorial's network
+
+# All from the tutorial's inference().
+TUTORIAL_CONVOLUTION: dict[str, Any] = {"filters": 64, "kernel_size": 5, "stddev": 5e-2}
+TUTORIAL_POOL: dict[str, Any] = {"size": 3, "stride": 2, "padding": "same"}
+TUTORIAL_NORMALIZATION: dict[str, Any] = {"depth_radius": 4, "bias": 1.0, "alpha": 0.001 / 9.0, "beta": 0.75}
+TUTORIAL_DENSE: dict[str, Any] = {"stddev": 0.04, "bias": 0.1}
+TUTORIAL_LOGITS: dict[str, Any] = {"stddev": 1 / 192}
+
+
+def tutorial_cnn(layers: LayerFactory, images, *, num_classes: int) -> keras.KerasTensor:
+    """Return the logits of the tutorial's network for ``images``, float32 [batch, num_classes].
+
+    Args:
+        layers: makes the layers; it decides layout, precision, normalization and seed.
+        images: float [batch, height, width, channels], or channels first if the factory uses that layout.
+        num_classes: number of logits.
+    """
+    with layers.name_scope("stage1"):
+        x = layers.relu(layers.biased_conv(images, **TUTORIAL_CONVOLUTION, bias=0.0))
+        x = layers.local_response_norm(layers.max_pool(x, **TUTORIAL_POOL), **TUTORIAL_NORMALIZATION)
+    with layers.name_scope("stage2"):
+        x = layers.relu(layers.biased_conv(x, **TUTORIAL_CONVOLUTION, bias=0.1))
+        # Here normalization comes before pooling.
+        x = layers.max_pool(layers.local_response_norm(x, **TUTORIAL_NORMALIZATION), **TUTORIAL_POOL)
+    with layers.name_scope("stage3"):
+        x = layers.flatten(x)
+        x = layers.relu(layers.dense(x, 384, **TUTORIAL_DENSE))
+        x = layers.relu(layers.dense(x, 192, **TUTORIAL_DENSE))
+    with layers.name_scope("head"):
+        return layers.logits(x, num_classes, **TUTORIAL_LOGITS)
+
+
+# ---- airbench's network
+
+FAST_WIDTHS = (64, 256, 256)  # airbench94
+FAST_LOGIT_SCALE = 1 / 9  # airbench94
+
+
+def fast_net(
+    layers: LayerFactory,
+    images,
+    *,
+    width_factor: float,
+    num_classes: int,
+    whitening: bool = True,
+    dirac: bool = True,
+    activation: str = "gelu",
+) -> keras.KerasTensor:
+    """Return the logits of the fast network for ``images``, float32 [batch, num_classes].
+
+    Args:
+        layers: makes the layers; it decides layout, precision, normalization and seed.
+        images: float [batch, height, width, channels], or channels first if the factory uses that layout.
+        width_factor: multiplies the widths of the stages, which are then rounded to a multiple of 16.
+        num_classes: number of logits.
+        whitening: whether the first layer is a frozen whitening convolution; otherwise it is trained.
+        dirac: whether convolutions are initialized to the identity.
+        activation: ``relu``, ``silu`` or ``gelu``.
+    """
+    activate = {"relu": layers.relu, "silu": layers.silu, "gelu": layers.gelu}[activation]
+
+    def norm_activate(x):
+        return activate(layers.norm(x, scale=False))
+
+    with layers.name_scope("stem"):
+        x = activate(layers.whitening(images)) if whitening else norm_activate(layers.conv(images, 24, 3))
+    for stage, width in enumerate(FAST_WIDTHS, start=1):
+        filters = max(16, round(width * width_factor / 16) * 16)
+        with layers.name_scope(f"stage{stage}"):
+            x = norm_activate(layers.max_pool(layers.conv(x, filters, 3, dirac=dirac), 2))
+            x = norm_activate(layers.conv(x, filters, 3, dirac=dirac))
+    with layers.name_scope("head"):
+        return layers.logits(layers.global_max(x), num_classes, use_bias=False, scale=FAST_LOGIT_SCALE)
