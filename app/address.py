@@ -1,11 +1,14 @@
-"""What the address of a page keeps beside the widgets, so that links, Back and Forward show it again."""
+"""The pages, their addresses, and what an address keeps beside the widgets for links, Back and Forward."""
 
 import time
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+from urllib.parse import urlencode
 
 import streamlit as st
-
-__all__ = ["begin", "follow", "show"]
+from streamlit.delta_generator import DeltaGenerator
 
 SETTLES = 1.0  # seconds in which the browser may still tell the address before a change
 
@@ -68,3 +71,87 @@ def show(name: str, value: str | None) -> None:
 
 def _all() -> dict[str, _Kept]:
     return st.session_state.setdefault("address", {})
+
+
+PAGES = (  # the module in app.views, title, icon, and path of the address
+    ("runs", "Runs", "list", ""),
+    ("start", "Start", "add_circle", "start"),
+    ("live", "Live", "monitoring", "live"),
+    ("layers", "Layers", "layers", "layers"),
+    ("predictions", "Predictions", "grid_view", "predictions"),
+    ("image", "Image", "image_search", "image"),
+    ("data", "Data", "photo_library", "data"),
+    ("image_map", "Map", "scatter_plot", "map"),
+    ("compare", "Compare", "stacked_line_chart", "compare"),
+    ("configuration", "Configuration", "tune", "configuration"),
+)
+
+
+def page(name: str, **settings: Any) -> Any:
+    """Return a page for Streamlit's navigation, or as the target of a link.
+
+    Args:
+        name: of the module in ``app.views``; it is also the path of the address unless ``settings`` say so.
+        settings: of ``st.Page``.
+    """
+    return st.Page(_drawn_by(name), **({"url_path": name} | settings))
+
+
+def _drawn_by(name: str) -> Callable[[], None]:
+    """Return what draws a page. All modules together would take a second to import."""
+
+    def draw() -> None:
+        import_module(f"app.views.{name}").page()
+
+    return draw
+
+
+def page_below(
+    count: int, size: int, key: str, selection: Hashable = None, *, bound: bool = False
+) -> tuple[slice, DeltaGenerator]:
+    """Return what ``page_of`` does, with the numbers below the container that is returned, too."""
+    above, below = st.container(), st.container()
+    with below:
+        return page_of(count, size, key, selection, bound=bound), above
+
+
+def page_of(count: int, size: int, key: str, selection: Hashable = None, *, bound: bool = False) -> slice:
+    """Return the places of the chosen page; where there are several, draw their numbers here.
+
+    Args:
+        count: of all entries.
+        size: entries on a page.
+        key: of the widget.
+        selection: what is listed; another one than at the last call begins at its first page.
+        bound: whether the number stands in the URL.
+    """
+    pages = max(1, -(-count // size))
+    before = st.session_state.get(f"{key}-of", selection)
+    st.session_state[f"{key}-of"] = selection
+    if before != selection:
+        st.session_state[key] = 1
+    elif isinstance(now := st.session_state.get(key), int) and now > pages:
+        st.session_state[key] = pages
+    number = 1
+    if pages > 1:
+        number = st.pagination(pages, key=key, bind="query-params" if bound else None) or 1
+    first = (min(number, pages) - 1) * size
+    return slice(first, min(first + size, count))
+
+
+def image_address(split: str, index: int, run: str | None = None) -> str:
+    """Return the address of an image's own page, relative to the other pages.
+
+    ``run``: the label of the run to show it for; None: the selected one.
+    """
+    return "image?" + _query(run or st.session_state.get("run"), split=split, index=index)
+
+
+def live_address(run: str) -> str:
+    """Return the address of the live page of the run with this label, relative to the other pages."""
+    return "live?" + _query(run)
+
+
+def _query(run: str | None, **more: object) -> str:
+    known = {"run": run, "folder": st.query_params.get("folder")}
+    return urlencode({name: str(value) for name, value in known.items() if value} | more)

@@ -1,24 +1,21 @@
 """Work that takes seconds, done in a thread while the page shows how far it is. A page never waits for it."""
 
-import functools
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable
 from typing import Any, ClassVar, Generic, TypeVar
 
 import streamlit as st
 
-from app.images.text import plain
+from app.ask.client import Progress
+from app.markup import plain
 from labkit.errors import InputError
-
-__all__ = ["SHORT_SECONDS", "Job", "Progress", "pause_until", "result_of", "shown", "start"]
 
 POLL_SECONDS = 0.5
 SHORT_SECONDS = 0.15  # that a page waits, to spare the reader a flicker
 
 T = TypeVar("T")
-Progress = Callable[[int, int], None]
 
 
 class Job(Generic[T]):
@@ -69,15 +66,8 @@ class Job(Generic[T]):
 J = TypeVar("J", bound=Job[Any])
 
 
-class _Known:
-    def __init__(self) -> None:
-        self.jobs: OrderedDict[Hashable, Job[Any]] = OrderedDict()
-        self.lock = threading.Lock()
-
-
-@functools.cache
-def _known(kind: str) -> _Known:
-    return _Known()
+_jobs: defaultdict[str, OrderedDict[Hashable, Job[Any]]] = defaultdict(OrderedDict)  # by their class
+_lock = threading.Lock()
 
 
 def start(key: Hashable, job: J, work: Callable[[Progress], Any]) -> J:
@@ -88,14 +78,14 @@ def start(key: Hashable, job: J, work: Callable[[Progress], Any]) -> J:
         job: a new one, which isn't used if the work was begun before.
         work: reports how much it has done, and returns the result. It must not use Streamlit.
     """
-    known = _known(type(job).__name__)
-    with known.lock:
-        if (found := known.jobs.get(key)) is None:
-            found = known.jobs[key] = job
+    with _lock:
+        jobs = _jobs[type(job).__name__]
+        if (found := jobs.get(key)) is None:
+            found = jobs[key] = job
             threading.Thread(target=job.run, args=(work,), daemon=True).start()
-            while len(known.jobs) > job.kept:
-                known.jobs.popitem(last=False)
-        known.jobs.move_to_end(key)
+            while len(jobs) > job.kept:
+                jobs.popitem(last=False)
+        jobs.move_to_end(key)
     return found  # type: ignore[return-value]
 
 
@@ -135,10 +125,10 @@ def pause_until(job: Job[Any], seconds: float) -> None:
 def _forget(job: Job[Any]) -> None:
     """Forget the job, and all others of its class that failed."""
     job.before_another_try()
-    known = _known(type(job).__name__)
-    with known.lock:
-        for key in [key for key, other in known.jobs.items() if other is job or other.error]:
-            del known.jobs[key]
+    with _lock:
+        jobs = _jobs[type(job).__name__]
+        for key in [key for key, other in jobs.items() if other is job or other.error]:
+            del jobs[key]
 
 
 @st.fragment(run_every=POLL_SECONDS)

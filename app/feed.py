@@ -20,8 +20,6 @@ import streamlit as st
 from starlette.requests import Request
 from starlette.responses import Response
 
-__all__ = ["PATH", "Update", "answer", "offer"]
-
 PATH = "/labkit/feed"  # of the addresses, below that of the dashboard
 KEPT_SECONDS = 600.0  # that an address is known while nobody asks; the page then asks Streamlit for another
 MOST = 512  # addresses

@@ -31,8 +31,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from labkit.distributed.task import is_loopback
 from labkit.startup.others import other_users
 
-__all__ = ["TOKEN_PATH", "Gate", "announce", "is_locked", "needs_token", "token_page"]
-
 TOKEN_PATH = "/labkit/token"
 COOKIE = "labkit_token"
 LONGEST_FORM = 4096  # bytes

@@ -1,25 +1,98 @@
-"""What changes every second on the live page: figures and charts."""
+"""The state of a run as the live page shows it, and what changes there every second."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import streamlit as st
 
 from app import state
+from app.acting import buttons
 from app.charts import component, picked, workers
 from app.charts.board import Chart, Window
 from app.charts.machine import MachineStore, machine_charts
 from app.charts.metric_charts import Options, board_of, metric_chart, window_in
-from app.charts.store import Snapshot
-from app.charts.timeline import timeline_of
+from app.charts.store import Snapshot, timeline_of
 from app.feed import Update
-from app.run_facts import facts_html, key_figures, progress_html
-from app.run_state import Frame, frame_of, liveness_of
-from labkit.run_directory import RunDirectory
+from app.markup import duration, facts_html, number_text, progress_html
+from labkit.run_directory import RunDirectory, Status
 
-__all__ = ["Drawn"]
+# The label, colour and icon of each state, and whether the page is refreshed every second.
+STATES = {
+    "starting": ("starting", "blue", ":material/hourglass_top:", True),
+    "running": ("running", "green", ":material/play_circle:", True),
+    "stalled": ("stalled", "orange", ":material/warning:", True),
+    "lost": ("lost", "red", ":material/skull:", False),
+    "finished": ("finished", "gray", ":material/check_circle:", False),
+    "interrupted": ("interrupted", "orange", ":material/pause_circle:", False),
+    "failed": ("failed", "red", ":material/error:", False),
+    "no status": ("no status yet", "gray", ":material/help:", True),
+}
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What the part of the live page depends on that isn't drawn every second."""
+
+    refreshes: bool
+    liveness: str
+    message: str
+    acting: Hashable
+    environment: int  # when it was written
+    names: tuple[str, ...]
+    readable: bool
+    damaged_lines: int
+    has_tasks: bool
+
+
+def frame_of(run: RunDirectory, metrics: Snapshot | None, failure: str) -> Frame:
+    """Return the frame. ``failure``: why the visitor's last action failed. Uses no Streamlit."""
+    status = run.read_status()
+    liveness = liveness_of(status)
+    return Frame(
+        refreshes=STATES[liveness][3] or buttons.is_pending(run),
+        liveness=liveness,
+        message=status.message if status else "",
+        acting=(status is None, failure, *buttons.state_of(run)),
+        environment=state.changed_at(run.environment_path),
+        names=() if metrics is None else tuple(metrics.metrics()),
+        readable=metrics is not None,
+        damaged_lines=metrics.damaged_lines if metrics else 0,
+        has_tasks=run.cluster_path.is_dir(),
+    )
+
+
+def liveness_of(status: Status | None) -> str:
+    """Return a key of ``STATES``."""
+    liveness = status.liveness() if status else "no status"
+    return liveness if liveness in STATES else "no status"
+
+
+def key_figures(
+    status: Status | None, liveness: str, metrics: Snapshot, seconds: float | None
+) -> list[tuple[str, str]]:
+    """Return what the head of the page shows, each with its label. ``seconds``: the duration of the run."""
+    best = metrics.curve("validation", "accuracy").y
+    best = best[~np.isnan(best)]
+    tests = metrics.curve("test", "accuracy")
+    own = metrics.own_test_step
+    places = range(len(tests)) if own is None else (tests.step == own).nonzero()[0]
+    place = int(places[-1]) if len(places) else None
+    test = None if place is None else float(tests.y[place])
+    test_label = "Test accuracy"
+    if place is not None and tests.step[place] != metrics.last_step():
+        test_label += f" (step {tests.step[place]:,.0f})"
+    return [
+        ("Training loss", number_text(metrics.curve("train", "loss").last(), ".4g")),
+        ("Validation accuracy", number_text(metrics.curve("validation", "accuracy").last(), ".2%")),
+        ("Best validation", number_text(float(best.max()) if len(best) else None, ".2%")),
+        (test_label, number_text(test, ".2%")),
+        ("Examples per second", number_text(status.examples_per_second if status else None, ",.0f")),
+        ("Duration", duration(seconds)),
+        ("Time left", duration(status.eta_seconds if status and liveness == "running" else None)),
+    ]
 
 
 @dataclass(frozen=True)

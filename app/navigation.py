@@ -7,10 +7,12 @@ from threading import Timer
 
 import streamlit as st
 
-from app import address, gate, pages, state, theme, views
+from app import address, gate, state, views
+from app.markup import component
 
 SENT_AFTER = 1.0  # seconds
-STYLE = Path(__file__).with_name("style.css")
+STYLES = [Path(__file__).parent / name for name in ("style.css", "images/assets/cards.css")]
+THEME = Path(__file__).parent / "views" / "assets" / "theme.js"  # light, dark, or that of the system
 
 
 @st.cache_resource(show_spinner=False)
@@ -28,22 +30,24 @@ def _import_the_rest() -> None:
 def main() -> None:
     """Draw the sidebar and the chosen page."""
     st.set_page_config(page_title="labkit", page_icon="🧪", layout="wide")
-    st.html(STYLE)
+    for style in STYLES:
+        st.html(style)
     state.refuse_open_server()
     address.begin()
     chosen = st.navigation(
         [
             *(
-                pages.page(name, title=title, icon=f":material/{icon}:", url_path=path, default=not path)
-                for name, title, icon, path in pages.PAGES
+                address.page(name, title=title, icon=f":material/{icon}:", url_path=path, default=not path)
+                for name, title, icon, path in address.PAGES
             ),
             # Streamlit serves the default page only at the root. This one answers /runs.
-            pages.page("runs", title="Runs", visibility="hidden"),
+            address.page("runs", title="Runs", visibility="hidden"),
         ]
     )
     with st.sidebar:
         state.choose_run()
-        theme.switch()
+        # The browser keeps the choice; the page is loaded again, with what its address says.
+        component(THEME)(key="theme", height="content")
         if gate.is_locked():
             st.link_button("Give the token", gate.TOKEN_PATH.lstrip("/"), icon=":material/lock_open:")
     chosen.run()

@@ -11,7 +11,7 @@ import streamlit as st
 
 from app import address, gate
 from app.charts.store import CurveStore, Snapshot
-from app.images.text import plain
+from app.markup import plain
 from labkit.config.recorded import describe
 from labkit.errors import InputError
 from labkit.home import runs_home
@@ -21,29 +21,6 @@ from labkit.run_directory.directory import check_folders
 from labkit.run_directory.find import known_runs
 from labkit.run_directory.summary import RunSummary, Summaries
 from labkit.run_directory.trash import list_trash
-
-__all__ = [
-    "MAX_RUNS",
-    "allows_code",
-    "as_code",
-    "choose_run",
-    "clean",
-    "completed",
-    "curves",
-    "find_run",
-    "is_unicode",
-    "listed_runs",
-    "may_act",
-    "missing_folders",
-    "refuse_open_server",
-    "run_folders",
-    "run_labels",
-    "selected_run",
-    "summaries",
-    "training_of",
-    "watch",
-    "why_not",
-]
 
 MAX_RUNS = 50  # that are compared at once
 SEEN = "run-seen"  # the path of the run that was shown last
@@ -195,20 +172,23 @@ def choose_run() -> None:
     st.caption(f"{counted(len(labels), 'run')} in {', '.join(there)}")
 
     def training() -> int:
-        return training_of(find_run(chosen)) if chosen else 0
+        return changed_at(find_run(chosen).config_path) if chosen else 0
 
     watch("runs", lambda: (frozenset(run_labels()), training()), seen=(frozenset(labels), training()))
 
 
-def as_code(path: Path) -> str:
-    """Return a path as Markdown shows it unchanged."""
+def as_code(path: object) -> str:
+    """Return a path or a name as Markdown shows it unchanged."""
     return "`" + clean(path).replace("`", "'") + "`"
 
 
-def training_of(run: RunDirectory) -> int:
-    """Return what tells a training from one that was started over in the same directory; 0 if it's gone."""
+def changed_at(path: Path) -> int:
+    """Return when a file was changed, in ns; 0 if it's gone.
+
+    That of a run's configuration tells a training from one that was started over in the same directory.
+    """
     try:
-        return run.config_path.stat().st_mtime_ns
+        return path.stat().st_mtime_ns
     except (OSError, ValueError):  # ValueError: a NUL in a link's name
         return 0
 

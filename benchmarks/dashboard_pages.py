@@ -31,7 +31,7 @@ ARRIVED = """() => {
   };
   return idle && there['NAME'];
 }""".replace("TABLE", TABLE)
-TILES = """() => [...document.querySelectorAll('.lk-tiles img')].map(e => e.alt).join('|')"""
+TILES = """() => [...document.querySelectorAll('.lk-grid img')].map(e => e.alt).join('|')"""
 # The loss is there with four digits: the bars alone may stay the same.
 ANSWER = """() => {
   const bars = document.querySelector('.lk-before')?.closest('[data-testid=stHtml]')?.innerHTML;
@@ -109,7 +109,7 @@ def filters(folder: Path, repeats: int, images: int) -> list[float]:
     taken = []
     with dashboard(folder) as server, browser() as chromium, visit(chromium) as page:
         page.goto(f"{server.address}/predictions?run={run.name}")
-        page.wait_for_selector(".lk-tiles img")
+        page.wait_for_selector(".lk-grid img")
         for repeat in range(-1, repeats):
             for name in ("Right", "All"):  # the images that stand first are wrong ones
                 page.wait_for_timeout(PAUSE_MS)

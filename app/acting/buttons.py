@@ -1,4 +1,4 @@
-"""The buttons of the Live page: stop, resume, start again with changes, copy the commands."""
+"""The Live page's buttons, what it shows of a run that is being started, and of one that ended early."""
 
 import shlex
 import socket
@@ -6,19 +6,17 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from app import pages, state
+from app import address, state
 from app.acting import launches
-from app.images.text import plain
+from app.markup import plain, show_log, tail
 from app.state import clean
 from labkit.cluster.continued import acts, making_command
 from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
 from labkit.parts.trust import accept, demands, files_of, is_accepted
-from labkit.plurals import printable
+from labkit.plurals import counted, printable
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status, process_alive
 from labkit.run_directory.stop import asked_to_stop
-
-__all__ = ["FILLED", "draw", "failure_of", "is_pending", "report", "state_of"]
 
 FILLED = "start-filled"  # the run that the form of Start was filled with
 RUNS = (*ACTIVE_STATES, "stalled")
@@ -87,7 +85,7 @@ def _again(run: RunDirectory) -> None:
     """
     st.session_state.pop(FILLED, None)  # the form is filled again, whatever was changed in it
     st.page_link(
-        pages.page("start"),
+        address.page("start"),
         label="Again with changes",
         icon=":material/edit:",
         help="Opens the form for a new run with the configuration of this one.",
@@ -167,3 +165,103 @@ def _commands(run: RunDirectory, liveness: str) -> None:
                 st.code(clean(shlex.join(["labkit", "stop", str(run.path)])), language="bash")
         except InputError as error:
             st.text(clean(error))
+
+
+REFUSED = "start-refused"  # the run that the last start was for, and why it was refused
+POLL_SECONDS = 0.5
+LAST_LINES = 8  # of what a start prints before it trains
+
+
+def show_start() -> None:
+    """Draw the start of the selected run, and stop the page until the run is there or refused."""
+    label = st.session_state.get("run")
+    run = state.find_run(label) if label else None
+    launch = launches.launch_of(run) if run is not None else None
+    if run is None or run.exists():
+        return
+    if launch is not None and not launch.is_waiting and not run.exists():
+        st.session_state[REFUSED] = (run.path, launch.refusal)
+        launches.tidy(launch)
+        launch = None
+    if launch is not None:
+        _wait(run, launch)
+        st.stop()
+    path, why = st.session_state.get(REFUSED, (None, ""))
+    if path == run.path:
+        _refused(run, why)
+        st.stop()
+
+
+def _wait(run: RunDirectory, launch: launches.Launch) -> None:
+    st.subheader(plain(str(run.name)), anchor=False)
+    st.info("Starting: it checks data set and devices first …", icon=":material/hourglass_top:")
+    lines = launch.output[-LAST_LINES:]
+    if lines:
+        st.code(clean("\n".join(lines)), language=None, wrap_lines=True)
+    if state.may_act():
+        st.button("Cancel", on_click=launches.cancel, args=(run,))
+    state.watch(
+        "start",
+        lambda: (run.exists(), launch.is_waiting, launch.output[-LAST_LINES:]),
+        POLL_SECONDS,
+        seen=(False, True, lines),
+    )
+
+
+def _refused(run: RunDirectory, why: str) -> None:
+    st.subheader(plain(str(run.name)), anchor=False)
+    st.error(f"It wasn't started: {plain(str(why))}", icon=":material/block:")
+    st.page_link(address.page("start"), label="Back to the form", icon=":material/arrow_back:")
+
+
+LONGEST_INLINE = 100  # characters of a command within a line of text
+LAST_BYTES = 12_000  # of a log
+
+
+def show_end(run: RunDirectory, status: Status | None, liveness: str) -> None:
+    """Draw the last checkpoint, the command that continues the run and the ends of its logs."""
+    if status is None or liveness not in ("interrupted", "failed", "lost"):
+        return
+    words = checkpoint_in_words(run, status)
+    try:
+        command = clean(launches.resumption(run).command)
+    except InputError as error:
+        st.text(f"{words} To continue: {clean(error)}")
+    else:
+        when = "When the cause is mended, continue" if liveness == "failed" else "Continue"
+        how = "with *Resume*, or in a shell with" if state.may_act() else "with"
+        inline = len(command) <= LONGEST_INLINE and "`" not in command  # which would end the code
+        st.caption(f"{words} {when} {how} {f'`{command}`' if inline else ''}")
+        if not inline:
+            st.code(command, language="bash", wrap_lines=True)
+    with st.expander("End of the log", icon=":material/article:", expanded=liveness != "interrupted"):
+        _log(run)
+
+
+def checkpoint_in_words(run: RunDirectory, status: Status) -> str:
+    """Return the step of the newest checkpoint and what a resume makes again, in a sentence."""
+    steps = run.checkpoint_steps()
+    if not steps:
+        return "There is no checkpoint: a resume trains from the first step."
+    again = max(0, status.step - steps[-1])
+    rest = f" A resume makes {counted(again, 'step')} again." if again else " No step is lost."
+    return f"The last checkpoint is of step {steps[-1]:,} of {status.total_steps:,}.{rest}"
+
+
+def _log(run: RunDirectory) -> None:
+    logs = {"out.log": run.log_path}
+    if run.console_path.is_file():
+        logs["console.log"] = run.console_path
+    if run.cluster_path.is_dir():
+        logs |= {path.stem.replace("-", ":"): path for path in sorted(run.cluster_path.glob("*.log"))}
+    chosen = "out.log"
+    if len(logs) > 1:
+        chosen = st.selectbox(
+            "Log",
+            list(logs),
+            key=f"log-{clean(run.path)}",
+            help="`out.log` is the run's, `console.log` what its process printed, errors of Python too; "
+            "the others are of the tasks of a cluster.",
+            width=260,
+        )
+    show_log(tail(logs.get(chosen, run.log_path), LAST_BYTES))

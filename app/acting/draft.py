@@ -30,20 +30,6 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import check_writable
 from labkit.training.checks import check_fits, check_targets, check_together, refuse_cluster
 
-__all__ = [
-    "Checked",
-    "Draft",
-    "base_values",
-    "check",
-    "data_sets",
-    "draft_of",
-    "form_fields",
-    "left_out",
-    "new_draft",
-    "with_data_set",
-    "with_preset",
-]
-
 # The form has a name for job_dir and numbers of processes for the rest.
 LEFT_OUT = ("job_dir", "sync")
 DATA_FIELDS = ("dataset", "data_dir")

@@ -15,11 +15,9 @@ from app.acting.draft import (
     with_data_set,
     with_preset,
 )
-from app.images.text import plain
+from app.markup import plain
 from labkit.config.fields import GROUPS, FieldInfo
 from labkit.config.presets import AUTO, PRESETS, preset_summary
-
-__all__ = ["draft", "draw", "fill"]
 
 DRAFT, GENERATION, FIRST = "start-draft", "start-generation", "start-first"
 COLUMNS = 2

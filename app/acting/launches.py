@@ -3,7 +3,6 @@
 Each function that acts refuses where the dashboard is read-only, whatever the page has drawn.
 """
 
-import functools
 import os
 import shlex
 import shutil
@@ -12,7 +11,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
 from types import MappingProxyType
@@ -29,18 +28,6 @@ from labkit.run_directory.directory import make_private
 from labkit.run_directory.disk import holds_something_else
 from labkit.run_directory.files import open_run_file
 from labkit.run_directory.stop import ask_to_stop, refuse_elsewhere, training_process
-
-__all__ = [
-    "Launch",
-    "Resumption",
-    "cancel",
-    "launch_of",
-    "refuse_taken",
-    "resume",
-    "resumption",
-    "start",
-    "stop",
-]
 
 ERROR_PREFIX = "labkit: error: "  # of the line in which a command says why it refuses
 END_SECONDS = 10.0  # from the last status of a process to its end
@@ -101,20 +88,13 @@ class Launch:
         return said[-1] if said else f"it ended with exit code {self.process.returncode}: {last}"
 
 
-@dataclass
-class _Launches:
-    by_path: dict[Path, Launch] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
-@functools.cache
-def _launches() -> _Launches:
-    return _Launches()
+_started: dict[Path, Launch] = {}  # by the path of the run: all that this server has started
+_lock = threading.Lock()
 
 
 def launch_of(run: RunDirectory) -> Launch | None:
     """Return what this server last started for the run."""
-    return _launches().by_path.get(run.path)
+    return _started.get(run.path)
 
 
 def start(arguments: Sequence[str], run: RunDirectory) -> None:
@@ -127,9 +107,8 @@ def start(arguments: Sequence[str], run: RunDirectory) -> None:
     Raises InputError where the directory is taken or can't be made.
     """
     _refuse_read_only()
-    launches = _launches()
-    with launches.lock:
-        known = launches.by_path.get(run.path)
+    with _lock:
+        known = _started.get(run.path)
         if known is not None and known.process.poll() is None:
             return
         refuse_taken(run)
@@ -137,7 +116,7 @@ def start(arguments: Sequence[str], run: RunDirectory) -> None:
             make_private(run.path)
         except OSError as error:
             raise InputError(f"{run.path} can't be made: {error.strerror}; choose another name") from None
-        launches.by_path[run.path] = _launched(arguments, run, is_new=True)
+        _started[run.path] = _launched(arguments, run, is_new=True)
 
 
 def refuse_taken(run: RunDirectory) -> None:
@@ -184,7 +163,7 @@ def tidy(launch: Launch) -> None:
     with suppress(OSError):
         if {path.name for path in launch.run.path.iterdir()} <= {launch.run.console_path.name}:
             shutil.rmtree(launch.run.path)
-    _launches().by_path.pop(launch.run.path, None)
+    _started.pop(launch.run.path, None)
 
 
 @dataclass(frozen=True)
@@ -231,9 +210,8 @@ def resume(run: RunDirectory) -> None:
     Raises InputError for what ``labkit resume`` refuses at once.
     """
     _refuse_read_only()
-    launches = _launches()
-    with launches.lock:
-        known = launches.by_path.get(run.path)
+    with _lock:
+        known = _started.get(run.path)
         if known is not None and known.is_waiting:
             return
         process = _still_training(run)
@@ -243,7 +221,7 @@ def resume(run: RunDirectory) -> None:
         found = resumption(run)
         check_trust(run, found.config, found.files, found.tasks)
         approved = {APPROVED: digest_of(found.files)}
-        launches.by_path[run.path] = _launched(list(found.arguments), run, is_new=False, variables=approved)
+        _started[run.path] = _launched(list(found.arguments), run, is_new=False, variables=approved)
 
 
 def _still_training(run: RunDirectory) -> int | None:

@@ -1,5 +1,5 @@
 """A network in a process of its own, which answers questions about images.
 
-``client`` starts the process and asks; it needs only NumPy. ``python -m app.network_process`` is the process:
-it imports TensorFlow and holds the weights of one checkpoint. ``wire`` has the messages between the two.
+``client`` asks, and ``process`` starts it; both need only NumPy. ``python -m app.network_process`` is that
+process: it imports TensorFlow and holds the weights of one checkpoint.
 """

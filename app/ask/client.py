@@ -16,19 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ask.process import NetworkProcess, NoAnswer
+from app.ask.process import NetworkProcess
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import state_path
-
-__all__ = ["AskedNetwork", "Moment", "Neighbours", "Networks", "NoAnswer", "Prediction"]
 
 Images = NDArray[np.uint8]
 Labels = NDArray[Any]
 Progress = Callable[[int, int], None]
 
 
-def _silent(done: int, total: int) -> None:
+def silent(done: int, total: int) -> None:
     pass
 
 
@@ -96,12 +94,14 @@ class AskedNetwork:
             as_in_training: batch normalization takes the statistics of these images, as a training step does,
                 not the moving ones. Then the answer for an image depends on the others.
         """
-        content: dict[str, Any] = {"question": "predict", "as_in_training": as_in_training}
-        if step is not None:
-            content |= {"question": "predict_at", "step": step}
-        return self._predict(content, images, labels, patient=step is not None)
+        content = {"question": "predict", "as_in_training": as_in_training, "step": step}
+        arrays: dict[str, NDArray[Any]] = {"images": images}
+        if labels is not None:
+            arrays["labels"] = labels.astype(np.int32)
+        answer = self.process.ask(content, arrays, patient=step is not None).arrays
+        return Prediction(answer["probabilities"], answer.get("losses"))
 
-    def evaluate(self, split: str, step: int, progress: Progress = _silent) -> Prediction:
+    def evaluate(self, split: str, step: int, progress: Progress = silent) -> Prediction:
         """Return the probabilities and losses of all images of a split at a kept checkpoint, in their order.
 
         Args:
@@ -109,18 +109,7 @@ class AskedNetwork:
             step: of the checkpoint.
             progress: called with the number of images that are ready, and of all.
         """
-        parts: list[dict[str, NDArray[Any]]] = []
-        done, total = 0, 1
-        while done < total:
-            content = {"question": "evaluate", "split": split, "step": step, "start": done}
-            answer = self.process.ask(content, patient=True)
-            parts.append(answer.arrays)
-            done, total = done + len(answer.arrays["probabilities"]), answer.content["of"]
-            progress(done, total)
-        probabilities, losses = (
-            np.concatenate([part[name] for part in parts]) for name in ("probabilities", "losses")
-        )
-        return Prediction(probabilities, losses)
+        return Prediction(**self._whole({"question": "evaluate", "split": split, "step": step}, progress))
 
     def saliency(self, image: Images, label: int, method: str) -> NDArray[np.float32]:
         """Return how much each pixel matters, float32 [height, width].
@@ -133,7 +122,7 @@ class AskedNetwork:
         content = {"question": "saliency", "class": label, "method": method}
         return self.process.ask(content, {"images": image[None]}).arrays["map"]
 
-    def features(self, of: str | Images, progress: Progress = _silent) -> NDArray[np.float32]:
+    def features(self, of: str | Images, progress: Progress = silent) -> NDArray[np.float32]:
         """Return the inputs of the last dense layer, float32 [n, d].
 
         Args:
@@ -142,15 +131,7 @@ class AskedNetwork:
         """
         if not isinstance(of, str):
             return self.process.ask({"question": "features"}, {"images": of}).arrays["features"]
-        parts: list[NDArray[np.float32]] = []
-        start = 0
-        while True:
-            answer = self.process.ask({"question": "features", "split": of, "start": start}, patient=True)
-            parts.append(answer.arrays["features"])
-            start += len(parts[-1])
-            progress(start, answer.content["of"])
-            if start >= answer.content["of"]:
-                return np.concatenate(parts)
+        return self._whole({"question": "features", "split": of}, progress)["features"]
 
     def nearest(
         self,
@@ -159,7 +140,7 @@ class AskedNetwork:
         k: int = 8,
         *,
         exclude: int | None = None,
-        progress: Progress = _silent,
+        progress: Progress = silent,
     ) -> Neighbours:
         """Return the ``k`` images of a split that the network finds most alike.
 
@@ -180,7 +161,7 @@ class AskedNetwork:
                 return Neighbours(**answer.arrays)
 
     def history(
-        self, image: Images, steps: Sequence[int] | None = None, progress: Progress = _silent
+        self, image: Images, steps: Sequence[int] | None = None, progress: Progress = silent
     ) -> list[Moment]:
         """Return the prediction for an image at each kept checkpoint, ascending.
 
@@ -194,22 +175,21 @@ class AskedNetwork:
         for done, step in enumerate(kept):
             progress(done, len(kept))
             try:
-                found = self._predict(
-                    {"question": "predict_at", "step": step}, image[None], None, patient=True
-                )
-                moments.append(Moment(step, found.probabilities[0]))
+                moments.append(Moment(step, self.predict(image[None], step=step).probabilities[0]))
             except InputError as error:  # this checkpoint is damaged, or was removed meanwhile
                 moments.append(Moment(step, None, str(error)))
         return moments
 
-    def _predict(
-        self, content: dict[str, Any], images: Images, labels: Labels | None, patient: bool = False
-    ) -> Prediction:
-        arrays: dict[str, NDArray[Any]] = {"images": images}
-        if labels is not None:
-            arrays["labels"] = labels.astype(np.int32)
-        answer = self.process.ask(content, arrays, patient=patient).arrays
-        return Prediction(answer["probabilities"], answer.get("losses"))
+    def _whole(self, content: dict[str, Any], progress: Progress) -> dict[str, NDArray[Any]]:
+        """Ask about a whole split, which is answered in parts. Returns the arrays of all parts together."""
+        parts: list[dict[str, NDArray[Any]]] = []
+        done, total = 0, 1
+        while done < total:
+            answer = self.process.ask(content | {"start": done}, patient=True)
+            parts.append(answer.arrays)
+            done, total = done + len(next(iter(answer.arrays.values()))), answer.content["of"]
+            progress(done, total)
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 class Networks:

@@ -1,30 +1,72 @@
-"""Start and end the process that holds a network, and exchange messages with it. Standard library only."""
+"""Start and end the process that holds a network, and exchange messages with it.
+
+A message is a JSON object and arrays, sent over a pipe of ``multiprocessing`` in NumPy's own format. Nothing
+that is received is executed or unpickled.
+"""
 
 import contextlib
+import io
+import json
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
 import time
+import zipfile
 from collections.abc import Iterator, Mapping
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
-from app.ask.wire import Message, WireError, receive, send
 from labkit.cluster.reaped import start_reaped
 from labkit.errors import InputError
 from labkit.startup.child import import_path, python_command
-
-__all__ = ["IDLE_SECONDS", "NetworkProcess", "NoAnswer"]
 
 IDLE_SECONDS = 600.0
 LOAD_SECONDS = 180.0  # importing TensorFlow takes 6 s on an idle machine, and far longer on a busy one
 ANSWER_SECONDS = 120.0
 END_SECONDS = 10.0
+MAX_BYTES = 256 * 2**20  # of a message
+
+
+class Message(NamedTuple):
+    """``content``: a JSON object. ``arrays``: by their names."""
+
+    content: dict[str, Any]
+    arrays: dict[str, NDArray[Any]]
+
+
+def send(
+    connection: "Connection[Any, Any]",
+    content: Mapping[str, Any],
+    arrays: Mapping[str, NDArray[Any]] | None = None,
+) -> None:
+    """Send a message. Raises OSError if the other side is gone."""
+    data, text = io.BytesIO(), json.dumps(dict(content)).encode()
+    np.savez(data, content=np.frombuffer(text, np.uint8), **(arrays or {}))  # type: ignore[arg-type]
+    connection.send_bytes(data.getbuffer())
+
+
+def receive(connection: "Connection[Any, Any]", seconds: float) -> Message:
+    """Receive a message. Raises TimeoutError after ``seconds`` without one.
+
+    Raises another OSError where the other side has ended, or sends anything else.
+    """
+    if not connection.poll(seconds):
+        raise TimeoutError("the other side takes too long")
+    try:
+        with np.load(io.BytesIO(connection.recv_bytes(MAX_BYTES)), allow_pickle=False) as data:
+            arrays = dict(data)
+        return Message(json.loads(arrays.pop("content").tobytes()), arrays)
+    except EOFError:
+        raise ConnectionError("the other side has ended") from None
+    except (AttributeError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        raise ConnectionError(f"what it sends is no message: {error}") from None
 
 
 class NoAnswer(RuntimeError):
@@ -63,7 +105,7 @@ class NetworkProcess:
         self._turn = _Turn()
         self._process: subprocess.Popen[bytes] | None = None
         self._control = -1
-        self._connection: socket.socket | None = None
+        self._connection: Connection[Any, Any] | None = None
         self._stderr: IO[bytes] | None = None
         self._closed = False
         self._refused: InputError | None = None  # why the network can't be loaded
@@ -111,7 +153,7 @@ class NetworkProcess:
             self._end()
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = Pipe()
         self.loading_since = time.monotonic()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         words = [str(theirs.fileno()), str(self.run), str(self.step), str(self._idle_seconds)]
@@ -142,7 +184,7 @@ class NetworkProcess:
     def _exchange(self, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None) -> Message:
         assert self._connection is not None
         try:
-            send(self._connection, content, arrays, seconds=self._answer_seconds)
+            send(self._connection, content, arrays)
         except OSError:
             raise self._gone("The process that holds the network") from None
         return self._received(self._answer_seconds, "The answer of the network")
@@ -150,13 +192,13 @@ class NetworkProcess:
     def _received(self, seconds: float, what: str) -> Message:
         assert self._connection is not None
         try:
-            message = receive(self._connection, wait=seconds, seconds=seconds)
+            message = receive(self._connection, seconds)
         except TimeoutError:
             self._end()
             raise NoAnswer(
                 f"{what} took longer than {seconds:.0f} seconds and was ended. Try again."
             ) from None
-        except (OSError, WireError):
+        except OSError:
             raise self._gone("The process that holds the network") from None
         if "error" in message.content:
             raise InputError(str(message.content["error"]))

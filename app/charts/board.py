@@ -17,20 +17,6 @@ from tsdownsample import MinMaxDownsampler
 
 from labkit.run_directory.reader import Floats
 
-__all__ = [
-    "COLORS",
-    "DASHES",
-    "PALETTE",
-    "Chart",
-    "Line",
-    "Seam",
-    "Window",
-    "downsample",
-    "encode",
-    "ends",
-    "extent",
-]
-
 Window = tuple[float, float]
 
 # Each colour has a contrast of at least 3:1 (WCAG 2.2, 1.4.11) with the backgrounds of both themes. Blue and
@@ -182,9 +168,14 @@ def encode(
         ],
         "charts": [_chart(chart, window, points, arrays) for chart in charts],
     }
+    return packed(header, arrays.parts)
+
+
+def packed(header: dict[str, Any], parts: Iterable[bytes]) -> bytes:
+    """Return the length of a JSON header, the header, and the arrays behind it."""
     text = json.dumps(header).encode()
     text += b" " * (-(len(text) + 8) % 8)  # arrays of float64 begin at a multiple of eight bytes
-    return b"".join([struct.pack("<II", len(text), 0), text, *arrays.parts])
+    return b"".join([struct.pack("<II", len(text), 0), text, *parts])
 
 
 def _chart(chart: Chart, window: Window | None, points: int, arrays: _Arrays) -> dict[str, Any]:

@@ -1,27 +1,18 @@
 """The board of charts as a Streamlit component: uPlot (in ``assets/``) on a canvas, updated in place."""
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import streamlit as st
 
+from app.markup import component
 from app.state import clean
 
-__all__ = [
-    "draw",
-    "draw_heat",
-    "follow",
-    "key_of",
-    "prepare",
-    "scroll_anchor",
-    "shown_window",
-    "spare_the_collector",
-]
-
 ASSETS = Path(__file__).parent / "assets"
+Made = TypeVar("Made")
 
 # A component's code is sent again with each of its updates, so what is updated every second holds one call.
 CALL = """
@@ -29,42 +20,19 @@ export default function ({ data, parentElement, setStateValue, setTriggerValue }
   let stopped = false;
   const render = () => {
     if (stopped) return;
-    if (!globalThis.labkitBoard) { setTimeout(render, 30); return; }
-    globalThis.labkitBoard.render(parentElement, data, setStateValue, setTriggerValue);
+    if (!globalThis.NAME) { setTimeout(render, 30); return; }
+    globalThis.NAME.render(parentElement, data, setStateValue, setTriggerValue);
   };
   render();
-  return () => { stopped = true; globalThis.labkitBoard?.leave(parentElement); };
+  return () => { stopped = true; globalThis.NAME?.leave?.(parentElement); };
 }
 """
 
 
-# What asks for the newest state. "stale" makes Streamlit draw the page again.
-CALL_FEED = """
-export default function ({ data, parentElement, setTriggerValue }) {
-  let stopped = false;
-  const start = () => {
-    if (stopped) return;
-    if (!globalThis.labkitFeed) { setTimeout(start, 30); return; }
-    globalThis.labkitFeed.follow(parentElement, data, () => setTriggerValue('stale', Date.now()));
-  };
-  start();
-  return () => { stopped = true; };
-}
-"""
-
-# The same for a heat map, which reports nothing.
-CALL_HEAT = """
-export default function ({ data, parentElement }) {
-  let stopped = false;
-  const render = () => {
-    if (stopped) return;
-    if (!globalThis.labkitHeat) { setTimeout(render, 30); return; }
-    globalThis.labkitHeat.render(parentElement, data);
-  };
-  render();
-  return () => { stopped = true; globalThis.labkitHeat?.leave(parentElement); };
-}
-"""
+def _calling(name: str) -> Any:
+    """Return the component that calls what ``prepare`` has loaded: ``Board``, ``Feed`` or ``Heat``."""
+    code = CALL.replace("NAME", f"labkit{name}")
+    return st.components.v2.component(f"labkit_{name.lower()}", js=code, isolate_styles=False)
 
 
 @cache
@@ -122,9 +90,8 @@ def draw(
 
     Returns the component's state.
     """
-    frame = st.components.v2.component("labkit_board", js=CALL, isolate_styles=False)
     nothing = lambda: None  # noqa: E731 - Streamlit only reports states that have a callback
-    return frame(
+    return _calling("Board")(
         key=key,
         data=board,
         height="content",
@@ -138,16 +105,14 @@ def follow(address: str, seconds: float, *, key: str) -> None:
 
     What is drawn around it is drawn again when a part of it has changed, or the address isn't known any more.
     """
-    st.components.v2.component("labkit_feed", js=CALL_FEED, isolate_styles=False)(
+    _calling("Feed")(
         key=key, data={"address": address, "seconds": seconds}, height=1, on_stale_change=lambda: None
     )
 
 
 def draw_heat(heat: bytes, *, key: str) -> None:
     """Draw a heat map made by ``encode_heat``, or update the one drawn under ``key``."""
-    st.components.v2.component("labkit_heat", js=CALL_HEAT, isolate_styles=False)(
-        key=key, data=heat, height="content"
-    )
+    _calling("Heat")(key=key, data=heat, height="content")
 
 
 def shown_window(key: str) -> tuple[float, float] | None:
@@ -160,30 +125,6 @@ def shown_window(key: str) -> tuple[float, float] | None:
     return low, high
 
 
-# Another token than the last one scrolls to the anchor, unless the reader scrolls first.
-SCROLL = """
-export default function ({ data, parentElement }) {
-  parentElement.style.scrollMarginTop = '4rem';
-  if (globalThis.labkitScrolledFor === data.token) return;
-  globalThis.labkitScrolledFor = data.token;
-  let left = false;
-  const leave = () => { left = true; };
-  for (const kind of ['wheel', 'touchstart', 'keydown', 'pointerdown'])
-    addEventListener(kind, leave, { once: true });
-  const calm = matchMedia('(prefers-reduced-motion: reduce)').matches;
-  const scroll = () => {
-    if (left || !parentElement.isConnected) return;
-    parentElement.scrollIntoView({ block: 'start', behavior: calm ? 'auto' : 'smooth' });
-  };
-  for (const wait of [120, 700, 1500, 3000]) setTimeout(scroll, wait); // other parts may still come
-  parentElement.tabIndex = -1;
-  parentElement.style.outline = 'none';
-  parentElement.setAttribute('aria-label', data.label);
-  parentElement.focus({ preventScroll: true });
-}
-"""
-
-
 def scroll_anchor(label: str, token: int, *, key: str) -> None:
     """Draw a place that the page scrolls to, and that gets the focus, whenever ``token`` changes.
 
@@ -192,6 +133,12 @@ def scroll_anchor(label: str, token: int, *, key: str) -> None:
         token: of the last wish to scroll.
         key: of the component.
     """
-    st.components.v2.component("labkit_anchor", js=SCROLL, isolate_styles=False)(
-        key=key, data={"token": token, "label": label}, height=1
-    )
+    component(ASSETS / "anchor.js")(key=key, data={"token": token, "label": label}, height=1)
+
+
+def made(name: str, wanted: Hashable, make: Callable[[], Made]) -> Made:
+    """Return the charts of a place on the page, made again only where ``wanted`` is another than before."""
+    known: tuple[Hashable, Made] | None = st.session_state.get(name)
+    if known is None or known[0] != wanted:
+        known = st.session_state[name] = wanted, make()
+    return known[1]

@@ -1,17 +1,13 @@
 """A heat map, coloured here, as the bytes that the page's JavaScript draws (``assets/heat.js``)."""
 
-import json
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.charts.board import COLORS, ends
+from app.charts.board import COLORS, ends, packed
 from labkit.run_directory.reader import Floats
-
-__all__ = ["Scale", "diverging", "encode_heat", "logarithmic", "sequential"]
 
 # Viridis (matplotlib, CC0) at ten places, and blue against red through grey.
 SEQUENTIAL = (
@@ -106,12 +102,8 @@ def encode_heat(
         "ticks": scale.ticks,
         "unit": unit,
     }
-    text = json.dumps(header).encode()
-    text += b" " * (-(len(text) + 8) % 8)
     numbers = np.ascontiguousarray(values, np.float64).tobytes()
-    return b"".join(
-        [struct.pack("<II", len(text), 0), text, numbers, _colors(values, present, scale).tobytes()]
-    )
+    return packed(header, [numbers, _colors(values, present, scale).tobytes()])
 
 
 def _colors(values: Floats, present: NDArray[np.bool_], scale: Scale) -> NDArray[np.uint8]:

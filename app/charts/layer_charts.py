@@ -13,17 +13,6 @@ from labkit.run_directory.layers import DISTRIBUTIONS, LEVELS
 from labkit.run_directory.layers import QUANTITIES as NAMES
 from labkit.run_directory.reader import Floats
 
-__all__ = [
-    "DISTRIBUTION_LOOKS",
-    "QUANTITIES",
-    "Layers",
-    "distribution_board",
-    "heat_map",
-    "lines_board",
-    "profile_board",
-    "value_text",
-]
-
 MAX_COLUMNS = 240  # of the heat map; a column is then some five pixels wide
 HEIGHT = 300  # of a board's drawing area, in pixels
 # Of update to weight: "somewhere around 1e-3", Stanford's CS231n, "Neural Networks Part 3".

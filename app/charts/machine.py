@@ -4,21 +4,17 @@ import re
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from app.charts.board import PALETTE, Chart, Line
-from app.charts.store import Snapshot
-from app.charts.timeline import steady, timeline_of
+from app.charts.store import Snapshot, follow, steady, timeline_of
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.machine import machine_rows_paths
 from labkit.run_directory.reader import Floats, Table, columns_of
 from labkit.run_directory.rows import RowReader
 
-__all__ = ["Machine", "MachineStore", "machine_charts"]
-
-BLOCK_BYTES = 1 << 22
 MAX_PROCESSES = 16  # that are drawn
 MAX_GPUS = 16  # of each
 
@@ -59,17 +55,13 @@ class MachineStore:
 
     def _follow(self, path: Path) -> bool:
         one = self._processes.setdefault(path, _Process(RowReader(path, keep_rows=False)))
-        generation, changed = one.reader.generation, False
-        while True:
-            rows = [row for row in one.reader.poll(BLOCK_BYTES) if _is_whole(row)]
-            if one.reader.generation != generation:
-                generation, changed = one.reader.generation, True
-                one.table = Table()
-            if rows:
-                one.name, changed = str(rows[-1].get("process", ""))[:80], True
+
+        def take(rows: list[dict[str, Any]]) -> None:
+            if rows := [row for row in rows if _is_whole(row)]:
+                one.name = str(rows[-1].get("process", ""))[:80]
                 one.table.extend(len(rows), columns_of(rows))
-            if one.reader.caught_up:
-                return changed
+
+        return follow(one.reader, take, lambda: setattr(one, "table", Table()))
 
 
 def _is_whole(row: dict[str, object]) -> bool:
@@ -127,10 +119,9 @@ def _positions(table: Table, metrics: Snapshot, axis: str) -> Floats:
     if axis == "clock":
         return clock
     timeline = timeline_of(metrics)
-    columns = {"step": timeline.step, "epoch": timeline.epoch, "training": timeline.seconds}
     if not len(timeline.clock):
         return np.full(len(clock), np.nan)
-    return np.interp(clock, timeline.clock, columns[axis], left=np.nan, right=np.nan)
+    return np.interp(clock, timeline.clock, timeline.on(axis), left=np.nan, right=np.nan)
 
 
 def _column(table: Table, name: str) -> Floats:

@@ -7,27 +7,10 @@ import numpy as np
 import streamlit as st
 
 from app import address
+from app.charts import component
 from app.charts.board import COLORS, Chart, Line, Seam, Window, encode
-from app.charts.store import SPLITS, Snapshot
-from app.charts.timeline import AXES, Timeline, timeline_of
+from app.charts.store import AXES, SPLITS, Snapshot, Timeline, timeline_of
 from labkit.analysis.curves import Floats, moving_average
-
-__all__ = [
-    "KNOWN",
-    "STANDARD",
-    "Options",
-    "board_of",
-    "controls",
-    "look_of",
-    "metric_chart",
-    "metric_lines",
-    "place_of",
-    "remember_window",
-    "seams_of",
-    "window_in",
-    "window_of",
-    "zoom_of",
-]
 
 EARLIER_NAMES = {"training": ("time",)}  # of axes, in links that people have kept
 Zoom = tuple[str, Window]  # an axis, and a part of it
@@ -231,13 +214,7 @@ def seams_of(metrics: Snapshot, options: Options) -> list[Seam]:
 
 def place_of(timeline: Timeline, options: Options, step: float) -> float:
     """Return where the axis has a step. The timeline must have steps."""
-    columns = {
-        "step": timeline.step,
-        "epoch": timeline.epoch,
-        "training": timeline.seconds,
-        "clock": timeline.clock,
-    }
-    return float(np.interp(step, timeline.step, columns[options.axis]))
+    return float(np.interp(step, timeline.step, timeline.on(options.axis)))
 
 
 # ---- zoom ----------------------------------------------------------------------------------------------
@@ -282,12 +259,9 @@ def window_in(zoom: Window | None, options: Options, timeline: Timeline | None) 
 
 def remember_window(key: str, options: Options) -> None:
     """Keep the zoom that the board ``key`` reports. Call it from the board's callback."""
-    window = st.session_state[key].get("window")
-    try:
-        low, high = (float(value) for value in window)
-        st.session_state["zoom"] = (options.axis, (low, high))
-    except (TypeError, ValueError):  # an empty window: the whole run
-        st.session_state["zoom"] = None
+    window = component.shown_window(key)
+    st.session_state["zoom"] = (options.axis, window) if window else None
+    if window is None:  # the whole run
         st.session_state["steps"] = next(iter(FOLLOWED))
 
 

@@ -10,23 +10,8 @@ import streamlit as st
 from app import address
 from app.charts.board import Seam
 from app.charts.metric_charts import Options, place_of
-from app.charts.store import Snapshot
-from app.charts.timeline import timeline_of
+from app.charts.store import Snapshot, timeline_of
 from labkit.run_directory import RunDirectory
-
-__all__ = [
-    "AROUND",
-    "HINT",
-    "choose_step",
-    "chosen_step",
-    "follow_step",
-    "mark",
-    "neighbourhood",
-    "on_pick",
-    "scrolls",
-    "step_of_point",
-    "values_at",
-]
 
 HINT = "the images of this batch"
 PARAMETER = "batch"  # of the URL

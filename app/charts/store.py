@@ -1,4 +1,4 @@
-"""The metrics of one run as NumPy columns that grow with the run's files."""
+"""The metrics of one run as NumPy columns that grow with its files, and the axes they are drawn over."""
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
@@ -8,21 +8,23 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from labkit.run_directory.layers import LayerReader
 from labkit.run_directory.metrics import (
+    clock_was_set,
     damaged_rows,
     evaluations_path,
     evaluations_that_count,
     own_test_step,
 )
-from labkit.run_directory.reader import AXES, Floats, MetricsReader, Table, columns_of
+from labkit.run_directory.reader import AXES as POSITIONS
+from labkit.run_directory.reader import Floats, MetricsReader, Table, columns_of
 from labkit.run_directory.rows import ResumePoint, RowReader
-
-__all__ = ["MAX_METRICS", "SPLITS", "Curve", "CurveStore", "Floats", "Memo", "Snapshot"]
 
 SPLITS = ("train", "validation", "test")
 MAX_METRICS = 100  # a program that adds a new name at every step must not fill the page
 
 MOST_BYTES = 1 << 27
+BLOCK_BYTES = 1 << 22  # parsed at a time
 Made = TypeVar("Made")
 
 
@@ -53,6 +55,26 @@ class Memo:
             while self._bytes > self._most_bytes and len(self._values) > 1:
                 self._bytes -= self._values.pop(next(iter(self._values)))[1]
         return made
+
+
+def follow(
+    reader: RowReader | LayerReader, take: Callable[[list[Any]], object], forget: Callable[[], object]
+) -> bool:
+    """Hand what was appended to a file to ``take``, after ``forget`` where the file was started over.
+
+    Returns whether there was anything. Raises OSError for an unreadable file.
+    """
+    generation, changed = reader.generation, False
+    while True:
+        rows = reader.poll(BLOCK_BYTES)
+        if reader.generation != generation:
+            generation, changed = reader.generation, True
+            forget()
+        if rows:
+            changed = True
+            take(rows)
+        if reader.caught_up:
+            return changed
 
 
 @dataclass(frozen=True)
@@ -93,7 +115,7 @@ class Snapshot:
         if table is None or value not in table.columns:
             return Curve(*(np.empty(0) for _ in range(4)))
         present = table.present[value]
-        columns = [table.columns[name] for name in (*AXES, value)]
+        columns = [table.columns[name] for name in (*POSITIONS, value)]
         if not present.all():
             columns = [column[present] for column in columns]
         return Curve(*columns)
@@ -102,11 +124,11 @@ class Snapshot:
         """Return the first ``MAX_METRICS`` metrics that a row of one of ``splits`` has, as first recorded."""
         tables = [self.tables[split] for split in splits if split in self.tables]
         names = (name for table in tables for name, present in table.present.items() if present.any())
-        return [name for name in dict.fromkeys(names) if name not in AXES][:MAX_METRICS]
+        return [name for name in dict.fromkeys(names) if name not in POSITIONS][:MAX_METRICS]
 
     def leaves_out_metrics(self) -> bool:
         """Return whether a split has more metrics than ``MAX_METRICS``."""
-        return any(len(table.columns) > MAX_METRICS + len(AXES) for table in self.tables.values())
+        return any(len(table.columns) > MAX_METRICS + len(POSITIONS) for table in self.tables.values())
 
     def last_step(self) -> int:
         """Return the last recorded training step; 0 before the first."""
@@ -166,3 +188,103 @@ def _bytes_of(value: Any) -> int:
     if hasattr(value, "__dict__"):
         value = list(vars(value).values())
     return sum(map(_bytes_of, value)) if isinstance(value, list | tuple) else 0
+
+
+# The name of each axis in the URL, its label in the controls, and its title below the charts.
+AXES = {
+    "step": ("Step", "Step"),
+    "epoch": ("Epoch", "Epoch"),
+    "training": ("Training time", "Time spent training, without pauses"),
+    "clock": ("Wall clock", "Wall clock"),
+}
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When the training steps of a run were made, float64 [steps] each.
+
+    ``seconds`` counts from the first row, and leaves out the pauses before the run was resumed. ``clock``
+    never goes back: if it ``was_set_back``, earlier rows are moved, and the last ones stand where they were
+    made.
+    """
+
+    step: Floats
+    epoch: Floats
+    seconds: Floats
+    clock: Floats
+    was_set_back: bool = False
+
+    def on(self, axis: str) -> Floats:
+        """Return where the steps are on a key of ``AXES``."""
+        return {"step": self.step, "epoch": self.epoch, "training": self.seconds, "clock": self.clock}[axis]
+
+    def x(self, curve: Curve, axis: str) -> Floats:
+        """Return the horizontal positions of a curve of the run, ascending; NaN where they are unknown."""
+        if axis == "step":
+            return curve.step
+        if axis == "epoch":
+            return curve.epoch
+        if axis == "clock" and not self.was_set_back:
+            return steady(curve.wall_time)
+        if not len(self.step):
+            return np.full(len(curve), np.nan)
+        return np.interp(curve.step, self.step, self.clock if axis == "clock" else self.seconds)
+
+    def convert(self, window: tuple[float, float], axis: str, to: str) -> tuple[float, float] | None:
+        """Return the part of axis ``to`` that shows the steps of ``window``; None if there are none."""
+        if not len(self.step) or axis not in AXES or to not in AXES:
+            return None
+        low, high = np.interp(window, self.on(axis), self.on(to))
+        return (float(low), float(high)) if high > low else None
+
+
+def timeline_of(metrics: Snapshot) -> Timeline:
+    """Return the timeline of a run. It is made once for each change of the metrics."""
+    return metrics.memo.get("timeline", lambda: _timeline(metrics))
+
+
+def _timeline(metrics: Snapshot) -> Timeline:
+    table = metrics.tables.get("train")
+    if table is None:
+        empty = np.empty(0)
+        return Timeline(empty, empty, empty, empty)
+    step, wall_time = table.columns["step"], _known(table.columns["wall_time"])
+    own = np.nan_to_num(table.columns.get("seconds_per_step", np.zeros(len(step))), posinf=0.0, neginf=0.0)
+    seconds = _seconds(step, wall_time, own, metrics.resume_points)
+    set_back = bool((np.diff(wall_time) < 0).any())
+    return Timeline(step, table.columns["epoch"], seconds, steady(wall_time, own), set_back)
+
+
+def steady(wall_time: Floats, own: Floats | float = 0.0) -> Floats:
+    """Return the times of rows, which never go back. Rows before the clock was set back are moved.
+
+    Args:
+        wall_time: float64 [rows]; NaN where it is unknown, which becomes the time of the row before.
+        own: seconds that a row took itself: its distance from the row before, if the clock was set back.
+    """
+    wall_time = _known(wall_time)
+    took = np.diff(wall_time, prepend=wall_time[:1])
+    back = took < 0
+    if not back.any():
+        return wall_time
+    missing = np.where(back, own - took, 0.0)  # by how much the rows before it are moved
+    return wall_time - (missing.sum() - np.cumsum(missing))
+
+
+def _known(wall_time: Floats) -> Floats:
+    """Return the times with those that aren't known replaced by the one before. Leading ones stay NaN."""
+    finite = np.isfinite(wall_time)
+    if finite.all():
+        return wall_time
+    before = np.maximum.accumulate(np.where(finite, np.arange(len(wall_time)), 0))
+    return np.where(np.isfinite(wall_time[before]), wall_time[before], np.nan)
+
+
+def _seconds(step: Floats, wall_time: Floats, own: Floats, resume_points: Sequence[ResumePoint]) -> Floats:
+    took = np.diff(wall_time, prepend=wall_time[:1])
+    took = np.where(np.isfinite(took), np.where(clock_was_set(took, own), own, took), 0.0)
+    for point in resume_points:
+        first = int(np.searchsorted(step, point.step, "right"))
+        if 0 < first < len(took):  # the first step after a pause counts as long as the second
+            took[first] = took[first + 1] if first + 1 < len(took) else 0.0
+    return np.cumsum(took)

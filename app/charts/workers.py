@@ -1,6 +1,10 @@
-"""The tasks of a cluster on the live page: their state, and each worker's speed, time and staleness."""
+"""The tasks and workers of a cluster on the live page: their state, speed, shares of time and staleness."""
 
+import threading
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -11,38 +15,156 @@ import streamlit as st
 from app import state
 from app.charts import component
 from app.charts.board import PALETTE, Chart, Line, Window, encode
-from app.charts.cluster_store import SHARES, ClusterStore, Task, Workers
 from app.charts.metric_charts import Options
-from app.charts.store import Curve, Snapshot
-from app.charts.timeline import timeline_of
+from app.charts.store import Curve, Floats, Snapshot, follow, timeline_of
 from labkit.analysis.curves import moving_average
-from labkit.run_directory import RunDirectory
+from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, process_space, read_heartbeats
+from labkit.run_directory import RunDirectory, process_alive
+from labkit.run_directory.rows import RowReader
+from labkit.run_directory.stragglers import KEPT_ROWS, Straggler, find_stragglers
 
-__all__ = ["show_shares", "show_tasks", "worker_rates"]
+SHARES = ("compute_fraction", "communication_fraction", "input_wait_fraction")
+COLUMNS = ("wall_time", "step", "examples_per_second", *SHARES)
+STALLED_AFTER_SECONDS = 15.0  # without a heartbeat; a task writes one a second
+MAX_ROWS = 7200  # of each worker, which writes one a second: the last two hours
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task's last heartbeat, and its age in seconds."""
+
+    beat: Heartbeat
+    age: float
+
+    @property
+    def state(self) -> str:
+        """The state of the task, from its last heartbeat, the heartbeat's age and its process."""
+        beat = self.beat
+        if beat.phase == "left":
+            return "ended"
+        if beat.process_space == process_space() and not process_alive(beat.pid):
+            return "lost"
+        if beat.phase == "lost":
+            return "lost a peer"
+        if self.age > STALLED_AFTER_SECONDS:
+            return "stalled"
+        missing = [name for name, incarnation in beat.seen.items() if not incarnation]
+        if beat.phase == "waiting" and missing:
+            return "waiting for " + ", ".join(missing)
+        return "running" if beat.phase in ("waiting", "serving", "training") else beat.phase
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The metrics of each worker by its name, float64 [rows, COLUMNS]. Later polls don't change them.
+
+    ``last``: the last row of each worker as it was written. ``staleness``: how many updates of each worker
+    had each staleness, in the rows that are kept; empty in synchronous training.
+    """
+
+    rows: dict[str, Floats]
+    version: int  # grows with every change
+    last: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    staleness: dict[str, Counter[int]] = field(default_factory=dict)
+    stragglers: tuple[Straggler, ...] = ()
+
+    def column(self, worker: str, name: str) -> Floats:
+        return self.rows[worker][:, COLUMNS.index(name)]
+
+
+class ClusterStore:
+    """Follows the workers' metrics and the tasks' heartbeats in ``<run>/cluster``.
+
+    Several sessions may poll at once. The clocks of other hosts aren't trusted: the age of a heartbeat is the
+    time for which this process has seen it unchanged. Only the first time is the file's modification time
+    used.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._readers: dict[str, RowReader] = {}
+        self._rows: dict[str, deque[Mapping[str, Any]]] = {}
+        self._last_changes: dict[str, tuple[tuple[str, int], float]] = {}
+        self._workers = Workers({}, 0)
+
+    def tasks(self) -> list[Task]:
+        """Return the tasks that have written a heartbeat, sorted by name."""
+        with self._lock:
+            beats = read_heartbeats(self._folder).values()
+            return [Task(beat, self._age(beat)) for beat in sorted(beats, key=lambda beat: beat.name)]
+
+    def _age(self, beat: Heartbeat) -> float:
+        identity, now = (beat.incarnation, beat.counter), time.monotonic()
+        known = self._last_changes.get(beat.name)
+        if known is None:
+            self._last_changes[beat.name] = (identity, now - self._file_age(beat.name))
+        elif known[0] != identity:
+            self._last_changes[beat.name] = (identity, now)
+        return now - self._last_changes[beat.name][1]
+
+    def _file_age(self, name: str) -> float:
+        try:
+            return max(0.0, time.time() - heartbeat_path(self._folder, name).stat().st_mtime)
+        except (OSError, ValueError):
+            return 0.0
+
+    def poll(self) -> Workers:
+        """Read what was appended and return the workers' metrics. Raises OSError for an unreadable file."""
+        with self._lock:
+            changed = [self._follow(path) for path in sorted(self._folder.glob("*.jsonl"))]
+            if any(changed):
+                self._workers = self._summarized()
+            return self._workers
+
+    def _summarized(self) -> Workers:
+        kept = {name: rows for name, rows in self._rows.items() if rows}
+        staleness = {name: _staleness(rows) for name, rows in kept.items()}
+        earlier = [straggler.worker for straggler in self._workers.stragglers]
+        return Workers(
+            {name: np.array([_values(row) for row in rows], np.float64) for name, rows in kept.items()},
+            self._workers.version + 1,
+            {name: rows[-1] for name, rows in kept.items()},
+            {name: counts for name, counts in staleness.items() if counts},
+            tuple(find_stragglers({name: list(rows)[-KEPT_ROWS:] for name, rows in kept.items()}, earlier)),
+        )
+
+    def _follow(self, path: Path) -> bool:
+        reader = self._readers.setdefault(path.name, RowReader(path, keep_rows=False))
+        job, _, index = path.stem.rpartition("-")
+        kept = self._rows.setdefault(f"{job}:{index}", deque(maxlen=MAX_ROWS))
+
+        def take(rows: list[Mapping[str, Any]]) -> None:
+            for row in rows:
+                if not all(isinstance(value, int | float) for value in _values(row)):
+                    continue
+                while kept and kept[-1]["step"] > row["step"]:  # the run was resumed from an earlier step
+                    kept.pop()
+                kept.append(row)
+
+        return follow(reader, take, kept.clear)
+
+
+def _values(row: Mapping[str, Any]) -> list[Any]:
+    return [row.get(column) for column in COLUMNS]
+
+
+def _staleness(rows: deque[Mapping[str, Any]]) -> Counter[int]:
+    """Return how many updates had each staleness. Damaged counts are left out."""
+    total: Counter[int] = Counter()
+    for row in rows:
+        counts = row.get("staleness_counts")
+        for value, count in counts.items() if isinstance(counts, dict) else ():
+            if value.isdecimal() and isinstance(count, int):
+                total[int(value)] += count
+    return total
+
 
 LAST_ROWS = 60  # of each worker: the last minute
 MAX_STALENESS = 100_000  # that is drawn; a damaged row may tell any number
 
 # The parts of a worker's time, as in ``SHARES``.
 SHARE_KINDS = {"compute": PALETTE[0], "communication": PALETTE[1], "input, waiting": PALETTE[7]}
-SHARES_STYLE = """<style>
-.lk-shares { border: 1px solid color-mix(in srgb, currentColor 18%, transparent); border-radius: 8px;
-  padding: 8px 10px 10px; font-size: 12.5px; }
-.lk-shares b { font-size: 14px; font-weight: 600; }
-.lk-shares-legend { display: flex; flex-wrap: wrap; gap: 0 12px; margin: 4px 0 6px; font-size: 12px; }
-.lk-shares-legend i { display: inline-block; width: 14px; height: 3px; border-radius: 2px; margin-right: 5px;
-  vertical-align: middle; }
-.lk-shares dl { display: grid; grid-template-columns: auto minmax(0, 1fr); gap: 6px 10px; margin: 0;
-  padding: 0; align-items: center; }
-.lk-shares dt, .lk-shares dd { font-size: 12.5px; }
-.lk-shares dt { overflow-wrap: anywhere; }
-.lk-shares dd { margin: 0; display: flex; gap: 10px; align-items: center; }
-.lk-shares dd span { flex: 0 0 8.2em; text-align: right; font-variant-numeric: tabular-nums;
-  white-space: nowrap; }
-.lk-shares-bar { display: flex; flex: 1 1 auto; height: 14px; border-radius: 3px; overflow: hidden;
-  background: color-mix(in srgb, currentColor 8%, transparent); }
-.lk-shares-bar i { display: block; height: 100%; }
-</style>"""
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
@@ -134,16 +256,14 @@ def show_shares(run: RunDirectory) -> None:
     workers = _polled(_store(run.cluster_path), run) if run.cluster_path.is_dir() else Workers({}, 0)
     if not workers.rows:
         return
-    # What is drawn is made again only when the metrics or the zoom have changed.
     key = component.key_of("workers-staleness", run.path)
-    wanted = (run.path, workers.version, component.shown_window(key))
-    if st.session_state.get("worker_charts_of") != wanted:
-        st.session_state["worker_charts"] = (
-            shares_html(last_shares(workers)),
-            staleness_board(workers.staleness, run.name, wanted[-1]) if workers.staleness else None,
-        )
-        st.session_state["worker_charts_of"] = wanted
-    shares, staleness = st.session_state["worker_charts"]
+    window = component.shown_window(key)
+
+    def make() -> tuple[str, bytes | None]:
+        board = staleness_board(workers.staleness, run.name, window) if workers.staleness else None
+        return shares_html(last_shares(workers)), board
+
+    shares, staleness = component.made("worker-charts", (run.path, workers.version, window), make)
     left, right = st.columns(2)
     with left:
         st.html(shares)
@@ -171,7 +291,7 @@ def shares_html(shares: Mapping[str, Sequence[float]]) -> str:
     )
     rows = "".join(_shares_row(name, values) for name, values in shares.items())
     return (
-        f'{SHARES_STYLE}<div class="lk-shares"><b>Shares of time in the last minute</b>'
+        f'<div class="lk-shares"><b>Shares of time in the last minute</b>'
         f'<div class="lk-shares-legend">{legend}</div><dl>{rows}</dl></div>'
     )
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import streamlit as st
 
 from app import state
-from app.comparing.selection import set_runs
-from app.images.text import plain
+from app.comparing.table import set_runs
+from app.markup import plain
 from labkit.errors import InputError
 from labkit.experiments.comparison.files import request_path, run_directory
 from labkit.experiments.comparison.read import Comparison, read_comparison
@@ -16,8 +16,6 @@ from labkit.experiments.comparison.tables import results_path
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.files import open_run_file
-
-__all__ = ["found_comparisons", "show_comparisons"]
 
 
 def found_comparisons(runs: Iterable[RunDirectory], folders: Iterable[Path]) -> list[Path]:
@@ -86,7 +84,7 @@ def _show(place: Path) -> None:
         on_click=_compare,
         args=(place, runs),
     )
-    st.html(f'<div class="lk-compared">{comparison._repr_html_()}</div>{STYLE}')
+    st.html(f'<div class="lk-compared">{comparison._repr_html_()}</div>')
     picture = results_path(place, "png")
     try:
         with open_run_file(picture) as file:
@@ -106,12 +104,3 @@ def _compare(place: Path, runs: list[RunDirectory]) -> None:
     if place not in state.run_folders():
         st.session_state["folder"] = str(place)
     set_runs(runs)
-
-
-STYLE = """<style>
-.lk-compared { overflow-x: auto; }
-.lk-compared table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
-.lk-compared td, .lk-compared th { padding: 3px 10px; text-align: right; white-space: nowrap;
-  border-bottom: 1px solid color-mix(in srgb, currentColor 15%, transparent); }
-.lk-compared td:first-child, .lk-compared th:first-child { text-align: left; }
-</style>"""

@@ -1,39 +1,29 @@
 """Test images that only one of two runs classifies correctly."""
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 import streamlit as st
 
 from app import state
+from app.address import image_address, page_below
 from app.images import cards
-from app.images.links import image_address
-from app.paging import page_of
-from labkit.analysis.predictions import Predictions, load_predictions, signature
+from app.predictions.source import recorded
+from labkit.analysis.predictions import Predictions, signature
 from labkit.analysis.run_results.on_images import Indices, OnImages, on_same_images
 from labkit.analysis.run_results.results import Result
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-
-__all__ = ["same_images", "show_galleries"]
 
 PAGE_SIZE = 16
 
 Signature = tuple[tuple[int, int], ...]
 
 
-@st.cache_resource(max_entries=4, show_spinner="Reading predictions…")
-def _load(path: Path, files: Signature) -> Predictions:
-    # `files` is part of the cache's key, so that replaced files are read again.
-    return load_predictions(RunDirectory(path))
-
-
 @st.cache_resource(max_entries=4, show_spinner=False)
 def _on_images(paths: tuple[Path, Path], files: tuple[Signature, Signature], checked: object) -> OnImages:
     first, second = (RunDirectory(path) for path in paths)
-    loaded = _load(paths[0], files[0]), _load(paths[1], files[1])
-    return on_same_images(first, second, loaded)
+    return on_same_images(first, second, (recorded(first), recorded(second)))
 
 
 def same_images(first: RunDirectory, second: RunDirectory) -> tuple[OnImages | None, str]:
@@ -41,7 +31,7 @@ def same_images(first: RunDirectory, second: RunDirectory) -> tuple[OnImages | N
     for run in (first, second):
         command = f"labkit evaluate {shlex.quote(str(run.path))}"
         try:
-            _load(run.path, signature(run))
+            recorded(run)
         except FileNotFoundError:
             if not run.checkpoint_steps():
                 return None, state.clean(
@@ -50,9 +40,9 @@ def same_images(first: RunDirectory, second: RunDirectory) -> tuple[OnImages | N
             return None, state.clean(f"{run.name} has no predictions; {command} writes them")
         except InputError as error:
             return None, state.clean(f"{error}; {command} writes it again")
-    recorded = tuple(str(run.read_environment().get("data")) for run in (first, second))
+    data = tuple(str(run.read_environment().get("data")) for run in (first, second))
     try:
-        return _on_images((first.path, second.path), (signature(first), signature(second)), recorded), ""
+        return _on_images((first.path, second.path), (signature(first), signature(second)), data), ""
     except (InputError, FileNotFoundError) as error:
         return None, state.clean(error)
 
@@ -76,7 +66,9 @@ def show_galleries(images: OnImages, runs: tuple[Result, Result]) -> None:
     if not len(places):
         st.info(f"There is no image that B {'broke' if shown == 'broken' else 'fixed'}.")
     else:
-        _gallery(images, runs, places, str(shown))
+        page, above = page_below(len(places), PAGE_SIZE, "compare-page", (shown, places.tobytes()))
+        with above:
+            _cards(images, runs, places, page, str(shown))
     with st.expander("Classes"):
         st.dataframe(
             [
@@ -101,14 +93,6 @@ def _title(kind: str, images: OnImages) -> str:
     return f"Broken by B: {len(images.broken):,}"
 
 
-def _gallery(images: OnImages, runs: tuple[Result, Result], places: Indices, kind: str) -> None:
-    above, below = st.container(), st.container()
-    with below:
-        page = page_of(len(places), PAGE_SIZE, "compare-page", (kind, places.tobytes()))
-    with above:
-        _cards(images, runs, places, page, kind)
-
-
 def _cards(images: OnImages, runs: tuple[Result, Result], places: Indices, page: slice, kind: str) -> None:
     part = places[page]
     said = "A is wrong and B is right" if kind == "fixed" else "A is right and B is wrong"
@@ -118,25 +102,28 @@ def _cards(images: OnImages, runs: tuple[Result, Result], places: Indices, page:
     )
     shown = runs[1].label
     st.html(
-        cards.small_grid(
-            images.first.images[part],
-            [images.first.names(images.first.has[place]) for place in part],
-            [_note(images, int(place)) for place in part],
-            [image_address("test", int(images.first.index[place]), shown) for place in part],
+        cards.grid(
+            (
+                cards.Card(
+                    images.first.images[place],
+                    [images.first.names(images.first.has[place]), *_verdicts(images, place)],
+                    image_address("test", int(images.first.index[place]), shown),
+                )
+                for place in part.tolist()
+            ),
+            cards.NARROW,
         )
     )
 
 
-def _note(images: OnImages, place: int) -> str:
-    parts: Sequence[str] = [
+def _verdicts(images: OnImages, place: int) -> list[str]:
+    return [
         f"{name}: {_named(predictions, place)}"
         for name, predictions in (("A", images.first), ("B", images.second))
     ]
-    return ", ".join(parts)
 
 
 def _named(predictions: Predictions, place: int) -> str:
     given = predictions.given[place]
-    if predictions.multi_label:  # a comma would end the line
-        return predictions.names(given).replace(", ", " + ")
-    return f"{predictions.names(given)} {predictions.probabilities[place].max():.0%}".replace(", ", " ")
+    share = "" if predictions.multi_label else f" {predictions.probabilities[place].max():.0%}"
+    return predictions.names(given) + share

@@ -7,13 +7,10 @@ import streamlit as st
 
 from app import state
 from app.charts.board import PALETTE
-from app.comparing.scatter import Axis, Dot, axis_of, scatter
-from app.drawing import WIDTHS, draw_for_widths
-from app.images.text import plain
+from app.comparing.plots import Axis, Dot, axis_of, scatter
+from app.markup import WIDTHS, draw_for_widths, plain
 from labkit.analysis.run_results.groups import Group, known_measures, title_of
 from labkit.analysis.run_results.results import MEASURES, Result, differing
-
-__all__ = ["axes", "show_relations"]
 
 
 def show_relations(groups: Sequence[Group], colors: dict[str, tuple[str, bool]]) -> None:

@@ -1,21 +1,94 @@
-"""The table of results: a row for each configuration or run."""
+"""Which runs are compared, and the table of their results: a row for each configuration or run."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 from pandas.io.formats.style import Styler
 
-from app.state import clean
+from app import state
+from app.markup import plain
+from app.state import MAX_RUNS, clean
 from labkit.analysis.run_results.groups import NO_VALUE, Group, known_measures, spread_text, title_of
-from labkit.analysis.run_results.results import MEASURES, differing, value_text
+from labkit.analysis.run_results.results import MEASURES, Result, differing, result_of, value_text
+from labkit.config.recorded import describe
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.directory import check_folders
+from labkit.run_directory.summary import RunSummary, Summaries
 
-__all__ = ["frame", "show_table"]
+WATCH_SECONDS = 5.0
+KEY = "runs"
+
+
+def choose_runs() -> dict[str, RunDirectory]:
+    """Draw the selection of runs. Returns those that exist by their labels, and names the others."""
+    labels = state.run_labels()
+    chosen_elsewhere = st.session_state.get("run")
+    named = st.session_state.get(KEY) or st.query_params.get_all(KEY)
+    first = [chosen_elsewhere] if chosen_elsewhere else []
+    options = list(dict.fromkeys([*first, *labels, *named]))
+    if KEY not in st.session_state and KEY not in st.query_params:
+        st.session_state[KEY] = options[: min(2, len(options))]
+    with st.container(key="compare-runs"):
+        chosen = st.multiselect(
+            "Runs",
+            options,
+            key=KEY,
+            bind="query-params",
+            max_selections=MAX_RUNS,
+            placeholder=f"Choose up to {MAX_RUNS} runs",
+        )
+    found = {label: state.find_run(label) for label in chosen[:MAX_RUNS]}
+    there = {label: run for label, run in found.items() if run.exists() and state.is_unicode(run)}
+    for label, run in list(there.items()):
+        try:
+            check_folders(run)
+        except InputError as error:
+            st.warning(plain(f"Not compared: {error}"), icon=":material/folder_off:")
+            del there[label], found[label]
+    if gone := [label for label in found if label not in there]:
+        names = ", ".join(map(state.as_code, gone))
+        st.warning(
+            f"Not found, perhaps deleted or renamed meanwhile: {names}. The others are compared.",
+            icon=":material/folder_off:",
+        )
+    return {label: there[label] for label in _once(there)}
+
+
+def set_runs(runs: Iterable[RunDirectory]) -> None:
+    """Compare these runs. Call it from a callback, before the selection is drawn."""
+    labels = {run.path: label for label, run in state.listed_runs().items()}
+    st.session_state[KEY] = [labels.get(run.path, state.clean(run.path)) for run in runs][:MAX_RUNS]
+
+
+def _once(runs: dict[str, RunDirectory]) -> list[str]:
+    """Return the labels without those of a run that is there already, by its path."""
+    by_path = {run.path: label for label, run in reversed(runs.items())}
+    return [label for label, run in runs.items() if by_path[run.path] == label]
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _summaries(paths: tuple[str, ...]) -> Summaries:
+    return Summaries(describe)
+
+
+def results_of(runs: dict[str, RunDirectory]) -> list[Result]:
+    """Return the results of the runs. The page is drawn again when one of them changes."""
+    following = _summaries(tuple(str(run.path) for run in runs.values()))
+
+    def look() -> list[RunSummary]:
+        return following.of(runs.values())
+
+    found = look()
+    state.watch("results", look, WATCH_SECONDS, seen=found)
+    return [result_of(label, summary) for label, summary in zip(runs, found, strict=True)]
+
 
 BEST = "background-color: rgba(26, 158, 119, 0.25)"
-KEY = "compare-table"
+TABLE_KEY = "compare-table"
 MAX_ROWS_SHOWN = 12  # without scrolling
 HEIGHT = 440  # pixels of a longer table
 
@@ -26,7 +99,7 @@ def show_table(groups: Sequence[Group]) -> list[Group]:
     several = any(len(group.results) > 1 for group in groups)
     event: Any = st.dataframe(
         styled,
-        key=KEY,
+        key=TABLE_KEY,
         hide_index=True,
         on_select="rerun",
         selection_mode="multi-row",

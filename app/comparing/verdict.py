@@ -8,15 +8,13 @@ from typing import NamedTuple
 import streamlit as st
 
 from app import state
-from app.comparing.estimate import estimate
 from app.comparing.images import same_images
-from app.drawing import WIDTHS, draw_for_widths
+from app.comparing.plots import estimate
+from app.markup import WIDTHS, draw_for_widths
 from labkit.analysis.run_results.groups import Group, known_measures, runs_for_images, title_of
 from labkit.analysis.run_results.on_images import OnImages
 from labkit.analysis.run_results.results import MEASURES, Result
 from labkit.analysis.run_results.versus import chance_sentence, images_that_count, versus
-
-__all__ = ["Pair", "choose_pair", "show_verdict"]
 
 NAMES = ("A", "B")
 
@@ -100,7 +98,7 @@ def show_verdict(pair: Pair, measure: str, candidates: int) -> OnImages | None:
     images, why_not = same_images(*(result.run for result in pair.runs))
     counting, differ = images_that_count((pair.first, pair.second), pair.runs, images)
     answer = versus(pair.first, pair.second, measure, counting, candidates=candidates)
-    st.html(f'<p class="lk-verdict" role="status">{html.escape(answer.headline)}</p>{STYLE}')
+    st.html(f'<p class="lk-verdict" role="status">{html.escape(answer.headline)}</p>')
     wide, narrow = (estimate(pair.first, pair.second, measure, answer, width) for width in WIDTHS)
     draw_for_widths(wide, narrow, key="estimate")
     notes = [f"<li>{html.escape(note)}</li>" for note in (*answer.notes, state.clean(differ)) if note]
@@ -122,10 +120,3 @@ def _which(pair: Pair, images: OnImages) -> str:
         for name, result, step in zip(NAMES, pair.runs, steps, strict=True)
     ]
     return html.escape(f" ({'; '.join(map(state.clean, parts))})")
-
-
-STYLE = """<style>
-.lk-verdict { font-size: 1.15rem; font-weight: 600; margin: .3rem 0 !important; line-height: 1.4; }
-.lk-notes { font-size: 14px; line-height: 1.45; opacity: .9; margin: 0 !important; max-width: 60rem; }
-.lk-notes li { margin: 0 0 .25rem !important; }
-</style>"""

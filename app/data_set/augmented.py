@@ -4,9 +4,13 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
+import streamlit as st
 from numpy.typing import NDArray
 
+from app.images import cards
+from app.markup import plain
 from labkit.config.config import Config
+from labkit.config.recorded import recorded_config
 from labkit.data.hashes import distortion_key, order_key, order_of_epoch
 from labkit.data.inputs import choose_input_path, distortion_of
 from labkit.data.manifest import Manifest
@@ -15,8 +19,7 @@ from labkit.data.numpy_batch.distortion import as_pixels, central_crop, distorte
 from labkit.data.numpy_batch.random_resized_crop import CELLS, crop_grid
 from labkit.data.shards import find_split, read_rows
 from labkit.errors import InputError
-
-__all__ = ["MAX_EPOCHS", "AugmentedImage", "augmented_image", "epochs_of", "settings_in_words"]
+from labkit.run_directory import RunDirectory
 
 MAX_EPOCHS = 48  # shown at a time
 
@@ -173,3 +176,58 @@ def settings_in_words(config: Config) -> str:
     if data.progressive_resizing:
         words.append(f"progressive resizing {data.progressive_resizing}")
     return f"{'; '.join(words)}; seed {config.run.seed}"
+
+
+FIRST_EPOCHS = "0-11"
+
+
+def augmentation(run: RunDirectory, manifest: Manifest) -> None:
+    """Draw the choice of an image and of epochs, and the images that the run's pipeline makes."""
+    config = recorded_config(run)
+    count = manifest.count("train")
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        index = st.number_input(
+            "Training image",
+            min_value=0,
+            max_value=max(count - 1, 0),
+            step=1,
+            key="image",
+            bind="query-params",
+            width=160,
+            help=f"Its number in the training split, 0 to {count - 1:,}.",
+        )
+        text = st.text_input(
+            "Epochs",
+            value=FIRST_EPOCHS,
+            key="epochs",
+            bind="query-params",
+            width=240,
+            help="Numbers from 0 and ranges, such as 0-11, 50. The first epoch is 0.",
+        )
+    st.caption(f"Settings of this run: {plain(settings_in_words(config))}.")
+    try:
+        epochs = epochs_of(text)
+        original, made = augmented_image(manifest, config, int(index), epochs)
+    except InputError as error:
+        st.warning(plain(str(error)), icon=":material/error:")
+        return
+    height, width = original.shape[:2]
+    shown = [cards.Card(original, ["original", f"{width}×{height} pixels"])]
+    for image in made:
+        step = f"step {image.step:,}" if image.step else ""
+        side = image.image.shape[0]
+        size = f"{side}×{side} pixels" if side != height else ""
+        shown.append(
+            cards.Card(image.image, [f"epoch {image.epoch:,}", *filter(None, [step, image.in_words(), size])])
+        )
+    st.html(cards.grid(shown))
+    last = config.run.train_steps * config.data.train_batch_size // max(count, 1)
+    words = "The pixels are exactly those of the training, before standardization. "
+    if made[0].step is None:
+        words += "The steps aren't known, because this run reads its examples as a stream. "
+    elif any((image.step or 0) > config.run.train_steps for image in made):
+        words += (
+            f"The run ends after {config.run.train_steps:,} steps, in epoch {last:,}; later ones show how it "
+            "would go on. "
+        )
+    st.caption(words)

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["embedded"]
-
 NICENESS = 10  # the dashboard and a training go first
 COMPONENTS = 50  # of the PCA before t-SNE, as van der Maaten & Hinton 2008 took 30
 PERPLEXITY = 30.0

@@ -1,20 +1,26 @@
-"""A map of images: those that a network finds alike lie close together."""
+"""A map of images: those that a network finds alike lie close together. Its places, and its canvas."""
 
 import contextlib
+import html
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import streamlit as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from app.ask.client import AskedNetwork, NoAnswer
-from app.ask.process import child_environment
+from app.ask.client import AskedNetwork, Progress, silent
+from app.ask.process import NoAnswer, child_environment
+from app.charts.board import PALETTE, ends
+from app.images.cards import data_uri, pil_image, shrunk
+from app.markup import component
 from labkit.cluster.reaped import start_reaped
 from labkit.data.manifest import Manifest
 from labkit.data.shards import find_split, read_rows
@@ -22,18 +28,11 @@ from labkit.errors import InputError
 from labkit.startup.child import python_command
 from labkit.training.scores import right
 
-__all__ = ["MAX_IMAGES", "ImageMap", "chosen_rows", "make_map", "positions", "thumbnails_of"]
-
 MAX_IMAGES = 2_000  # t-SNE of so many takes 6.6 s of one core
 THUMBNAIL = 32  # pixels of its longer side, at most
 PART = 100  # images in one question
 EMBED_SECONDS = 300.0
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-Progress = Callable[[int, int], None]
-
-
-def _silent(done: int, total: int) -> None:
-    pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +84,7 @@ def make_map(
     manifest: Manifest,
     split: str,
     rows: NDArray[np.int64],
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> ImageMap:
     """Ask a network for the features of some images and arrange them; takes seconds to minutes.
 
@@ -106,22 +105,16 @@ def make_map(
         probabilities.append(network.predict(part).probabilities)
         progress(min(start + PART, len(rows)), len(rows))
     where = positions(np.concatenate(features))
+    thumbnails = shrunk(images, THUMBNAIL, Image.Resampling.BOX)
     count = find_split(manifest, split).count
-    return ImageMap(rows, where, thumbnails_of(images), labels, np.concatenate(probabilities), count)
-
-
-def thumbnails_of(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return images uint8 [n, height, width, channels] with no side longer than 32 pixels."""
-    height, width = images.shape[1:3]
-    share = THUMBNAIL / max(height, width)
-    if share >= 1:
-        return images
-    size = max(1, round(width * share)), max(1, round(height * share))
-    small = np.empty((len(images), size[1], size[0], images.shape[3]), np.uint8)
-    for number, image in enumerate(images):
-        tile = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
-        small[number] = np.asarray(tile.resize(size, Image.Resampling.BOX)).reshape(small.shape[1:])
-    return small
+    return ImageMap(
+        rows,
+        where,
+        thumbnails,
+        labels,
+        np.concatenate(probabilities),
+        count,
+    )
 
 
 def positions(features: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -154,3 +147,130 @@ def positions(features: NDArray[np.float32]) -> NDArray[np.float32]:
             return np.load(found)
         except (OSError, ValueError):
             raise NoAnswer("The process that arranges the map has failed. Try again.") from None
+
+
+SCRIPT = Path(__file__).parent / "assets" / "image_map.js"
+SHAPES = ("circle", "square", "up", "cross", "diamond", "down", "ring", "plus", "right", "left")
+GLYPHS = dict(zip(SHAPES, "●■▲✕◆▼○+▶◀", strict=True))
+GREY = "#7a7f87"
+COLORS = (*PALETTE[:7], "#8a63f0", "#d6457a", "#6b8e23")  # as many as shapes: 100 pairs of them
+
+
+@dataclass(frozen=True, eq=False)
+class Marks:
+    """How points are drawn. ``kind``: int64 [n], an index into the others. ``faint``: almost invisible."""
+
+    kind: NDArray[np.int64]
+    names: Sequence[str]
+    colors: Sequence[str]
+    shapes: Sequence[str]
+    faint: Sequence[bool]
+
+
+def marks_of_classes(shown: ImageMap, classes: Sequence[str], highlighted: int | None) -> Marks:
+    """Return a mark for each class: colour and shape together tell 100 classes apart.
+
+    ``highlighted``: the number of a class; the others are faint. None: none is.
+    """
+    numbers = range(len(classes))
+    kind = np.where(shown.shown_class < 0, len(classes), shown.shown_class)
+    return Marks(
+        kind,
+        [*classes, "no class"],
+        [*(COLORS[number % len(COLORS)] for number in numbers), GREY],
+        [*(SHAPES[(number + number // len(COLORS)) % len(SHAPES)] for number in numbers), "ring"],
+        [*(highlighted not in (None, number) for number in numbers), highlighted is not None],
+    )
+
+
+def marks_of_right(shown: ImageMap) -> Marks:
+    """Return a mark for right predictions and one for wrong ones."""
+    kind = (~shown.right).astype(np.int64)
+    return Marks(kind, ["right", "wrong"], PALETTE[:2], ["circle", "cross"], [False, False])
+
+
+def sprite(thumbnails: NDArray[np.uint8]) -> tuple[str, tuple[int, int], int]:
+    """Return a sheet of all images as a data URI, the (width, height) of each, and how many are in a row.
+
+    Args:
+        thumbnails: uint8 [n, height, width, channels], n > 0.
+    """
+    size = thumbnails.shape[2], thumbnails.shape[1]
+    columns = int(np.ceil(np.sqrt(len(thumbnails))))
+    sheet = Image.new("RGB", (columns * size[0], -(-len(thumbnails) // columns) * size[1]))
+    for number, image in enumerate(thumbnails):
+        tile = pil_image(image)
+        sheet.paste(tile, (number % columns * size[0], number // columns * size[1]))
+    return data_uri(sheet, "JPEG", quality=88), size, columns
+
+
+def draw(
+    shown: ImageMap,
+    marks: Marks,
+    sheet: tuple[str, tuple[int, int], int],
+    tips: Sequence[str],
+    *,
+    key: str,
+    version: str,
+    label: str,
+) -> None:
+    """Draw the map. ``picked`` reads what the reader selects.
+
+    Args:
+        shown: the map.
+        marks: of its points.
+        sheet: the result of ``sprite`` for its images.
+        tips: the text shown beside each thumbnail.
+        key: of the widget.
+        version: a selection on another version doesn't count.
+        label: for screen readers.
+    """
+    # One image, or all in a line, have equal ends.
+    across, down = (ends(float(places.min()), float(places.max())) for places in shown.positions.T)
+    faint = np.asarray(marks.faint)[marks.kind]
+    data: dict[str, Any] = {
+        "x": shown.positions[:, 0].round(4).tolist(),
+        "y": shown.positions[:, 1].round(4).tolist(),
+        "extent": [across[0], down[0], across[1], down[1]],
+        "kind": marks.kind.tolist(),
+        "colors": list(marks.colors),
+        "shapes": list(marks.shapes),
+        "faint": list(marks.faint),
+        # The faint ones below the others; otherwise as they come, with rare kinds on top.
+        "order": np.lexsort((-np.bincount(marks.kind)[marks.kind], ~faint)).tolist(),
+        "sprite": sheet[0],
+        "tile": sheet[1],
+        "columns": sheet[2],
+        "tips": list(tips),
+        "version": version,
+        "label": label,
+    }
+    component(SCRIPT)(key=key, data=data, height="content", on_picked_change=lambda: None)
+
+
+def picked(key: str, version: str, count: int) -> list[int]:
+    """Return the points that the reader has selected on the map ``key``, ascending."""
+    found: Any = getattr(st.session_state.get(key), "picked", None)
+    try:
+        if found["version"] != version:
+            return []
+        return sorted({int(point) for point in found["points"] if 0 <= int(point) < count})
+    except (TypeError, KeyError, ValueError):
+        return []
+
+
+def legend(marks: Marks) -> str:
+    """Return the HTML of the legend."""
+    counts = np.bincount(marks.kind, minlength=len(marks.names))
+    items = "".join(
+        f'<li style="opacity:{0.55 if marks.faint[kind] else 1}">'
+        f'<span aria-hidden="true" style="color:{marks.colors[kind]}">{GLYPHS[marks.shapes[kind]]}</span> '
+        f"{html.escape(str(name))} ({counts[kind]:,})</li>"
+        for kind, name in enumerate(marks.names)
+        if counts[kind]
+    )
+    style = (
+        "display:flex;flex-wrap:wrap;gap:2px 14px;list-style:none;margin:0;padding:0;font-size:13px;"
+        "max-height:9em;overflow:auto"
+    )
+    return f'<ul style="{style}">{items}</ul>'

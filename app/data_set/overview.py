@@ -1,6 +1,7 @@
 """What the data set holds: samples of each class, balance, mean images, statistics, source, duplicates."""
 
-from collections.abc import Sequence
+import html
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,20 +9,15 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app import background
-from app.data_set import tiles
-from app.data_set.duplicates import Duplicates, find_duplicates
-from app.data_set.scan import DataScan, SplitScan, scan_data
-from app.data_set.tiles import Tile
-from app.images.links import image_address
-from app.images.text import plain
-from app.paging import page_of
+from app.address import image_address, page_of
+from app.charts.board import PALETTE
+from app.data_set.scan import DataScan, Duplicates, SplitScan, find_duplicates, scan_data
+from app.images import cards
+from app.images.subject import names_of
+from app.markup import plain
 from labkit.data.manifest import Manifest
 from labkit.data.shards import read_rows
-from labkit.errors import InputError
 from labkit.plurals import counted, listed
-from labkit.training.scores import indicators
-
-__all__ = ["balance", "duplicates", "names_of", "read_images", "samples", "scan_of", "source"]
 
 CLASSES_AT_ONCE = 10
 ROWS_AT_ONCE = 200  # classes in the table of their numbers, and of mean images
@@ -36,12 +32,6 @@ def scan_of(manifest: Manifest) -> DataScan | None:
     key = (manifest.directory, manifest.checksum)
     job = background.start(key, background.Job[DataScan](), lambda report: scan_data(manifest, report))
     return background.shown(job, "Reading the images", "scan")
-
-
-def names_of(classes: Sequence[str], label: NDArray[Any]) -> str:
-    """Return the name of a label's class; with several labels, zeros and ones [classes], all of them."""
-    has = indicators(np.asarray(label)[None], len(classes))[0]
-    return ", ".join(classes[number] for number in np.flatnonzero(has).tolist()) or "none"
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
@@ -101,20 +91,19 @@ def _samples_of(manifest: Manifest, found: SplitScan, split: str, number: int, m
     shown = st.session_state.get("samples-many", MORE) if many else FEW
     rng = np.random.default_rng((st.session_state.get("samples-seed", 0), number))
     some = np.sort(rng.permutation(rows)[:shown])
-    st.html(tiles.heading(manifest.classes[number], f"{len(some):,} of {len(rows):,} in {split}"))
+    st.html(_heading(manifest.classes[number], f"{len(some):,} of {len(rows):,} in {split}"))
     if not len(some):
         return
-    try:
+    with cards.readable():  # it may have been damaged since it was read
         images, labels = read_images(manifest, split, some)
-    except InputError as error:  # damaged since it was read
-        st.warning(plain(str(error)), icon=":material/broken_image:")
-        return
-    st.html(
-        tiles.strip(
-            Tile(image, [f"{names_of(manifest.classes, label)}", f"#{row}"], image_address(split, int(row)))
-            for image, label, row in zip(images, labels, some, strict=True)
+        st.html(
+            cards.strip(
+                cards.Card(
+                    image, [names_of(manifest.classes, label), f"#{row}"], image_address(split, int(row))
+                )
+                for image, label, row in zip(images, labels, some, strict=True)
+            )
         )
-    )
     if many and len(rows) > len(some):
         st.button("More images", on_click=_more, icon=":material/add:")
 
@@ -132,7 +121,7 @@ def balance(scan: DataScan) -> None:
     counts = {name: found.class_counts for name, found in scan.splits.items()}
     sizes = {name: len(found) for name, found in scan.splits.items()}
     most = {name: int(of.max(initial=1)) for name, of in counts.items()}
-    st.html(tiles.bars_table(names, {name: of[numbers] for name, of in counts.items()}, sizes, most))
+    st.html(_bars_table(names, {name: of[numbers] for name, of in counts.items()}, sizes, most))
     if manifest.multi_label:
         per_image = scan.splits["train"].labels.sum(axis=1)
         st.caption(
@@ -147,7 +136,7 @@ def balance(scan: DataScan) -> None:
     train = scan.splits["train"]
     means = [("all classes", train.mean_image)]
     means += [(name, mean) for name, mean in zip(names, train.class_means[numbers], strict=True)]
-    st.html(tiles.grid((Tile(np.rint(mean).astype(np.uint8), [name]) for name, mean in means), 104))
+    st.html(cards.grid((cards.Card(np.rint(mean).astype(np.uint8), [name]) for name, mean in means), 104))
     st.markdown("#### Pixels of each channel")
     st.caption(
         "Mean and standard deviation of the pixels, from 0 to 1. The network gets (pixel − mean) / standard "
@@ -211,7 +200,7 @@ def source(manifest: Manifest) -> None:
         rows.append(("Licence", "labkit's own: it draws these images itself"))
     elif not {"licence", "license"} & recorded.keys():
         rows.append(("Licence", "not recorded; the publisher of the source knows it"))
-    st.html(tiles.facts(rows))
+    st.html(_facts(rows))
 
 
 def _in_words(value: Any) -> str:
@@ -263,20 +252,61 @@ def _duplicate_group(scan: DataScan, found: Duplicates, group: int) -> None:
     places, manifest = found.places(group), scan.manifest
     labels = [scan.splits[place.split].labels[place.index] for place in places[:OF_A_GROUP]]
     first = places[0]
-    try:
+    with cards.readable():
         images, _ = read_images(manifest, first.split, np.array([first.index]))
-    except InputError as error:
-        st.warning(plain(str(error)), icon=":material/broken_image:")
-        return
-    differ = " · the labels differ" if found.disagree[group] else ""
-    st.html(tiles.heading(f"{len(places):,} times the same image", differ.removeprefix(" · ")))
-    st.html(
-        tiles.grid(
-            Tile(
-                images[0],
-                [names_of(manifest.classes, label), f"{place.split} #{place.index}"],
-                image_address(place.split, place.index),
+        differ = " · the labels differ" if found.disagree[group] else ""
+        st.html(_heading(f"{len(places):,} times the same image", differ.removeprefix(" · ")))
+        st.html(
+            cards.grid(
+                cards.Card(
+                    images[0],
+                    [names_of(manifest.classes, label), f"{place.split} #{place.index}"],
+                    image_address(place.split, place.index),
+                )
+                for place, label in zip(places, labels, strict=False)
             )
-            for place, label in zip(places, labels, strict=False)
         )
-    )
+
+
+# ---- HTML ---------------------------------------------------------------------------------------------
+
+
+def _heading(name: str, note: str) -> str:
+    """Return the HTML of a heading for a class, with a note beside it."""
+    return f'<div class="lk-heading">{html.escape(name)}<span>{html.escape(note)}</span></div>'
+
+
+def _facts(rows: Iterable[tuple[str, str]]) -> str:
+    """Return the HTML of names with their values."""
+    shown = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in rows)
+    return f'<dl class="lk-list">{shown}</dl>'
+
+
+def _bars_table(
+    names: Sequence[str], counts: dict[str, NDArray[np.int64]], sizes: dict[str, int], most: dict[str, int]
+) -> str:
+    """Return the HTML of a table: the number of each class's images in each split, with bars.
+
+    Args:
+        names: of the classes.
+        counts: int64 [classes] by split.
+        sizes: the number of images by split.
+        most: the number of images of the largest class, by split.
+    """
+    head = "".join(f'<th class="lk-split" colspan="2">{html.escape(name)}</th>' for name in counts)
+    rows = []
+    for number, name in enumerate(names):
+        cells = "".join(
+            _cells(int(of[number]), sizes[split], most[split], PALETTE[place % len(PALETTE)])
+            for place, (split, of) in enumerate(counts.items())
+        )
+        rows.append(f'<tr><th scope="row">{html.escape(name)}</th>{cells}</tr>')
+    table = f'<table class="lk-balance"><tr><th scope="col">Class</th>{head}</tr>{"".join(rows)}</table>'
+    return f'<div class="lk-scroll" tabindex="0" role="region" aria-label="Class balance">{table}</div>'
+
+
+def _cells(count: int, size: int, most: int, color: str) -> str:
+    share = f"{count / size:.1%}" if size else "–"
+    bar = f'<div class="lk-bar-of" style="width:{100 * count / max(most, 1):.1f}%;background:{color}"></div>'
+    number = f'<td class="lk-num" title="{share} of the split">{count:,}</td>'
+    return f'{number}<td class="lk-bars">{bar}</td>'

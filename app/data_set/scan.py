@@ -1,25 +1,21 @@
-"""Read all images of a data set once, and keep what describes them. Doesn't import TensorFlow."""
+"""Read all images of a data set once: what describes them, and which have the same pixels.
+
+Doesn't import TensorFlow.
+"""
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.ask.client import Progress, silent
 from labkit.data.manifest import Manifest
 from labkit.data.shards import read_shard
-
-__all__ = ["DataScan", "SplitScan", "scan_data"]
 
 DIGEST_BYTES = 16
 EXACT_ROWS = 256  # the sum of so many squares of pixels is below 2^24, and exact in float32
 MOST_VALUES = 2**23  # of the sums of all classes, 64 MB; those of larger or more images have fewer pixels
-Progress = Callable[[int, int], None]
-
-
-def _silent(done: int, total: int) -> None:
-    pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +84,7 @@ class DataScan:
     splits: dict[str, SplitScan]
 
 
-def scan_data(manifest: Manifest, progress: Progress = _silent) -> DataScan:
+def scan_data(manifest: Manifest, progress: Progress = silent) -> DataScan:
     """Read every image of a data set once; 60,000 of 32×32 pixels take some three seconds.
 
     Args:
@@ -164,3 +160,81 @@ def _reduced(images: NDArray[np.float32], factor: int) -> NDArray[np.float32]:
         shape[axis] = len(starts)
         images = (np.add.reduceat(images, starts, axis=axis) / sizes.reshape(shape)).astype(np.float32)
     return images
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an image is: its split, and its position there."""
+
+    split: str
+    index: int
+
+
+@dataclass(frozen=True, eq=False)
+class Duplicates:
+    """All images that aren't alone with their pixels, one group after the other.
+
+    ``splits``: names of the data set's splits. ``split``: int64 [m], the number of each image's split.
+    ``index``: int64 [m], its position there. ``group``: int64 [m], ascending from 0. ``disagree``: bool
+    [groups], whether the images of a group have different labels. ``shared``: int64 [splits, splits]; at
+    (a, b) the number of images of split a whose pixels also occur in split b, for a = b in another image.
+    """
+
+    splits: tuple[str, ...]
+    split: NDArray[np.int64]
+    index: NDArray[np.int64]
+    group: NDArray[np.int64]
+    disagree: NDArray[np.bool_]
+    shared: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.disagree)
+
+    def places(self, group: int) -> list[Place]:
+        """Return where the images of a group are."""
+        first, end = np.searchsorted(self.group, [group, group + 1])
+        pairs = zip(self.split[first:end].tolist(), self.index[first:end].tolist(), strict=True)
+        return [Place(self.splits[split], index) for split, index in pairs]
+
+    def worst_first(self) -> NDArray[np.intp]:
+        """Return the groups, int [groups]: first those with different labels, then those across splits."""
+        ends = np.searchsorted(self.group, np.arange(len(self) + 1))
+        across = self.split[ends[:-1]] != self.split[ends[1:] - 1]  # a group is sorted by split
+        return np.lexsort((np.arange(len(self)), ~across, ~self.disagree))
+
+
+def find_duplicates(scan: DataScan) -> Duplicates:
+    """Find the images that occur more than once, by the hashes of their pixels."""
+    names = tuple(scan.splits)
+    sizes = [len(split) for split in scan.splits.values()]
+    digests = np.concatenate([split.digests for split in scan.splits.values()])
+    labels = np.concatenate([split.labels for split in scan.splits.values()])
+    split = np.repeat(np.arange(len(names)), sizes)
+    index = np.concatenate([np.arange(size) for size in sizes])
+    _, same, counts = np.unique(digests, return_inverse=True, return_counts=True)
+    same = same.reshape(-1)
+    repeated = np.flatnonzero(counts[same] > 1)
+    # In the order in which the first image of each group stands in the data set.
+    found, first, group = np.unique(same[repeated], return_index=True, return_inverse=True)
+    rank = np.empty(len(found), np.int64)
+    rank[np.argsort(first, kind="stable")] = np.arange(len(found))
+    group = rank[group.reshape(-1)]
+    order = np.argsort(group, kind="stable")
+    rows, group = repeated[order], group[order]
+    starts = np.searchsorted(group, np.arange(len(found)))
+    unlike = labels[rows] != labels[rows[starts]][group]
+    disagree = np.zeros(len(found), bool)
+    np.logical_or.at(disagree, group, unlike.any(axis=1) if unlike.ndim == 2 else unlike)
+    return Duplicates(
+        names, split[rows], index[rows], group, disagree, _shared(split[rows], group, len(names), len(found))
+    )
+
+
+def _shared(
+    split: NDArray[np.int64], group: NDArray[np.int64], splits: int, groups: int
+) -> NDArray[np.int64]:
+    members = np.zeros((groups, splits), np.int64)
+    np.add.at(members, (group, split), 1)
+    shared = members.T @ (members > 0)
+    shared[np.diag_indices(splits)] = np.where(members > 1, members, 0).sum(axis=0)
+    return shared

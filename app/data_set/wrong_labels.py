@@ -1,27 +1,107 @@
-"""Labels that are probably wrong, by the predictions of the run's network."""
+"""Labels that are probably wrong, by confident learning (Northcutt et al. 2021, arXiv:1911.00068).
+
+How many labels of each class are wrong is estimated from predictions, which should be out of sample. As many
+images are suspected, those whose labels the network contradicts most (pruning by noise rate).
+"""
+
+from dataclasses import dataclass
 
 import numpy as np
 import streamlit as st
+from numpy.typing import NDArray
 
 from app import background
+from app.address import image_address, page_below
 from app.ask.client import AskedNetwork
-from app.data_set import tiles
 from app.data_set.overview import read_images
 from app.data_set.scan import DataScan
-from app.data_set.suspected_labels import IN_SAMPLE_SPLIT, SuspectedLabels, find_suspected
-from app.data_set.tiles import Tile
-from app.images import answers
-from app.images.examples import checkpoint_to_ask
-from app.images.links import image_address
-from app.images.text import plain
-from app.paging import page_of
+from app.images import answers, cards
+from app.images.subject import checkpoint_to_ask, names_of
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
+from labkit.training.scores import indicators
 
-__all__ = ["NO_CHECKPOINT", "wrong_labels"]
+IN_SAMPLE_SPLIT = "train"  # the network has learned its labels, the wrong ones too
+
+
+@dataclass(frozen=True, eq=False)
+class SuspectedLabels:
+    """The suspected images of a split, the most suspicious first.
+
+    ``index``: int64 [m], positions in the split. ``score``: float64 [m] in 0 … 1, the quality of the label:
+    low means probably wrong. ``given``, ``suggested``: bool [m, classes]. ``looked_at``: number of images in
+    the split.
+    """
+
+    index: NDArray[np.int64]
+    score: NDArray[np.float64]
+    given: NDArray[np.bool_]
+    suggested: NDArray[np.bool_]
+    looked_at: int
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+def find_suspected(labels: NDArray[np.integer], probabilities: NDArray[np.floating]) -> SuspectedLabels:
+    """Return the images whose labels are probably wrong.
+
+    Args:
+        labels: int [n]; with several labels per image, zeros and ones [n, classes].
+        probabilities: [n, classes], of a network that hasn't seen these labels.
+
+    Raises InputError for probabilities that aren't numbers, as of a network that has diverged.
+    """
+    count, classes = probabilities.shape
+    if len(labels) != count:
+        raise InputError(f"there are {len(labels):,} labels and {count:,} predictions; they must be as many")
+    if not np.isfinite(probabilities).all():
+        raise InputError("the network's probabilities aren't numbers (NaN), so no label can be checked")
+    has = indicators(labels, classes)
+    if labels.ndim == 2:
+        suggested, score = _of_several(has, probabilities)
+    else:
+        suggested, score = _of_one(labels, probabilities)
+    rows = np.flatnonzero((suggested != has).any(axis=1))
+    rows = rows[np.argsort(score[rows], kind="stable")]
+    return SuspectedLabels(rows.astype(np.int64), score[rows], has[rows], suggested[rows], count)
+
+
+def _of_one(
+    labels: NDArray[np.integer], probabilities: NDArray[np.floating]
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Return the suggested classes, bool [n, classes], and the scores [n]."""
+    count, classes = probabilities.shape
+    if len(np.unique(labels)) < 2:  # there is no other class to compare with
+        return indicators(labels, classes), np.ones(count)
+    from cleanlab.filter import find_label_issues
+    from cleanlab.rank import get_label_quality_scores
+
+    wrong = find_label_issues(labels, probabilities, n_jobs=1)  # more jobs would be forks of this process
+    score = np.asarray(get_label_quality_scores(labels, probabilities), np.float64)
+    suggested = np.where(wrong, probabilities.argmax(axis=1), labels)
+    return indicators(suggested, classes), score
+
+
+def _of_several(
+    has: NDArray[np.bool_], probabilities: NDArray[np.floating]
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    varied = np.flatnonzero(has.any(axis=0) & ~has.all(axis=0))
+    if not len(varied):
+        return has, np.ones(len(has))
+    from cleanlab.multilabel_classification.filter import find_multilabel_issues_per_class
+    from cleanlab.multilabel_classification.rank import get_label_quality_scores
+
+    lists = [np.flatnonzero(row).tolist() for row in has[:, varied]]
+    shares = probabilities[:, varied]
+    wrong = np.zeros(has.shape, bool)
+    wrong[:, varied] = find_multilabel_issues_per_class(lists, shares, n_jobs=1)
+    # A class is only added if it is more probable than not, and only removed if it is less.
+    suggested = np.where(wrong, probabilities > 0.5, has)
+    return suggested, np.asarray(get_label_quality_scores(lists, shares), np.float64)
+
 
 PAGE_SIZE = 24
-NO_CHECKPOINT = "labkit train --checkpoint-every-steps 100 --keep-checkpoints 20"
 
 
 def wrong_labels(run: RunDirectory, scan: DataScan) -> None:
@@ -33,8 +113,7 @@ def wrong_labels(run: RunDirectory, scan: DataScan) -> None:
     )
     step = checkpoint_to_ask(run)
     if step is None:
-        st.info("This run has kept no checkpoint, so its network can't be asked. To keep some:")
-        st.code(NO_CHECKPOINT, language="bash")
+        answers.no_checkpoint()
         return
     splits = [name for name, found in scan.splits.items() if len(found)]
     split = str(
@@ -102,41 +181,26 @@ def _found(scan: DataScan, split: str, step: int, answer: tuple[SuspectedLabels,
             icon=":material/check_circle:",
         )
         return
-    above, below = st.container(), st.container()
-    with below:
-        part = page_of(len(found), PAGE_SIZE, "labels-page", (split, step, found.index.tobytes()))
-    with above:
-        _suspected(scan, split, found, part, step)
+    page, above = page_below(len(found), PAGE_SIZE, "labels-page", (split, step, found.index.tobytes()))
+    with above, cards.readable():
+        st.write(
+            f"**{len(found):,} of {found.looked_at:,} labels are suspected** by the network of step "
+            f"{step:,}, the most suspicious first. The score is the quality of the label, from 0 to 1."
+        )
+        images, _ = read_images(scan.manifest, split, found.index[page])
+        st.html(cards.grid(_cards(scan, split, found, page, images), 132))
 
 
-def _suspected(scan: DataScan, split: str, found: SuspectedLabels, part: slice, step: int) -> None:
-    st.write(
-        f"**{len(found):,} of {found.looked_at:,} labels are suspected** by the network of step {step:,}, "
-        "the most suspicious first. The score is the quality of the label, from 0 to 1."
-    )
-    rows = found.index[part]
-    try:
-        images, _ = read_images(scan.manifest, split, rows)
-    except InputError as error:
-        st.warning(plain(str(error)), icon=":material/broken_image:")
-        return
-    st.html(tiles.grid(_tiles(scan, split, found, part, images), 132))
-
-
-def _tiles(
+def _cards(
     scan: DataScan, split: str, found: SuspectedLabels, part: slice, images: "np.ndarray"
-) -> list[Tile]:
+) -> list[cards.Card]:
     classes = scan.manifest.classes
-
-    def named(which: "np.ndarray") -> str:
-        return ", ".join(classes[number] for number in np.flatnonzero(which)) or "none"
-
     return [
-        Tile(
+        cards.Card(
             image,
             [
-                f"{named(suggested)}?",
-                f"given: {named(given)}",
+                f"{names_of(classes, suggested)}?",
+                f"given: {names_of(classes, given)}",
                 f"score {score:.3f}" if score >= 0.0005 else "score < 0.001",
                 f"{split} #{index}",
             ],

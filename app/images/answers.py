@@ -13,16 +13,17 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app import gate
-from app.ask.client import AskedNetwork, Networks, NoAnswer
+from app.ask.client import AskedNetwork, Networks
+from app.ask.process import NoAnswer
 from app.background import Job, Progress, start
-from app.images.examples import checkpoint_to_ask
+from app.images.subject import checkpoint_to_ask
+from app.state import changed_at
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import state_path
 
-__all__ = ["Asked", "ask", "digest", "networks", "pinned_step", "written"]
-
 T = TypeVar("T")
+KEEP_SOME = "labkit train --checkpoint-every-steps 100 --keep-checkpoints 20"
 
 
 class Asked(Job[T]):
@@ -107,12 +108,15 @@ def written(run: RunDirectory, step: int) -> int:
 
     0 if the checkpoint is gone.
     """
-    try:
-        return state_path(run.checkpoints_path, step).stat().st_mtime_ns
-    except OSError:
-        return 0
+    return changed_at(state_path(run.checkpoints_path, step))
 
 
 def digest(image: NDArray[np.uint8]) -> str:
     """Return a short text that tells an image from any other."""
     return hashlib.blake2b(image.tobytes(), digest_size=16).hexdigest() + str(image.shape)
+
+
+def no_checkpoint() -> None:
+    """Say that there is no network to ask, and how to keep some."""
+    st.info("This run has kept no checkpoint, so its network can't be asked. To keep some:")
+    st.code(KEEP_SOME, language="bash")

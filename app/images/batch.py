@@ -1,20 +1,24 @@
 """The batch of a training step: its images as the network saw them, and their losses at a kept checkpoint."""
 
 import shlex
+from contextlib import suppress
 from dataclasses import replace
 from html import escape
 from pathlib import Path
 
 import numpy as np
 import streamlit as st
+from numpy.typing import NDArray
 
 from app import background
+from app.address import image_address, page_of
 from app.ask.client import AskedNetwork, Prediction
 from app.charts import component, picked
 from app.charts.store import Snapshot
-from app.images import answers, batch_cards
-from app.images.batch_cards import number_text
-from app.images.text import plain
+from app.images import answers, cards
+from app.images.subject import given_by
+from app.markup import number_text, plain
+from app.state import changed_at
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import MANIFEST_NAME
 from labkit.data.of_run import data_set_of
@@ -28,8 +32,7 @@ from labkit.experiments.replay.batch import (
 )
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
-
-__all__ = ["section"]
+from labkit.training.scores import indicators
 
 MOST_ASKED = 512  # in one question
 
@@ -123,17 +126,10 @@ def _batch(path: Path, step: int, files: tuple[int, ...]) -> RunBatch:
 
 
 def _signature(run: RunDirectory) -> tuple[int, ...]:
-    def changed(path: Path) -> int:
-        try:
-            return path.stat().st_mtime_ns
-        except OSError:
-            return 0
-
-    try:
-        manifest = changed(data_set_of(run).directory / MANIFEST_NAME)
-    except InputError:
-        manifest = 0
-    return changed(run.config_path), changed(run.environment_path), manifest
+    paths = [run.config_path, run.environment_path]
+    with suppress(InputError):
+        paths.append(data_set_of(run).directory / MANIFEST_NAME)
+    return tuple(map(changed_at, paths))
 
 
 def _words(run: RunDirectory, metrics: Snapshot | None, batch: RunBatch) -> None:
@@ -165,7 +161,7 @@ def _images(run: RunDirectory, metrics: Snapshot | None, batch: RunBatch) -> Non
             "This command makes the step again and finds it:"
         )
         _command(run, step)
-        batch_cards.grid(batch, None)
+        grid(batch, None)
         return
 
     def work(network: AskedNetwork, report: background.Progress) -> Prediction:
@@ -177,7 +173,7 @@ def _images(run: RunDirectory, metrics: Snapshot | None, batch: RunBatch) -> Non
     found = background.shown(asked, f"Asking the network of step {checkpoint:,}", "batch")
     if found is not None:
         _comparison(run, metrics, batch, checkpoint, found)
-    batch_cards.grid(batch, found)
+    grid(batch, found)
 
 
 def _predict(
@@ -220,7 +216,7 @@ def _comparison(
     ]
     if recorded is not None:
         words += _differences(run)
-    if (share := batch_cards.highest_share(found.losses)) is not None:
+    if (share := highest_share(found.losses)) is not None:
         few, part = share
         words.append(f"The {counted(few, 'image')} with the highest loss make up {part:.0%} of it.")
     if batch.pixels is not batch.seen.images:
@@ -264,3 +260,47 @@ def _differences(run: RunDirectory) -> list[str]:
 def _command(run: RunDirectory, step: int, *flags: str) -> None:
     command = ["labkit", "replay", str(run.path), "--step", str(step), *flags]
     st.code(shlex.join(command), language="bash")
+
+
+SHOWN = 96  # images at once
+FEW = 10  # images whose part of the loss is told: a tenth of the batch, at most these
+
+
+def highest_share(losses: NDArray[np.float64]) -> tuple[int, float] | None:
+    """Return how many images are a tenth of a batch, at most ten, and the part of the loss they make up.
+
+    None where the batch is small or the losses aren't finite.
+    """
+    total = float(losses.sum())
+    if len(losses) < FEW or not np.isfinite(total) or total <= 0:
+        return None
+    few = min(FEW, len(losses) // FEW)
+    return few, float(np.sort(losses)[-few:].sum()) / total
+
+
+def grid(batch: RunBatch, found: Prediction | None) -> None:
+    """Draw the cards; with losses, the highest first."""
+    seen = batch.seen
+    order = np.arange(len(seen))
+    if found is not None and found.losses is not None:  # NaN first: it is what a reader looks for
+        order = np.argsort(-np.where(np.isnan(found.losses), np.inf, found.losses), kind="stable")
+    page = page_of(len(seen), SHOWN, "batch-page", seen.index.tobytes())
+    if len(seen) > SHOWN:
+        st.caption(f"Images {page.start + 1:,} to {page.stop:,} of {len(seen):,}")
+    st.html(cards.grid((_card(batch, found, place) for place in order[page].tolist()), cards.NARROW))
+
+
+def _card(batch: RunBatch, found: Prediction | None, place: int) -> cards.Card:
+    seen, number = batch.seen, int(batch.seen.index[place])
+    lines, wrong = [seen.names(place)], False
+    if found is not None and found.losses is not None:
+        shares = found.probabilities[place]
+        given = given_by(shares, batch.multi_label)
+        names = " + ".join(seen.classes[label] for label in np.flatnonzero(given).tolist()) or "none"
+        share = "" if batch.multi_label else f" {float(shares.max()):.0%}"
+        has = indicators(seen.labels[place][None], len(seen.classes))[0]
+        wrong = bool((has != given).any())
+        loss = number_text(float(found.losses[place]), ".3g")
+        lines += [f"loss {loss}", f"{'✗' if wrong else '✓'} {names}{share}"]
+    address = image_address("train", number)
+    return cards.Card(seen.images[place], [*lines, f"#{number}"], address, "wrong" if wrong else "")

@@ -1,73 +1,58 @@
-"""Cards that show test images with their classes and probabilities, as HTML."""
+"""Images on pages and in reports: cards in a grid, bars of probabilities, and single images, as HTML.
+
+Every text of users is escaped here. The style is ``assets/cards.css``.
+"""
 
 import base64
 import html
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import streamlit as st
 from numpy.typing import NDArray
 from PIL import Image
 
+from app.markup import plain, visible
 from labkit.analysis.predictions import Predictions
-
-__all__ = [
-    "SMALL",
-    "STYLE",
-    "bars",
-    "change_bars",
-    "data_uri",
-    "grid",
-    "image_tag",
-    "picture",
-    "sentence",
-    "small_grid",
-]
+from labkit.errors import InputError
 
 SMALL = 64  # pixels of the longer side of an image whose pixels are shown as squares
+NARROW = 92  # pixels of a card whose lines are short
 QUALITY = 90  # of the JPEGs in grids of larger images, a tenth of the bytes
-
-# currentColor and translucent tints fit both the light and the dark theme.
-STYLE = """
-<style>
-.lk-grid {display: grid; grid-template-columns: repeat(auto-fill, minmax(152px, 1fr)); gap: 14px;
-          margin: 0 !important; padding: 0 !important; list-style: none}
-.lk-card {border: 1px solid color-mix(in srgb, currentColor 18%, transparent); border-radius: 10px;
-          overflow: hidden; margin: 0 !important}
-.lk-card.wrong {border-color: #d92d43}
-.lk-card img {width: 100%; aspect-ratio: 1; image-rendering: pixelated; display: block; object-fit: contain;
-              border-radius: 0}
-.lk-text {padding: 8px 10px 10px; font-size: 13px; line-height: 1.4}
-.lk-head {display: flex; justify-content: space-between; gap: 6px; font-weight: 600}
-.lk-true {opacity: .75; margin-bottom: 6px}
-.lk-bar {display: grid; grid-template-columns: 1fr 3.2em; align-items: center; gap: 6px; font-size: 12px}
-.lk-name {position: relative; padding: 1px 5px; border-radius: 3px; overflow: hidden; white-space: nowrap;
-          text-overflow: ellipsis}
-.lk-fill {position: absolute; inset: 0 auto 0 0;
-          background: color-mix(in srgb, currentColor 16%, transparent)}
-.lk-fill.right {background: rgba(26, 158, 119, .45)}
-.lk-fill.given {background: rgba(47, 127, 209, .45)}
-.lk-fill.wrong {background: rgba(217, 45, 67, .38)}
-.lk-label {position: relative}
-.lk-before {position: absolute; top: 0; bottom: 0; width: 2px; background: currentColor; opacity: .7}
-.lk-card a {display: block}
-.lk-card a:focus-visible {outline: 3px solid #2f7fd1; outline-offset: -3px}
-.lk-small {grid-template-columns: repeat(auto-fill, minmax(92px, 1fr)); gap: 10px}
-.lk-picture {margin: 0 !important}
-.lk-picture img {width: 100%; max-width: 360px; aspect-ratio: 1; image-rendering: pixelated; display: block;
-                 object-fit: contain; border-radius: 6px}
-.lk-picture figcaption {font-size: 13px; line-height: 1.4; margin-top: 6px; max-width: 360px; opacity: .85}
-.lk-share {text-align: right; font-variant-numeric: tabular-nums; opacity: .85}
-</style>
-"""
+STYLE = Path(__file__).parent / "assets" / "cards.css"
 
 
-def data_uri(image: NDArray[np.uint8]) -> str:
-    """Return an image, uint8 [height, width, 1 or 3], as the data URI of a PNG in its original size."""
+# ---- one image -------------------------------------------------------------------------------------------
+
+
+def pil_image(image: NDArray[np.uint8]) -> Image.Image:
+    """Return an image, uint8 [height, width, 1 or 3], as Pillow has it."""
+    return Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
+
+
+def shrunk(images: NDArray[np.uint8], longest: int, method: Image.Resampling) -> NDArray[np.uint8]:
+    """Return images, uint8 [n, height, width, channels], with no side longer than ``longest`` pixels."""
+    height, width = images.shape[1:3]
+    share = longest / max(height, width)
+    if share >= 1 or not len(images):
+        return images
+    size = max(1, round(width * share)), max(1, round(height * share))
+    small = np.empty((len(images), size[1], size[0], images.shape[3]), np.uint8)
+    for number, image in enumerate(images):
+        small[number] = np.asarray(pil_image(image).resize(size, method)).reshape(small.shape[1:])
+    return small
+
+
+def data_uri(image: Image.Image | NDArray[np.uint8], kind: str = "PNG", **settings: Any) -> str:
+    """Return an image as a data URI in its original size. ``settings``: of Pillow, for this kind of file."""
     buffer = io.BytesIO()
-    Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image).save(buffer, "PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    (image if isinstance(image, Image.Image) else pil_image(image)).save(buffer, kind, **settings)
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def image_tag(image: NDArray[np.uint8], words: str, *, title: bool = False, exact: bool = False) -> str:
@@ -83,55 +68,136 @@ def image_tag(image: NDArray[np.uint8], words: str, *, title: bool = False, exac
     """
     words = html.escape(words.encode(errors="replace").decode(), quote=True)
     large = max(image.shape[:2]) > SMALL
-    source = _jpeg(image) if large and not exact else data_uri(image)
+    compressed = large and not exact
+    source = data_uri(image, "JPEG", quality=QUALITY, subsampling=0) if compressed else data_uri(image)
     shown = f' title="{words}"' if title else ""
     smooth = ' style="image-rendering:auto"' if large else ""
     return f'<img src="{source}" alt="{words}"{shown}{smooth} loading="lazy">'
 
 
-def _jpeg(image: NDArray[np.uint8]) -> str:
-    buffer = io.BytesIO()
-    picture = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
-    picture.save(buffer, "JPEG", quality=QUALITY, subsampling=0)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+def picture(image: NDArray[np.uint8], alt: str, caption: str = "") -> str:
+    """Return the HTML of one image, as large as its column allows, with a caption below."""
+    words = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
+    return f'<figure class="lk-picture">{image_tag(image, alt, exact=True)}{words}</figure>'
 
 
-def grid(
-    predictions: Predictions,
-    indices: Iterable[int],
-    top: int = 3,
-    link: Callable[[int], str] | None = None,
-) -> str:
-    """Return the HTML of a card for each of these examples, with the ``top`` most probable classes.
+def sentence(text: str) -> str:
+    """Return the HTML of a line of text in bold, which shows any text as it is."""
+    return f'<div style="font-weight:600">{html.escape(text)}</div>'
 
-    ``link``: the position in the split to the address of the image's own page.
+
+# ---- cards -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Card:
+    """An image with lines of text below it.
+
+    Args:
+        image: uint8 [height, width, 1 or 3].
+        lines: each a text, or a text that may be cut and a value to its right. The first is bold.
+        link: address that a click opens; empty: none.
+        kind: ``right`` or ``wrong``, which has a red frame, or empty.
+        alt: what the image shows; empty: the lines.
+        below: HTML.
     """
-    cards = "".join(_card(predictions, int(index), top, link) for index in indices)
-    return f'{STYLE}<ul class="lk-grid">{cards}</ul>'
+
+    image: NDArray[np.uint8]
+    lines: Sequence[str | tuple[str, str]]
+    link: str = ""
+    kind: str = ""
+    alt: str = ""
+    below: str = ""
+
+    def picture(self) -> str:
+        """Return the HTML of the image with its link."""
+        words = self.alt or ", ".join(line if isinstance(line, str) else line[0] for line in self.lines)
+        shown = image_tag(self.image, visible(words), title=True)
+        return f'<a href="{html.escape(self.link, quote=True)}">{shown}</a>' if self.link else shown
 
 
-def _card(predictions: Predictions, index: int, top: int, link: Callable[[int], str] | None) -> str:
-    has, given = predictions.has[index], predictions.given[index]
-    true, predicted = (predictions.names(classes) for classes in (has, given))
-    kind, mark = ("wrong", "✗") if predictions.wrong[index] else ("right", "✓")
-    shares = predictions.probabilities[index]
-    number = int(predictions.index[index])
-    bars_ = _bars(predictions.classes, shares, has, given, top, named=predictions.multi_label)
-    shown = _linked(
-        image_tag(predictions.images[index], f"Test image {number}: {true}, predicted {predicted}"),
-        link(number) if link else None,
+def grid(cards: Iterable[Card], width: int = 110) -> str:
+    """Return the HTML of the cards in rows, each at least ``width`` pixels wide."""
+    shown = "".join(
+        f'<li class="{f"lk-card {card.kind}".strip()}">{card.picture()}'
+        f'<div class="lk-text">{"".join(map(_line, card.lines))}{card.below}</div></li>'
+        for card in cards
     )
-    true, predicted = html.escape(true), html.escape(predicted)
-    return (
-        f'<li class="lk-card {kind}">{shown}'
-        f'<div class="lk-text"><div class="lk-head"><span>{mark} {predicted}</span>'
-        f'<span style="opacity:.75;font-weight:400">#{number}</span></div>'
-        f'<div class="lk-true">true: {true}</div>{bars_}</div></li>'
-    )
+    return f'<ul class="lk-grid" style="--lk-width:{width}px">{shown}</ul>'
 
 
-def _linked(content: str, address: str | None) -> str:
-    return f'<a href="{html.escape(address, quote=True)}">{content}</a>' if address else content
+@contextmanager
+def readable() -> Iterator[None]:
+    """Say so where the images that are drawn in a block can't be read, as of a data set that is gone."""
+    try:
+        yield
+    except InputError as error:
+        st.warning(plain(f"The images can't be read: {error}"), icon=":material/image_not_supported:")
+
+
+def strip(cards: Iterable[Card]) -> str:
+    """Return the HTML of small images in rows, whose text is shown under the pointer."""
+    return f'<ul class="lk-strip">{"".join(f"<li>{card.picture()}</li>" for card in cards)}</ul>'
+
+
+def _line(line: str | tuple[str, str]) -> str:
+    if isinstance(line, str):
+        return f"<div>{html.escape(visible(line))}</div>"
+    text, value = html.escape(visible(line[0]), quote=True), html.escape(line[1])
+    return f'<div class="lk-line"><span title="{text}">{text}</span><span>{value}</span></div>'
+
+
+def prediction_cards(
+    predictions: Predictions,
+    positions: Iterable[int],
+    split: str = "test",
+    link: Callable[[int], str] = lambda index: "",
+    note: Callable[[int], str] = lambda position: "",
+    top: int = 0,
+) -> list[Card]:
+    """Return a card for each of these examples, with what is predicted for it.
+
+    Args:
+        predictions: of a split.
+        positions: of the examples among the predictions.
+        split: its name.
+        link: the position in the split to the address of the image's own page.
+        note: a position among the predictions to a last line, or nothing.
+        top: how many of the most probable classes have a bar.
+
+    Raises InputError if the images are read from a data set that is gone.
+    """
+    wanted = np.asarray(list(positions), np.int64)
+    images = predictions.images[wanted] if len(wanted) else ()
+    cards = []
+    for position, image in zip(wanted.tolist(), images, strict=True):
+        has, given = predictions.has[position], predictions.given[position]
+        true, number = predictions.names(has), int(predictions.index[position])
+        shares, wrong = predictions.probabilities[position], bool(predictions.wrong[position])
+        single = not predictions.multi_label
+        share = percent(float(shares[int(predictions.labels[position])])) if wrong and single else ""
+        lines: list[str | tuple[str, str]] = [verdict(predictions, position), (f"true: {true}", share)]
+        if last := note(position):
+            lines.append((last, ""))
+        alt = f"{split.capitalize()} image {number}: {true}, predicted {predictions.names(given)}"
+        below = bars(predictions.classes, shares, has, given, top, named=not single) if top else ""
+        cards.append(Card(image, lines, link(number), "wrong" if wrong else "right", alt, below))
+    return cards
+
+
+def verdict(predictions: Predictions, position: int, name: str = "") -> tuple[str, str]:
+    """Return the line of a card with the predicted classes and, of a single one, its probability."""
+    mark = "✗" if predictions.wrong[position] else "✓"
+    share = "" if predictions.multi_label else percent(float(predictions.confidence[position]))
+    return f"{name}{mark} {predictions.names(predictions.given[position])}", share
+
+
+def percent(share: float) -> str:
+    """Return a share in whole percent, near 100 % with a decimal."""
+    return "–" if share != share else f"{share:.0%}" if share < 0.995 else f"{share:.1%}"
+
+
+# ---- bars ------------------------------------------------------------------------------------------------
 
 
 def bars(
@@ -142,6 +208,8 @@ def bars(
     top: int | None = None,
     *,
     known: bool = True,
+    named: bool = True,
+    before: NDArray[Any] | None = None,
 ) -> str:
     """Return the HTML of a bar for each class, the most probable first.
 
@@ -149,110 +217,27 @@ def bars(
         classes: their names.
         shares: probabilities [classes].
         has, given: which classes the image has, and is predicted to have, bool [classes].
-        top: how many to show, beside those that the image has or is predicted to have; None: all.
+        top: how many to show; None: all.
         known: whether ``has`` is known; otherwise no prediction is coloured as right or wrong.
+        named: whether all are shown that the image has or is predicted to have, beside the ``top`` ones.
+        before: earlier probabilities [classes]; a mark shows where each was.
     """
-    shown = len(classes) if top is None else top
-    return STYLE + _bars(classes, shares, has, given, shown, named=True, known=known)
-
-
-def _bars(
-    classes: Sequence[str],
-    shares: NDArray[Any],
-    has: NDArray[np.bool_],
-    given: NDArray[np.bool_],
-    top: int,
-    named: bool,
-    known: bool = True,
-) -> str:
-    """``named``: shows all that the image has or is predicted to have."""
-    return "".join(
-        _bar(
-            html.escape(classes[number]),
-            float(shares[number]),
-            _kind(bool(has[number]), bool(given[number]), known),
+    order = np.argsort(-(shares if before is None else np.maximum(before, shares)), kind="stable")
+    rows = []
+    for rank, number in enumerate(order.tolist()):
+        if top is not None and rank >= top and not (named and (has[number] or given[number])):
+            continue
+        share = float(shares[number])
+        width = 100 * min(max(share, 0.0), 1.0) if share == share else 0.0
+        kind = ("right" if has[number] else "wrong") if known else "given"
+        kind = kind if given[number] or kind == "right" else ""
+        mark = ""
+        if before is not None:
+            mark = f'<div class="lk-before" style="left:{100 * float(before[number]):.1f}%"></div>'
+        rows.append(
+            '<div class="lk-bar"><div class="lk-name">'
+            f'<div class="lk-fill {kind}" style="width:{width:.1f}%"></div>{mark}'
+            f'<span class="lk-label">{html.escape(classes[number])}</span></div>'
+            f'<span class="lk-share">{share:.1%}</span></div>'
         )
-        for rank, number in enumerate(np.argsort(-shares, kind="stable"))
-        if rank < top or (named and (has[number] or given[number]))
-    )
-
-
-def _kind(has: bool, given: bool, known: bool) -> str:
-    """Return the colour of a class's bar, as a name in ``STYLE``."""
-    if not known:
-        return "given" if given else ""
-    return "right" if has else "wrong" if given else ""
-
-
-def change_bars(
-    classes: Sequence[str],
-    before: NDArray[Any],
-    after: NDArray[Any],
-    has: NDArray[np.bool_],
-    given: NDArray[np.bool_],
-    *,
-    known: bool = True,
-    top: int = 6,
-) -> str:
-    """Return the HTML of bars of the probabilities ``after``, with a mark where each was ``before``.
-
-    Args:
-        classes: their names.
-        before, after: probabilities [classes].
-        has, given: which classes the image has, and is now predicted to have, bool [classes].
-        known: whether ``has`` is known.
-        top: how many to show.
-    """
-    order = np.argsort(-np.maximum(before, after), kind="stable")[:top]
-    rows = "".join(
-        _bar(
-            html.escape(classes[number]),
-            float(after[number]),
-            _kind(bool(has[number]), bool(given[number]), known),
-            f'<div class="lk-before" style="left:{100 * float(before[number]):.1f}%"></div>',
-        )
-        for number in order
-    )
-    return STYLE + rows
-
-
-def picture(image: NDArray[np.uint8], alt: str, caption: str = "") -> str:
-    """Return the HTML of one image, as large as its column allows, with a caption below."""
-    words = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
-    return f'{STYLE}<figure class="lk-picture">{image_tag(image, alt, exact=True)}{words}</figure>'
-
-
-def sentence(text: str) -> str:
-    """Return the HTML of a line of text in bold, which shows any text as it is."""
-    return f'<div style="font-weight:600">{html.escape(text)}</div>'
-
-
-def small_grid(
-    images: NDArray[np.uint8],
-    names: Sequence[str],
-    notes: Sequence[str],
-    links: Sequence[str],
-    wrong: Sequence[bool] | None = None,
-) -> str:
-    """Return the HTML of a small card for each image, with the name of its classes, a note and a link.
-
-    ``wrong``: which cards are of a wrong prediction.
-    """
-    kinds = ["lk-card wrong" if one else "lk-card" for one in wrong or [False] * len(names)]
-    cards = "".join(
-        f'<li class="{kind}">'
-        + _linked(image_tag(image, f"{name}, {note}"), link)
-        + f'<div class="lk-text"><b>{html.escape(name)}</b><br>'
-        + f"{html.escape(note).replace(', ', '<br>')}</div></li>"
-        for image, name, note, link, kind in zip(images, names, notes, links, kinds, strict=True)
-    )
-    return f'{STYLE}<ul class="lk-grid lk-small">{cards}</ul>'
-
-
-def _bar(name: str, share: float, kind: str, mark: str = "") -> str:
-    width = 100 * min(max(share, 0.0), 1.0) if share == share else 0.0
-    return (
-        '<div class="lk-bar"><div class="lk-name">'
-        f'<div class="lk-fill {kind}" style="width:{width:.1f}%"></div>{mark}'
-        f'<span class="lk-label">{name}</span></div><span class="lk-share">{share:.1%}</span></div>'
-    )
+    return "".join(rows)

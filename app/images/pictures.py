@@ -11,8 +11,6 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from labkit.data.images.decode import DEEPEST, DamagedError, square, white_of, without_metadata
 from labkit.errors import InputError
 
-__all__ = ["FORMATS", "MAX_BYTES", "MAX_PIXELS", "Picture", "read_picture"]
-
 MAX_BYTES = 10 * 2**20
 MAX_PIXELS = 50_000_000  # a telephone's picture has 12 to 50 million
 # Those that PIL decodes by itself: PostScript, for example, would be given to another program.

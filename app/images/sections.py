@@ -1,28 +1,86 @@
 """The computed parts of an image's own page. Each shows its progress until the network has answered."""
 
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 import streamlit as st
 from numpy.typing import NDArray
 
 from app import background, state
+from app.address import image_address
 from app.ask.client import AskedNetwork, Moment, Neighbours
+from app.charts.board import PALETTE
 from app.images import answers, cards
-from app.images.examples import checkpoint_to_ask
-from app.images.history import history_figure, learned_in_words
-from app.images.links import image_address
-from app.images.subject import Subject, given_by, of_predictions
-from app.images.text import plain
+from app.images.subject import Subject, checkpoint_to_ask, given_by, of_predictions
+from app.markup import plain
 from labkit.analysis.predictions import load_predictions
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.training.scores import indicators
 
-__all__ = ["history", "nearest", "other_run", "overlay", "prediction", "saliency", "same_data"]
+
+def learned_in_words(steps: Sequence[int], right: Sequence[bool]) -> str:
+    """Return a sentence on when an image was learned and forgotten.
+
+    Args:
+        steps: of the checkpoints, ascending.
+        right: whether the prediction was right at each.
+    """
+    if not steps:
+        return "No checkpoint could be read."
+    changes = [
+        f"{'learned' if now else 'forgotten'} at step {step:,}"
+        for step, before, now in zip(steps, [False, *right], right, strict=False)
+        if before != now
+    ]
+    if not changes:
+        return f"It was wrong at every kept checkpoint, from step {steps[0]:,} to {steps[-1]:,}."
+    if len(changes) == 1 and right[0]:
+        return f"It was right at every kept checkpoint, from step {steps[0]:,} to {steps[-1]:,}."
+    first = (
+        f"Right from the first kept checkpoint, step {steps[0]:,}" if right[0] else changes[0].capitalize()
+    )
+    return ", ".join([first, *changes[1:]]) + "."
+
+
+def history_figure(moments: Sequence[Moment], classes: Sequence[str], drawn: NDArray[np.intp]) -> go.Figure:
+    """Draw the probabilities of the classes ``drawn`` at each checkpoint that could be read."""
+    known = [(moment.step, moment.probabilities) for moment in moments if moment.probabilities is not None]
+    figure = go.Figure()
+    for place, number in enumerate(drawn):
+        figure.add_scatter(
+            x=[step for step, _ in known],
+            y=[float(shares[number]) for _, shares in known],
+            name=_shown(classes[number]),
+            mode="lines+markers",
+            line={"color": PALETTE[place % len(PALETTE)], "width": 2},
+            hovertemplate="step %{x:,}: %{y:.1%}",
+        )
+    figure.update_layout(
+        height=260,
+        margin={"l": 8, "r": 8, "t": 8, "b": 8},
+        xaxis={"title": {"text": "Step"}, "automargin": True},
+        yaxis={
+            "title": {"text": "Probability"},
+            "tickformat": ".0%",
+            "range": [-0.03, 1.03],
+            "automargin": True,
+        },
+        hovermode="x",
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        showlegend=True,
+    )
+    return figure
+
+
+def _shown(name: str) -> str:
+    """Return a name that Plotly shows as it is: it reads some HTML, and knows these two entities."""
+    return name.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
 
 NEIGHBOURS = 8
 LISTED_RUNS = 200  # whose data set is looked up
@@ -100,14 +158,18 @@ def nearest(run: RunDirectory, step: int, subject: Subject) -> None:
 def _neighbours(subject: Subject, split: str, found: Neighbours) -> None:
     has = indicators(found.labels, len(subject.classes))
     st.html(
-        cards.small_grid(
-            found.images,
-            [subject.names(which) for which in has],
-            [
-                f"#{int(place)}, distance {distance:.2f}"
-                for place, distance in zip(found.positions, found.distances, strict=True)
-            ],
-            [image_address(split, int(place)) for place in found.positions],
+        cards.grid(
+            (
+                cards.Card(
+                    image,
+                    [subject.names(which), f"#{place}", f"distance {distance:.2f}"],
+                    image_address(split, int(place)),
+                )
+                for image, which, place, distance in zip(
+                    found.images, has, found.positions, found.distances, strict=True
+                )
+            ),
+            cards.NARROW,
         )
     )
 
@@ -145,7 +207,7 @@ def history(run: RunDirectory, step: int, subject: Subject, shares: NDArray[Any]
         st.caption(
             f"This run kept {len(steps)} checkpoint{'s' * (len(steps) != 1)}. With more, this says more:"
         )
-        st.code("labkit train --checkpoint-every-steps 100 --keep-checkpoints 20", language="bash")
+        st.code(answers.KEEP_SOME, language="bash")
 
 
 def other_run(run: RunDirectory, subject: Subject, shares: NDArray[Any]) -> None:
@@ -177,26 +239,23 @@ def other_run(run: RunDirectory, subject: Subject, shares: NDArray[Any]) -> None
 
 def same_data(run: RunDirectory) -> Mapping[str, RunDirectory]:
     """Return the listed runs of the same prepared data, by label."""
-    wanted = _data_checksum(run.path, _changed(run))
+    wanted = _data_checksum(run)
     if wanted is None:
         return {}
     found = {label: state.find_run(label) for label in state.run_labels()[:LISTED_RUNS]}
     return {
         label: other
         for label, other in found.items()
-        if other.path != run.path and _data_checksum(other.path, _changed(other)) == wanted
+        if other.path != run.path and _data_checksum(other) == wanted
     }
 
 
-def _changed(run: RunDirectory) -> int:
-    try:
-        return run.environment_path.stat().st_mtime_ns
-    except OSError:
-        return 0
+def _data_checksum(run: RunDirectory) -> str | None:
+    return _recorded_checksum(run.path, state.changed_at(run.environment_path))
 
 
 @st.cache_data(max_entries=1000, show_spinner=False)
-def _data_checksum(path: Path, changed: int) -> str | None:
+def _recorded_checksum(path: Path, changed: int) -> str | None:
     data = RunDirectory(path).read_environment().get("data")
     checksum = data.get("checksum") if isinstance(data, dict) else None
     return checksum if isinstance(checksum, str) else None

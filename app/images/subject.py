@@ -1,4 +1,4 @@
-"""The image that its own page is about: of the run's data set, or one's own."""
+"""The image that its own page is about, of the data set or one's own, and the checkpoint to ask about it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,9 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.analysis.predictions import Predictions
+from labkit.data.manifest import Manifest
+from labkit.data.shards import find_split, read_rows
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.checkpoints import best_checkpoint
 from labkit.training.scores import indicators, right
-
-__all__ = ["Subject", "given_by", "of_predictions"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Subject:
 
     def names(self, which: NDArray[np.bool_]) -> str:
         """Return the names of the classes in ``which``, bool [classes]."""
-        return ", ".join(self.classes[number] for number in np.flatnonzero(which).tolist()) or "none"
+        return names_of(self.classes, which)
 
     def loss(self, probabilities: NDArray[Any]) -> float | None:
         """Return the cross-entropy in nats of probabilities [classes]; None without a label."""
@@ -63,6 +66,12 @@ class Subject:
             return float(-np.log(shares[int(self.label)]))
         others = np.clip(1 - np.asarray(probabilities, np.float64), 1e-45, 1.0)
         return float(-np.where(self.has, np.log(shares), np.log(others)).sum())
+
+
+def names_of(classes: Sequence[str], label: NDArray[Any]) -> str:
+    """Return the name of a label's class; with several labels, zeros and ones [classes], all of them."""
+    has = indicators(np.asarray(label)[None], len(classes))[0]
+    return ", ".join(classes[number] for number in np.flatnonzero(has).tolist()) or "none"
 
 
 def given_by(probabilities: NDArray[Any], multi_label: bool) -> NDArray[np.bool_]:
@@ -89,3 +98,41 @@ def of_predictions(predictions: Predictions, split: str, index: int) -> Subject 
         probabilities=predictions.probabilities[place],
         recorded_step=step if isinstance(step, int) else None,
     )
+
+
+@dataclass(frozen=True)
+class Example:
+    """``image``: uint8 [height, width, channels]. ``label``: its class, or zeros and ones [classes]."""
+
+    image: NDArray[np.uint8]
+    label: NDArray[Any]
+
+
+def read_example(manifest: Manifest, split: str, index: int) -> Example:
+    """Read one image with its label.
+
+    Args:
+        manifest: the prepared data set.
+        split: ``train``, ``validation`` or ``test``.
+        index: position in the split.
+
+    Raises InputError if there is no such image, or if its file is missing or damaged.
+    """
+    count = find_split(manifest, split).count
+    if not 0 <= index < count:
+        raise InputError(
+            f"the {split} split has {count:,} images, numbered 0 to {count - 1:,}; "
+            f"there is no number {index:,}"
+        )
+    images, labels = read_rows(manifest, split, np.array([index]))
+    return Example(images[0], labels[0])
+
+
+def checkpoint_to_ask(run: RunDirectory, preferred: Any = None) -> int | None:
+    """Return the step of the checkpoint whose network to ask; None if the run has kept none.
+
+    Args:
+        run: the run directory.
+        preferred: taken if this step is kept; otherwise the best on validation, otherwise the newest.
+    """
+    return int(preferred) if preferred in run.checkpoint_steps() else best_checkpoint(run.checkpoints_path)

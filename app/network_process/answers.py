@@ -6,6 +6,7 @@ process asks again.
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from app.ask.wire import MAX_ARRAY_BYTES, Message
-from app.network_process.checked import image_of, images_of, labels_of, number_of, split_of
+from app.ask.process import MAX_BYTES, Message
 from labkit.analysis.network import (
     Network,
     images_at_once,
@@ -25,11 +25,73 @@ from labkit.analysis.network import (
 from labkit.analysis.saliency import features_model, grad_cam, integrated_gradients
 from labkit.config.recorded import recorded_config
 from labkit.data.loading import load_split
+from labkit.data.manifest import Manifest
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.training.checkpoints import CheckpointStore, checkpoint_of_network
 
-__all__ = ["Answers"]
+MAX_IMAGES = 512
+
+
+def images_of(
+    question: Message, manifest: Manifest, other_shape: tuple[int, int, int] | None = None
+) -> NDArray[np.uint8]:
+    """Return the question's images, uint8 [n, height, width, channels] as stored, or of ``other_shape``.
+
+    Raises InputError for others.
+    """
+    images = question.arrays.get("images")
+    if images is None:
+        raise InputError("the question has no images")
+    if images.dtype != np.uint8 or images.shape[1:] not in (manifest.image_shape, other_shape):
+        wanted = ", ".join(map(str, manifest.image_shape))
+        raise InputError(
+            f"images are {images.dtype} {list(images.shape)}; allowed: uint8 [n, {wanted}], as the network's"
+        )
+    if not 1 <= len(images) <= MAX_IMAGES:
+        raise InputError(f"there are {len(images)} images; allowed: 1 to {MAX_IMAGES}")
+    return images
+
+
+def image_of(question: Message, manifest: Manifest) -> NDArray[np.uint8]:
+    """Return the question's only image, uint8 [height, width, channels]."""
+    images = images_of(question, manifest)
+    if len(images) != 1:
+        raise InputError(f"there are {len(images)} images; allowed: 1")
+    return images[0]
+
+
+def labels_of(question: Message, manifest: Manifest, count: int) -> NDArray[np.int32] | None:
+    """Return the labels, int32 [n] or zeros and ones [n, classes]; None if there are none."""
+    labels = question.arrays.get("labels")
+    if labels is None:
+        return None
+    wanted = (count, *manifest.target_shape)
+    limit = 2 if manifest.multi_label else manifest.num_classes
+    whole = np.issubdtype(labels.dtype, np.integer)
+    if not whole or labels.shape != wanted or labels.min() < 0 or labels.max() >= limit:
+        raise InputError(
+            f"labels are {labels.dtype} {list(labels.shape)}; allowed: integers {list(wanted)} from 0 to "
+            f"{limit - 1}"
+        )
+    return labels.astype(np.int32)
+
+
+def number_of(content: Mapping[str, Any], name: str, low: int, high: int) -> int:
+    """Return a whole number of the question from ``low`` to ``high``. Raises InputError for anything else."""
+    value = content.get(name)
+    if type(value) is not int or not low <= value <= high:
+        raise InputError(f"{name} is {value!r}; allowed: a whole number from {low:,} to {high:,}")
+    return value
+
+
+def split_of(content: Mapping[str, Any], manifest: Manifest) -> str:
+    """Return the split of the question. Raises InputError if the data set has none of this name."""
+    value = content.get("split")
+    if value not in manifest.splits:
+        raise InputError(f"split is {value!r}; allowed: {', '.join(manifest.splits)}")
+    return str(value)
+
 
 PART_SECONDS = 0.15  # how long features are computed before the next question has its turn
 FEATURE_BATCH = 50
@@ -88,7 +150,6 @@ class Answers:
             "saliency": self._saliency,
             "features": self._features_of,
             "nearest": self._nearest,
-            "predict_at": self._predict_at,
             "evaluate": self._evaluate,
         }
         kind = question.content.get("question")
@@ -97,12 +158,7 @@ class Answers:
         return asked[kind](question)
 
     def _predict(self, question: Message) -> Answer:
-        return self._predicted(question, self._network.step)
-
-    def _predict_at(self, question: Message) -> Answer:
-        return self._predicted(question, _step_of(question))
-
-    def _predicted(self, question: Message, step: int) -> Answer:
+        step = self._network.step if question.content.get("step") is None else _step_of(question)
         # Those of a training batch are cropped already.
         images = images_of(question, self._manifest, self._network.network_input.shape(self._manifest))
         labels = labels_of(question, self._manifest, len(images))
@@ -175,7 +231,7 @@ class Answers:
         start = number_of(question.content, "start", 0, self._manifest.count(split))
         known = self._progress(split)
         width = max(1, known.rows.shape[1])
-        stop = min(known.done, start + MAX_ARRAY_BYTES // (8 * width))
+        stop = min(known.done, start + MAX_BYTES // (8 * width))
         content = {"done": known.done, "of": len(known.rows), "width": width}
         return content, {"features": known.rows[start:stop]}
 

@@ -1,25 +1,21 @@
 """The images of a split beside the confusion matrix, which opens a cell's images in the grid."""
 
-from collections.abc import Callable
+import functools
 
 import numpy as np
 import streamlit as st
 from numpy.typing import NDArray
 
+from app.address import image_address, page_below
 from app.charts.component import key_of
-from app.images.links import image_address
-from app.images.text import plain
-from app.paging import page_of
+from app.images import cards
+from app.images.answers import KEEP_SOME
 from app.predictions import filters, matrix
-from app.predictions.choice import ORDERS, chosen
+from app.predictions.filters import ORDERS, chosen
 from app.predictions.kept import Forgotten
-from app.predictions.source import KEEP_SOME, Source
-from app.predictions.tiles import tiles
+from app.predictions.source import Source
 from labkit.analysis.predictions import Predictions
-from labkit.errors import InputError
 from labkit.plurals import counted
-
-__all__ = ["PAGE_SIZE", "panel", "part_of"]
 
 PAGE_SIZE = 24
 
@@ -98,22 +94,11 @@ def _grid(
             return f"margin {predictions.margin[position]:.3f}"
         return f"forgotten {counts[position]}×" if order == "forgetting" and counts is not None else ""
 
-    above, below = st.container(), st.container()
-    with below:
-        page = page_of(len(positions), PAGE_SIZE, "page", bound=True)
-    with above:
-        _tiles(source, predictions, part_of(positions, page, f"{ORDERS[shown_order]}."), note)
-
-
-def _tiles(
-    source: Source, predictions: Predictions, part: NDArray[np.intp], note: Callable[[int], str]
-) -> None:
-    try:
-        st.html(
-            tiles(predictions, part, source.split, lambda index: image_address(source.split, index), note)
-        )
-    except InputError as error:
-        st.warning(plain(f"The images can't be read: {error}"), icon=":material/image_not_supported:")
+    page, above = page_below(len(positions), PAGE_SIZE, "page", bound=True)
+    with above, cards.readable():
+        part = part_of(positions, page, f"{ORDERS[shown_order]}.")
+        split, link = source.split, functools.partial(image_address, source.split)
+        st.html(cards.grid(cards.prediction_cards(predictions, part, split, link, note), 104))
 
 
 def _matrix(source: Source, predictions: Predictions, wanted: filters.Filters) -> None:

@@ -1,9 +1,10 @@
-"""Evaluations that networks were asked for, kept for all sessions of this server."""
+"""Evaluations of whole splits that networks were asked for, kept for all sessions of this server."""
 
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import streamlit as st
@@ -12,21 +13,68 @@ from numpy.typing import NDArray
 from app import background
 from app.ask.client import AskedNetwork
 from app.images import answers
-from app.predictions.computed import computed_predictions, split_labels
-from app.state import training_of
+from app.state import changed_at
 from labkit.analysis.predictions import Predictions, forgetting_events
+from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_set_of
+from labkit.data.shards import SplitImages, find_split, read_labels
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
+from labkit.training.scores import multi_label_scores, single_label_scores
 
-__all__ = [
-    "Forgotten",
-    "Question",
-    "ask_evaluation",
-    "ask_forgetting",
-    "forgetting_question",
-    "known_evaluation",
-]
+
+def split_labels(manifest: Manifest, split: str) -> NDArray[np.int32]:
+    """Return the labels of a split, int32 [n], or zeros and ones [n, classes]."""
+    return read_labels(manifest, split, np.arange(find_split(manifest, split).count))
+
+
+def computed_predictions(
+    manifest: Manifest,
+    split: str,
+    step: int,
+    labels: NDArray[np.int32],
+    probabilities: NDArray[np.float64],
+    losses: NDArray[np.float64],
+) -> Predictions:
+    """Return what a network of ``step`` says about a split, as an evaluation would have recorded it.
+
+    Args:
+        manifest: the prepared data set.
+        split: ``train``, ``validation`` or ``test``.
+        step: of the checkpoint.
+        labels: int [n], or zeros and ones [n, classes].
+        probabilities: float64 [n, classes].
+        losses: float64 [n] in nats.
+    """
+    return Predictions(
+        images=SplitImages(manifest, split),
+        labels=labels.astype(np.int64),
+        probabilities=probabilities.astype(np.float32),
+        index=np.arange(len(labels), dtype=np.int64),
+        classes=list(manifest.classes),
+        summary=_summary(split, step, labels, probabilities, losses),
+        computed_losses=losses,
+    )
+
+
+def _summary(
+    split: str,
+    step: int,
+    labels: NDArray[np.int32],
+    probabilities: NDArray[np.float64],
+    losses: NDArray[np.float64],
+) -> dict[str, Any]:
+    known = {"split": split, "checkpoint_step": step, "examples": len(labels)}
+    if not len(labels):
+        return known
+    with np.errstate(divide="ignore", invalid="ignore"):  # a probability of 0 or 1, and NaN
+        logits = np.log(probabilities)
+        if labels.ndim == 2:
+            scores = multi_label_scores(labels, logits - np.log1p(-probabilities))
+        else:
+            scores = single_label_scores(labels, logits)
+    return {**scores, **known, "loss": float(losses.mean())}
+
 
 KEPT = 24  # evaluations; one of 45,000 images with 10 classes takes 3 MB
 
@@ -110,7 +158,7 @@ def _evaluations() -> _Evaluations:
 
 
 def _key(run: RunDirectory, split: str, step: int) -> _Key:
-    return _Key(run.path, split, step, answers.written(run, step), training_of(run))
+    return _Key(run.path, split, step, answers.written(run, step), changed_at(run.config_path))
 
 
 def known_evaluation(run: RunDirectory, split: str, step: int) -> Predictions | None:
@@ -154,7 +202,7 @@ def forgetting_question(
     if base is None:
         return None
     keys = tuple(_key(run, split, step) for step in steps)
-    return Question(base, answers.written(run, base), keys, training_of(run))
+    return Question(base, answers.written(run, base), keys, changed_at(run.config_path))
 
 
 def ask_forgetting(run: RunDirectory, question: Question) -> answers.Asked[Forgotten]:

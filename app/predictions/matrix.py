@@ -10,13 +10,11 @@ import numpy as np
 import streamlit as st
 from numpy.typing import NDArray
 
-from app.images.text import visible
+from app.markup import component, visible
 from labkit.analysis.predictions import Predictions
 from labkit.training.scores import confusion_counts
 
-__all__ = ["Matrix", "confusion", "draw", "label_errors", "picked"]
-
-ASSETS = Path(__file__).parent / "assets"
+SCRIPT = Path(__file__).parent / "assets" / "matrix.js"
 LABEL_COLUMNS = ("found", "missed", "added")
 MOST_CLASSES = 100  # of a matrix that is drawn whole; a browser takes a second for as many squared
 MOST_MISTAKEN = 40  # classes of the part that is drawn of more
@@ -139,10 +137,8 @@ def draw(matrix: Matrix, chosen: tuple[int, int] | None, *, key: str, on_pick: C
         "upright": matrix.upright,
     }
     mark = hashlib.blake2b(repr(table).encode(errors="replace"), digest_size=8).hexdigest()
-    script, style = (ASSETS / "matrix.js").read_text(), (ASSETS / "matrix.css").read_text()
-    frame = st.components.v2.component("labkit_matrix", js=script, css=style, isolate_styles=False)
     data = {"table": table, "mark": mark, "chosen": list(chosen) if chosen else None}
-    frame(key=key, data=data, on_cell_change=on_pick, height="content")
+    component(SCRIPT)(key=key, data=data, on_cell_change=on_pick, height="content")
 
 
 def picked(key: str) -> tuple[int, int] | None:

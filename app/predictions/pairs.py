@@ -1,14 +1,22 @@
-"""The predictions of two runs or two checkpoints for the same images."""
+"""The predictions of two runs or two checkpoints for the same images, side by side."""
 
 from dataclasses import dataclass
+from html import escape
 
 import numpy as np
+import streamlit as st
 from numpy.typing import NDArray
 
+from app import state
+from app.address import image_address, page_below
+from app.images import cards
+from app.images.sections import same_data
+from app.markup import plain
+from app.predictions.images import PAGE_SIZE, part_of
+from app.predictions.source import Source, choose_checkpoint, predictions_of
 from labkit.analysis.predictions import Indices, Predictions
 from labkit.errors import InputError
-
-__all__ = ["OUTCOMES", "Pair", "paired"]
+from labkit.run_directory import RunDirectory
 
 # What became of an image, for the reader.
 OUTCOMES = {
@@ -70,3 +78,97 @@ def paired(a: Predictions, b: Predictions) -> Pair:
     if a.multi_label != b.multi_label or not np.array_equal(a.labels[in_a], b.labels[in_b]):
         raise InputError("the two predictions have different labels, so they aren't of the same data")
     return Pair(a, b, in_a, in_b)
+
+
+THIS = "this run"
+ALL = "all"
+
+
+def panel(source: Source, predictions: Predictions) -> None:
+    """Draw the choice of the other predictions, and both. Not for use within a fragment."""
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        run = _other_run(source.run)
+        other = choose_checkpoint(run, source.split, "other_checkpoint", "Checkpoint of B", unlike=source)
+    if other == source:
+        st.info(
+            "Choose another checkpoint or another run for B: it shows the same predictions as A.",
+            icon=":material/compare:",
+        )
+        return
+    theirs = predictions_of(other, run, source.split)
+    if theirs is None or other is None:
+        return
+    try:
+        pair = paired(predictions, theirs)
+    except InputError as error:
+        st.warning(plain(str(error)).capitalize() + ".", icon=":material/difference:")
+        return
+    st.html(_names(source, predictions, other, theirs))
+    _both(source, pair)
+
+
+def _other_run(run: RunDirectory) -> RunDirectory:
+    others = same_data(run)
+    picked = st.selectbox(
+        "Run of B",
+        [THIS, *others],
+        key="other_run",
+        bind="query-params",
+        width=240,
+        help="Runs that were trained on the same data.",
+    )
+    return others.get(str(picked), run) if picked != THIS else run
+
+
+def _names(source: Source, predictions: Predictions, other: Source, theirs: Predictions) -> str:
+    parts = []
+    for name, place, shown in (("A", source, predictions), ("B", other, theirs)):
+        step = shown.summary.get("checkpoint_step")
+        at = f" at step {step:,}" if isinstance(step, int) else ""
+        accuracy = f"{1 - shown.wrong.mean():.2%}" if len(shown) else "–"
+        parts.append(f"<b>{name}</b>: {escape(state.clean(place.run.name))}{at}, {accuracy} right")
+    return f"<div>{' · '.join(parts)}</div>"
+
+
+@st.fragment
+def _both(source: Source, pair: Pair) -> None:
+    counts = {name: int(pair.outcome(name).sum()) for name in OUTCOMES}
+    names = {ALL: f"All {len(pair):,}", **{name: f"{name} {count:,}" for name, count in counts.items()}}
+
+    def first_page() -> None:
+        st.session_state["pair_page"] = 1
+
+    picked = st.segmented_control(
+        "Right are",
+        list(names),
+        default=ALL,
+        format_func=lambda name: (
+            names[name].replace("only A", "only A right").replace("only B", "only B right")
+        ),
+        key="outcome",
+        required=True,
+        on_change=first_page,
+    )
+    order = pair.order(None if picked in (ALL, None) else str(picked))
+    if not len(order):
+        st.info("No image matches this selection.")
+        return
+    disagreeing = int(pair.disagree.sum())
+    page, above = page_below(len(order), PAGE_SIZE, "pair_page", bound=True)
+    with above, cards.readable():
+        part = part_of(order, page, f"disagreement first ({disagreeing:,} images differ).")
+        st.html(cards.grid(_cards(pair, part, source.split), 104))
+
+
+def _cards(pair: Pair, places: NDArray[np.intp], split: str) -> list[cards.Card]:
+    """Return a card for each of these common images. Raises InputError if their data set is gone."""
+    in_a, in_b = pair.in_a[places], pair.in_b[places]
+    made = []
+    for a, b, image in zip(in_a.tolist(), in_b.tolist(), pair.a.images[in_a], strict=True):
+        true, number = pair.a.names(pair.a.has[a]), int(pair.a.index[a])
+        first, second = pair.a.names(pair.a.given[a]), pair.b.names(pair.b.given[b])
+        alt = f"{split.capitalize()} image {number}: {true}, predicted {first} by A and {second} by B"
+        lines = [cards.verdict(pair.a, a, "A "), cards.verdict(pair.b, b, "B "), (f"true: {true}", "")]
+        kind = "wrong" if pair.a.wrong[a] and pair.b.wrong[b] else "right"
+        made.append(cards.Card(image, lines, image_address(split, number), kind, alt))
+    return made

@@ -7,7 +7,8 @@ from pathlib import Path
 import streamlit as st
 
 from app import background
-from app.images.text import plain
+from app.images.answers import KEEP_SOME
+from app.markup import plain
 from app.predictions.kept import (
     Forgotten,
     ask_evaluation,
@@ -15,17 +16,14 @@ from app.predictions.kept import (
     forgetting_question,
     known_evaluation,
 )
-from app.state import training_of
+from app.state import changed_at
 from labkit.analysis.predictions import Predictions, load_predictions, signature
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.files import read_object
 
-__all__ = ["Source", "choose_checkpoint", "choose_split", "forgotten", "predictions_of", "watched"]
-
 SPLITS = ["test", "validation", "train"]
 RECORDED = "recorded evaluation"
-KEEP_SOME = "labkit train --checkpoint-every-steps 100 --keep-checkpoints 20"
 
 
 @dataclass(frozen=True)
@@ -105,9 +103,14 @@ def _step_of(name: object) -> int | None:
 
 
 @st.cache_resource(max_entries=4, show_spinner="Reading predictions…")
-def _load(path: Path, split: str, files: tuple[tuple[int, int], ...]) -> Predictions:
+def _loaded(path: Path, split: str, files: tuple[tuple[int, int], ...]) -> Predictions:
     # `files` is part of the cache's key, so that replaced files are read again.
     return load_predictions(RunDirectory(path), split)
+
+
+def recorded(run: RunDirectory, split: str = "test") -> Predictions:
+    """Return what an evaluation recorded. Raises FileNotFoundError, or InputError for damaged files."""
+    return _loaded(run.path, split, signature(run, split))
 
 
 def _command(run: RunDirectory, split: str) -> str:
@@ -131,7 +134,7 @@ def predictions_of(source: Source | None, run: RunDirectory, split: str) -> Pred
     if source.step is not None:
         return _computed(source, source.step)
     try:
-        return _load(run.path, split, signature(run, split))
+        return recorded(run, split)
     except FileNotFoundError:
         st.info("The predictions are gone. To write them again:", icon=":material/grid_view:")
     except InputError as error:
@@ -180,7 +183,7 @@ def forgotten(run: RunDirectory, split: str) -> Forgotten | None:
     if known_for != asked_for:
         question = forgetting_question(run, split, asked_for[2], recorded_step(run))
         st.session_state["forgetting-question"] = asked_for, question
-    if question is None or question.training != training_of(run):  # the run was started over
+    if question is None or question.training != changed_at(run.config_path):  # the run was started over
         del st.session_state["forgetting-asked"], st.session_state["forgetting-question"]
         return None
     asked = ask_forgetting(run, question)

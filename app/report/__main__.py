@@ -7,7 +7,7 @@ from pathlib import Path
 # The checkout, which holds the packages, isn't on the path of a program that is started by its folder.
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from app.report.write import write_report  # noqa: E402
+from app.report.document import write_report  # noqa: E402
 from labkit.errors import InputError  # noqa: E402
 from labkit.plurals import printable  # noqa: E402
 from labkit.run_directory import RunDirectory  # noqa: E402

@@ -1,17 +1,24 @@
-"""The charts of a report: boards as the dashboard draws them, with all points up to a limit."""
+"""The charts of a report, with all points up to a limit, and its confusion matrix and mistakes."""
 
 import base64
 import gzip
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
 from app.charts.board import PALETTE, Chart, encode
 from app.charts.machine import MachineStore, machine_charts
 from app.charts.metric_charts import STANDARD, Options, look_of, metric_chart, metric_lines, seams_of
 from app.charts.store import SPLITS, CurveStore, Snapshot
-from app.report.markup import escaped, note
+from app.images import cards
+from app.report.parts import escaped, note, section, table
+from labkit.analysis.predictions import Predictions, load_predictions, of_another_checkpoint
+from labkit.errors import InputError
+from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
-
-__all__ = ["MAX_POINTS", "board_html", "comparison_charts", "machine_board", "read_metrics", "run_board"]
 
 # Of all lines of one board. A point takes some 10 bytes of the file, and a browser draws 600,000 of them in
 # less than three seconds.
@@ -109,3 +116,79 @@ def _most_points(lengths: list[int]) -> int:
             return max(share, 100)
         left -= length
     raise AssertionError("some line is longer than its share")
+
+
+MISTAKES = 24
+MOST_PIXELS = 160  # of each side of an image: its card is as wide
+MAX_CLASSES = 30  # of a matrix that is shown whole
+MOST_FREQUENT = 20  # confusions that are listed for more classes
+
+
+def predictions_html(run: RunDirectory) -> str:
+    """Return the predictions for the test split as HTML; nothing if the run has none."""
+    try:
+        predictions = load_predictions(run)
+    except FileNotFoundError:
+        return ""
+    except InputError as error:
+        return section("Predictions", note(f"{error}"), 3)
+    other = of_another_checkpoint(run, predictions)
+    wrong = predictions.select(wrong_only=True)[:MISTAKES]
+    title = f"The {counted(len(wrong), 'most confident mistake')} on the test split"
+    part = _part(predictions, wrong)
+    shown = cards.prediction_cards(part, range(len(wrong)), note=lambda place: f"#{part.index[place]}", top=3)
+    grid = cards.grid(shown, 152).replace(' loading="lazy"', "")
+    said = note(f"{other[0].upper()}{other[1:]}.") if other else ""
+    return said + _confusion(predictions) + (section(title, grid, 3) if len(wrong) else "")
+
+
+def _part(predictions: Predictions, kept: NDArray[np.intp]) -> Predictions:
+    """Return some of the predictions, their images no larger than they are drawn."""
+    images = cards.shrunk(predictions.images[kept], MOST_PIXELS, Image.Resampling.LANCZOS)
+    return replace(
+        predictions,
+        images=images,
+        labels=predictions.labels[kept],
+        probabilities=predictions.probabilities[kept],
+        index=predictions.index[kept],
+    )
+
+
+def _confusion(predictions: Predictions) -> str:
+    """Return the confusion matrix; of many classes the most frequent confusions."""
+    classes = predictions.classes
+    if predictions.multi_label or not len(predictions):
+        return ""
+    if len(classes) > MAX_CLASSES:
+        rows = [
+            (classes[true], classes[given], f"{count:,}")
+            for true, given, count in predictions.most_confused(MOST_FREQUENT)
+        ]
+        return section(
+            "The most frequent confusions on the test split", table(("True", "Predicted", "Images"), rows), 3
+        )
+    counts = predictions.confusion
+    assert counts is not None
+    totals = np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    shares = counts / totals
+    head = "".join(f'<th scope="col"><span>{escaped(name)}</span></th>' for name in classes)
+    body = "".join(
+        f'<tr><th scope="row">{escaped(name)}</th>'
+        + "".join(
+            _cell(int(counts[true, given]), float(shares[true, given])) for given in range(len(classes))
+        )
+        + "</tr>"
+        for true, name in enumerate(classes)
+    )
+    matrix = (
+        '<div class="wide"><table class="confusion"><caption>Rows: true class. Columns: predicted class. The '
+        f"colour of a cell is its share of the row.</caption><thead><tr><td></td>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table></div>"
+    )
+    return section("Confusion matrix of the test split", matrix, 3)
+
+
+def _cell(count: int, share: float) -> str:
+    # From one half on, the text is white. Between 0.5 and 0.8 no text would have a contrast of 4.5.
+    strong, shown = (' class="strong"', 0.6 + 0.4 * share) if share > 0.5 else ("", share)
+    return f'<td{strong} style="--share:{shown:.3f}">{count or ""}</td>'

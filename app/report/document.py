@@ -10,10 +10,27 @@ from typing import Any
 
 from app.charts.component import ASSETS as CHARTS
 from app.charts.store import Snapshot
-from app.report.charts import board_html, comparison_charts, machine_board, read_metrics, run_board
-from app.report.markup import escaped, folded, moment, note, section, table
-from app.report.pictures import predictions_html
-from app.report.summary import COLUMNS, all_results, head, overview_row
+from app.images.cards import STYLE as CARDS
+from app.report.charts import (
+    board_html,
+    comparison_charts,
+    machine_board,
+    predictions_html,
+    read_metrics,
+    run_board,
+)
+from app.report.parts import (
+    COLUMNS,
+    all_results,
+    escaped,
+    folded,
+    head,
+    moment,
+    note,
+    overview_row,
+    section,
+    table,
+)
 from app.views.configuration import flatten, shell_line
 from labkit.analysis.run_results.groups import grouped, result_rows
 from labkit.analysis.run_results.results import result_of
@@ -21,10 +38,9 @@ from labkit.config.recorded import describe
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.directory import replacing
 from labkit.run_directory.summary import RunSummary, Summaries
 from labkit.version import VERSION
-
-__all__ = ["refusal", "report"]
 
 OWN = Path(__file__).parent / "assets"
 THEMES = Path(__file__).parents[1] / ".streamlit" / "config.toml"
@@ -44,9 +60,10 @@ def report(runs: Sequence[RunDirectory]) -> str:
     names = _unique_names(runs)
     summaries = Summaries(describe).of(runs)
     parts = [_Run(*given) for given in zip(names, runs, summaries, strict=True)]
-    body = _alone(parts[0]) if len(parts) == 1 else _compared(parts)
-    title = names[0] if len(names) == 1 else f"Comparison of {counted(len(names), 'run')}"
-    return _page(title, body)
+    if len(parts) == 1:
+        charts = run_board(names[0], parts[0].metrics) if parts[0].metrics else ""
+        return _page(names[0], _parts(parts[0], charts=charts))
+    return _page(f"Comparison of {counted(len(names), 'run')}", _compared(parts))
 
 
 def refusal(reason: str) -> str:
@@ -113,18 +130,18 @@ def _unique_names(runs: Sequence[RunDirectory]) -> list[str]:
     return [str(run.path) if names.count(name) > 1 else name for name, run in zip(names, runs, strict=True)]
 
 
-def _alone(one: _Run) -> str:
-    charts = "" if one.metrics is None else run_board(one.name, one.metrics)
+def _parts(one: _Run, level: int = 2, charts: str = "") -> str:
+    """Return what is shown of a run, below headings of a level."""
     return "".join(
         [
             head(one.summary),
             one.problem,
-            section("Charts", charts),
-            section("Results", all_results(one.summary)),
-            section("Predictions", predictions_html(one.run)),
-            section("Configuration", one.settings()),
-            section("Command and versions", one.environment()),
-            section("Machine", one.machine()),
+            section("Charts", charts, level),
+            section("Results", all_results(one.summary), level),
+            section("Predictions", predictions_html(one.run), level),
+            section("Configuration", one.settings(), level),
+            section("Command and versions", one.environment(), level),
+            section("Machine", one.machine(), level),
         ]
     )
 
@@ -138,21 +155,7 @@ def _compared(parts: Sequence[_Run]) -> str:
             section("Results", table(header, rows)),
             section("Runs", table(COLUMNS, (overview_row(part.name, part.summary) for part in parts))),
             section("Charts", board_html(charts, "comparison", None) if charts else note("No metrics yet.")),
-            *(section(part.name, _details(part)) for part in parts),
-        ]
-    )
-
-
-def _details(one: _Run) -> str:
-    return "".join(
-        [
-            head(one.summary),
-            one.problem,
-            section("Results", all_results(one.summary), 3),
-            predictions_html(one.run),
-            section("Configuration", one.settings(), 3),
-            section("Command and versions", one.environment(), 3),
-            section("Machine", one.machine(), 3),
+            *(section(part.name, _parts(part, 3)) for part in parts),
         ]
     )
 
@@ -186,7 +189,7 @@ def _assets() -> tuple[str, str]:
     light, dark = (_variables(themes[name]) for name in ("light", "dark"))
     colours = f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root:not(.paper){{{dark}}}}}"
     read = lambda folder, *names: "\n".join((folder / name).read_text() for name in names)  # noqa: E731
-    style = read(CHARTS, "uPlot.min.css", "board.css") + read(OWN, "report.css")
+    style = read(CHARTS, "uPlot.min.css", "board.css") + CARDS.read_text() + read(OWN, "report.css")
     script = read(CHARTS, "uPlot.iife.min.js", "board.js") + read(OWN, "report.js")
     return colours + style, script.replace("export default function () {}", "").replace(
         "</script", "<\\/script"
@@ -198,3 +201,17 @@ def _variables(theme: dict[str, str]) -> str:
     names = {"primary": "primaryColor", "background": "backgroundColor", "text": "textColor"}
     names |= {"secondary-background": "secondaryBackgroundColor", "border": "borderColor"}
     return "".join(f"--st-{name}-color:{theme[key]};" for name, key in names.items())
+
+
+def write_report(runs: Sequence[RunDirectory], path: Path) -> int:
+    """Write the report of ``runs``, replacing the file at ``path``. Returns its size in bytes.
+
+    Raises InputError if a run can't be read, OSError if the file can't be written.
+    """
+    try:
+        data = report(runs).encode(errors="replace")
+    except OSError as error:
+        raise InputError(f"{error.filename}: {error.strerror}") from None
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+    return len(data)

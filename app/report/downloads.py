@@ -8,11 +8,10 @@ from pathlib import Path
 
 import streamlit as st
 
+from app.markup import plain
 from labkit.errors import InputError
 from labkit.export.metrics import write_metrics
 from labkit.run_directory import RunDirectory
-
-__all__ = ["file_name", "share", "share_in_corner"]
 
 # On a wide screen the button stands beside the head of the page, which leaves room for it.
 CORNER = """<style>@media (min-width: 641px) {
@@ -73,7 +72,7 @@ def _metrics(run: RunDirectory, key: str, *, alone: bool) -> None:
     for ending, format in ((".csv", "CSV"), (".parquet", "Parquet")):
         label = f"Metrics as {format}" if alone else f"{format}: {run.name}"
         st.download_button(
-            _plain(label),
+            plain(label),
             lambda ending=ending: _file(run, ending),  # type: ignore[misc]
             f"{file_name(run)}-metrics{ending}",
             "text/csv" if ending == ".csv" else "application/vnd.apache.parquet",
@@ -104,8 +103,3 @@ def _file(run: RunDirectory, ending: str) -> bytes:
 def file_name(run: RunDirectory) -> str:
     """Return the name of a run without what a file's name can't hold everywhere."""
     return re.sub(r"[^\w.-]+", "-", run.name.encode(errors="replace").decode()).strip(".-")[:100] or "run"
-
-
-def _plain(text: str) -> str:
-    """Return a label without what Streamlit would read as Markdown."""
-    return re.sub(r"([\\`*_{}\[\]()<>#+.!|~$:-])", r"\\\1", text.encode(errors="replace").decode())

@@ -8,15 +8,12 @@ from app.comparing.comparisons import show_comparisons
 from app.comparing.curves import colors_of, show_curves
 from app.comparing.images import show_galleries
 from app.comparing.relations import show_relations
-from app.comparing.selection import choose_runs, results_of
-from app.comparing.table import show_table
+from app.comparing.table import choose_runs, results_of, show_table
 from app.comparing.verdict import choose_pair, show_verdict
-from app.images.text import plain
+from app.markup import plain
 from app.report import downloads
 from labkit.analysis.run_results.groups import Group, grouped
 from labkit.analysis.run_results.results import Result
-
-__all__ = ["page"]
 
 
 def page() -> None:

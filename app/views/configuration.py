@@ -10,11 +10,8 @@ from typing import Any
 import streamlit as st
 
 from app import state
-from app.images.text import plain
-from app.logs import show_log, tail
+from app.markup import plain, show_log, tail
 from labkit.errors import InputError
-
-__all__ = ["flatten", "page"]
 
 MOST_ENTRIES = 30  # of an object; the longest section of the configuration has fewer
 MOST_CHARACTERS = 2000  # of a value

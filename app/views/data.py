@@ -1,21 +1,24 @@
-"""The data page: what the selected run's network is trained on."""
+"""The data page: what the selected run's network is trained on, and the command that prepares it."""
 
 import re
+import shlex
+from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
 from app import state
 from app.data_set import overview
-from app.data_set.augmentation import augmentation
-from app.data_set.prepare_command import prepare_command
+from app.data_set.augmented import augmentation
 from app.data_set.wrong_labels import wrong_labels
-from app.images.text import plain
-from labkit.data.manifest import Manifest
-from labkit.data.of_run import data_set_of
+from app.markup import plain
+from labkit import home
+from labkit.config.data_sets import is_own
+from labkit.config.recorded import recorded_config
+from labkit.data.manifest import Manifest, find_manifest
+from labkit.data.of_run import data_set_of, folder_to_prepare
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-
-__all__ = ["data_set_or_reason", "page"]
 
 SAMPLES, AUGMENTATION, BALANCE = "Samples", "Augmentation", "Balance and pixels"
 DUPLICATES, LABELS, SOURCE = "Duplicates", "Suspected labels", "Source"
@@ -74,3 +77,46 @@ def data_set_or_reason(run: RunDirectory) -> Manifest | None:
     st.write("To prepare the data that this run was trained on:")
     st.code(command, language="bash")
     return None
+
+
+def prepare_command(run: RunDirectory) -> str:
+    """Return the command that prepares the data set of a run where the run looks for it.
+
+    Raises InputError if the run's configuration is damaged.
+    """
+    config = recorded_config(run)
+    folder = str(folder_to_prepare(run, config))
+    data = run.read_environment().get("data")
+    recorded: dict[str, Any] = data if isinstance(data, dict) else {}
+    source = recorded.get("source")
+    if is_own(config.data.dataset):
+        images = str(source.get("location", "DIR")) if isinstance(source, dict) else "DIR"
+        words = ["labkit", "data", "prepare", "--images", images, "--name", config.data.dataset]
+        return shlex.join([*words, "--data-dir", folder])
+    words = ["labkit", "data", "prepare", "--dataset", config.data.dataset, "--data-dir", folder]
+    if isinstance(source, dict) and source.get("kind") in ("archive", "folder"):
+        words += ["--archive", str(source.get("location", ""))]
+    return shlex.join(words + _differences(recorded, _present(Path(folder), config.data.dataset)))
+
+
+def _present(folder: Path, dataset: str) -> Manifest | None:
+    try:
+        return find_manifest(home.expanded(folder), dataset)
+    except InputError:
+        return None
+
+
+def _differences(recorded: dict[str, Any], present: Manifest | None) -> list[str]:
+    """Return the flags for what was recorded otherwise than it is prepared now."""
+    counts, classes = recorded.get("counts"), recorded.get("classes")
+    if not isinstance(counts, dict) or not isinstance(classes, list):
+        return []
+    words: list[str] = []
+    if present and [str(name) for name in classes] != list(present.classes):
+        words += ["--classes", ",".join(map(str, classes))]
+    # A data set that isn't there is prepared with the number of validation examples that labkit takes anyway.
+    if present and counts.get("validation", 0) != present.count("validation"):
+        words += ["--validation-size", str(counts.get("validation", 0))]
+    elif present and counts.get("train") != present.count("train") and not words:
+        words += ["--train-examples", str(counts.get("train"))]
+    return words

@@ -1,25 +1,21 @@
 """An image's own page: what the network makes of it, why, and what it would make of a changed one."""
 
-from pathlib import Path
-
 import numpy as np
 import streamlit as st
 
 from app import background, state
-from app.images import cards, sections
-from app.images.examples import checkpoint_to_ask, read_example
+from app.images import answers, cards, sections
 from app.images.pictures import FORMATS, MAX_BYTES, read_picture
-from app.images.subject import Subject, given_by, of_predictions
-from app.images.text import plain
-from app.images.what_if_panel import panel
-from labkit.analysis.predictions import Predictions, load_predictions, signature
+from app.images.subject import Subject, checkpoint_to_ask, given_by, of_predictions, read_example
+from app.images.what_if import panel
+from app.markup import plain
+from app.predictions.source import recorded, recorded_step
+from labkit.analysis.predictions import Predictions
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_set_of
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-
-__all__ = ["page"]
 
 SPLITS = ["test", "validation", "train"]
 FROM_DATA, OWN = "Data set", "My own picture"
@@ -47,12 +43,11 @@ def page() -> None:
         return
     if subject is None:
         return
-    recorded = subject.recorded_step
-    step = checkpoint_to_ask(run, recorded if recorded is not None else _recorded_step(run))
+    preferred = subject.recorded_step
+    step = checkpoint_to_ask(run, preferred if preferred is not None else recorded_step(run))
     shares = _head(run, step, subject)
     if step is None:
-        st.info("This run has kept no checkpoint, so its network can't be asked. To keep some:")
-        st.code("labkit train --checkpoint-every-steps 100 --keep-checkpoints 20", language="bash")
+        answers.no_checkpoint()
         return
     # Asked even where the evaluation recorded it: the rest of the page needs the network.
     asked = sections.prediction(run, step, subject.image)
@@ -72,22 +67,11 @@ def page() -> None:
 # ---- The image ------------------------------------------------------------------------------------------
 
 
-@st.cache_resource(max_entries=4, show_spinner="Reading predictions…")
-def _load(path: Path, split: str, files: tuple[tuple[int, int], ...]) -> Predictions:
-    # `files` is part of the cache's key, so that replaced files are read again.
-    return load_predictions(RunDirectory(path), split)
-
-
 def _predictions(run: RunDirectory, split: str) -> Predictions | None:
     try:
-        return _load(run.path, split, signature(run, split))
+        return recorded(run, split)
     except (FileNotFoundError, InputError):  # the page can do without them
         return None
-
-
-def _recorded_step(run: RunDirectory) -> object:
-    predictions = _predictions(run, "test")
-    return predictions.summary.get("checkpoint_step") if predictions else None
 
 
 def _place() -> tuple[str, int]:

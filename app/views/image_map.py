@@ -4,24 +4,18 @@ import numpy as np
 import streamlit as st
 
 from app import background, state
+from app.address import image_address, page_of
 from app.ask.client import AskedNetwork
 from app.charts.component import key_of
-from app.data_set import map_chart, tiles
+from app.data_set import image_map
 from app.data_set.image_map import ImageMap, chosen_rows, make_map
-from app.data_set.overview import names_of
-from app.data_set.tiles import Tile
-from app.data_set.wrong_labels import NO_CHECKPOINT
-from app.images import answers
-from app.images.links import image_address
-from app.images.text import plain
-from app.paging import page_of
+from app.images import answers, cards
+from app.images.subject import names_of
+from app.markup import plain
 from app.views.data import data_set_or_reason
 from labkit.data.manifest import Manifest
 from labkit.data.shards import read_rows
-from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-
-__all__ = ["page"]
 
 PAGE_SIZE = 36
 ANY = -1  # in place of the number of a class
@@ -38,8 +32,7 @@ def page() -> None:
         return
     step = answers.pinned_step(run, "map")
     if step is None:
-        st.info("This run has kept no checkpoint, so its network can't be asked. To keep some:")
-        st.code(NO_CHECKPOINT, language="bash")
+        answers.no_checkpoint()
         return
     splits = [name for name in manifest.splits if manifest.count(name)]
     first = "test" if "test" in splits else splits[0]
@@ -100,18 +93,18 @@ def _panel(
         st.button("Clear selection", on_click=_clear, icon=":material/deselect:")
     chosen = None if number == ANY else number
     marks = (
-        map_chart.marks_of_right(shown)
+        image_map.marks_of_right(shown)
         if colour == RIGHT
-        else map_chart.marks_of_classes(shown, classes, chosen)
+        else image_map.marks_of_classes(shown, classes, chosen)
     )
-    st.html(map_chart.legend(marks))
+    st.html(image_map.legend(marks))
     selection = f"{version}-{st.session_state.get('map-cleared', 0)}"
     key = key_of("map", run.path, split)
-    map_chart.draw(
+    image_map.draw(
         shown,
         marks,
         _sheet(version, shown),
-        [_words(manifest, shown, split, number, "\n") for number in range(len(shown))],
+        ["\n".join(_words(manifest, shown, split, number)) for number in range(len(shown))],
         key=key,
         version=selection,
         label=f"Map of {len(shown):,} {split} images. The list below it shows a class without the mouse.",
@@ -122,7 +115,7 @@ def _panel(
         f"{step:,}. Images close together are alike to the network; distances between far groups mean "
         "little. Draw around points to list them, with Shift in a rectangle."
     )
-    _list(manifest, shown, split, map_chart.picked(key, selection, len(shown)), chosen, str(kept))
+    _list(manifest, shown, split, image_map.picked(key, selection, len(shown)), chosen, str(kept))
 
 
 def _clear() -> None:
@@ -132,14 +125,14 @@ def _clear() -> None:
 
 @st.cache_data(max_entries=8, show_spinner=False)
 def _sheet(version: str, _shown: ImageMap) -> tuple[str, tuple[int, int], int]:
-    return map_chart.sprite(_shown.thumbnails)
+    return image_map.sprite(_shown.thumbnails)
 
 
-def _words(manifest: Manifest, shown: ImageMap, split: str, number: int, between: str) -> str:
+def _words(manifest: Manifest, shown: ImageMap, split: str, number: int) -> list[str]:
     true = names_of(manifest.classes, shown.labels[number])
     predicted = names_of(manifest.classes, np.asarray(shown.predicted[number]))
     mark = "✓" if shown.right[number] else "✗"
-    return between.join([f"{mark} {predicted}", f"true: {true}", f"{split} #{shown.index[number]}"])
+    return [f"{mark} {predicted}", f"true: {true}", f"{split} #{shown.index[number]}"]
 
 
 def _list(
@@ -158,18 +151,15 @@ def _list(
     wrong = int((~shown.right[numbers]).sum())
     st.write(f"**{len(numbers):,} images**, {wrong:,} of them predicted wrongly")
     part = numbers[page_of(len(numbers), PAGE_SIZE, "map-page", numbers.tobytes())]
-    try:
+    with cards.readable():
         images, _ = read_rows(manifest, split, shown.index[part])
-    except InputError as error:
-        st.warning(plain(f"The images can't be read: {error}"), icon=":material/image_not_supported:")
-        return
-    st.html(
-        tiles.grid(
-            Tile(
-                image,
-                _words(manifest, shown, split, place, "\n").split("\n"),
-                image_address(split, int(shown.index[place])),
+        st.html(
+            cards.grid(
+                cards.Card(
+                    image,
+                    _words(manifest, shown, split, place),
+                    image_address(split, int(shown.index[place])),
+                )
+                for place, image in zip(part.tolist(), images, strict=True)
             )
-            for place, image in zip(part.tolist(), images, strict=True)
         )
-    )

@@ -21,7 +21,8 @@ from app.charts.layer_charts import (
     profile_board,
     value_text,
 )
-from app.images.text import plain
+from app.charts.store import follow
+from app.markup import plain
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.layers import DISTRIBUTIONS, LEVELS, LayerReader, LayerRow, layer_rows_that_count
@@ -29,15 +30,12 @@ from labkit.run_directory.layers import QUANTITIES as NAMES
 from labkit.run_directory.reader import Floats
 from labkit.run_directory.rows import ResumePoint
 
-__all__ = ["LayerStore", "page"]
-
 REFRESH_SECONDS = 2.0
 MAX_ROWS = 10_000  # the last ones are kept; with 60 layers they take some 30 MB
 MAX_STEPS = 200  # offered for the profile
 LINES = 5  # layers that are chosen at first
 FIRST = "activation_std"  # the quantity that is shown first
 LATEST = "latest"
-BLOCK_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -65,16 +63,9 @@ class LayerStore:
     def poll(self, resume_points: tuple[ResumePoint, ...]) -> Layers:
         """Read what was appended and return the rows that count. Raises OSError for an unreadable file."""
         with self._lock:
-            generation, changed = self._reader.generation, False
-            while True:
-                rows = self._reader.poll(BLOCK_BYTES)
-                if self._reader.generation != generation:
-                    generation, changed = self._reader.generation, True
-                    self._rows.clear()
-                self._rows.extend(map(_compact, rows))
-                changed |= bool(rows)
-                if self._reader.caught_up:
-                    break
+            changed = follow(
+                self._reader, lambda rows: self._rows.extend(map(_compact, rows)), self._rows.clear
+            )
             seen = (resume_points, self._reader.damaged_lines)
             if changed or seen != self._seen:
                 self._seen = seen
@@ -157,16 +148,15 @@ def _panel(run: RunDirectory) -> None:
 def _draw(run: RunDirectory, layers: Layers, quantity: str, row: int, chosen: list[str]) -> None:
     keys = [component.key_of("layers", kind, quantity, run.path) for kind in ("lines", "profile")]
     windows = [component.shown_window(key) for key in keys]
-    # Charts are made again only when the values, the options or the zoom have changed.
-    wanted = (run.path, layers.version, quantity, row, *chosen, *windows)
-    if st.session_state.get("layer_charts_of") != wanted:
-        st.session_state["layer_charts"] = (
+    heat, *boards = component.made(
+        "layer-charts",
+        (run.path, layers.version, quantity, row, *chosen, *windows),
+        lambda: (
             heat_map(layers, quantity),
             lines_board(layers, quantity, chosen, window=windows[0], name=run.name),
             profile_board(layers, quantity, row, window=windows[1], name=run.name),
-        )
-        st.session_state["layer_charts_of"] = wanted
-    heat, *boards = st.session_state["layer_charts"]
+        ),
+    )
     component.draw_heat(heat, key=component.key_of("layers-heat", run.path))
     for place, key, board in zip(st.columns(2), keys, boards, strict=True):
         with place:
@@ -190,13 +180,13 @@ def _distributions(run: RunDirectory, layers: Layers) -> None:
         help="The median, and bands: 25 to 75 %, 5 to 95 %, 1 to 99 %, lowest to highest value.",
     )
     key = component.key_of("layers-distribution", run.path)
-    wanted = (run.path, layers.version, layer, component.shown_window(key))
-    if st.session_state.get("distribution_of") != wanted:
-        st.session_state["distribution"] = distribution_board(
-            layers, layer or names[0], window=wanted[-1], name=run.name
-        )
-        st.session_state["distribution_of"] = wanted
-    if board := st.session_state["distribution"]:
+    window = component.shown_window(key)
+    board = component.made(
+        "distribution",
+        (run.path, layers.version, layer, window),
+        lambda: distribution_board(layers, layer or names[0], window=window, name=run.name),
+    )
+    if board:
         component.draw(board, key=key)
     else:
         st.caption("No distribution of this layer was recorded.")

@@ -2,26 +2,25 @@
 
 import time
 from collections.abc import Callable
+from html import escape
 
 import streamlit as st
 
 from app import feed, state
-from app.acting import buttons, ending, waiting
+from app.acting import buttons
+from app.address import live_address
 from app.charts import component, picked, workers
 from app.charts.metric_charts import KNOWN, STANDARD, Options, controls, look_of, remember_window, zoom_of
-from app.charts.store import MAX_METRICS, Snapshot
-from app.charts.timeline import timeline_of
-from app.family import show_family
+from app.charts.store import MAX_METRICS, Snapshot, timeline_of
 from app.images import batch
-from app.images.text import plain
-from app.live_update import Drawn
+from app.live_update import STATES, Drawn, frame_of, liveness_of
+from app.markup import plain, visible
 from app.report import downloads
-from app.run_state import STATES, frame_of, liveness_of, written
+from app.state import clean
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.lineage import Relative, family_of
 from labkit.run_directory.metrics import evaluations_path
-
-__all__ = ["page"]
 
 REFRESH_SECONDS = 1.0  # of a run that trains
 
@@ -35,12 +34,12 @@ def page() -> None:
     for each element, often on the machine that trains. Figures and charts are fetched every second
     (app/feed.py). The table of a cluster's tasks is Streamlit's, so its page is drawn every second.
     """
-    waiting.show_start()
+    buttons.show_start()
     run = state.selected_run()
     component.prepare()
     step = picked.follow_step(run)
     downloads.share_in_corner(run)
-    metrics = _metrics(run)
+    metrics, _ = _metrics(run)
     failure = buttons.failure_of(run)
     shown = frame_of(run, metrics, failure)
     _head(run)
@@ -48,11 +47,11 @@ def page() -> None:
 
     @st.fragment(run_every=REFRESH_SECONDS if shown.refreshes and shown.has_tasks else None, key="live")
     def panel() -> None:
-        metrics = _metrics(run)
+        metrics, why = _metrics(run)
         if picked.chosen_step(run) != step or frame_of(run, metrics, failure) != shown:
             st.rerun()
         if metrics is None:
-            st.error(f"{state.as_code(run.metrics_path)} can't be read: {_why_unreadable(run)}")
+            st.error(f"{state.as_code(run.metrics_path)} can't be read: {why}")
             return
         zoom = zoom_of(options, timeline_of(metrics))
         drawn = Drawn(run, options, (*STANDARD, *chosen), step, zoom)
@@ -65,14 +64,17 @@ def page() -> None:
     if step is not None:
         batch.section(run, metrics, step)
     if not shown.refreshes:  # while the page is open, the run may be resumed or its checkpoints evaluated
-        state.watch("status", lambda: (run.last_active(), written(evaluations_path(run.metrics_path))))
+        state.watch(
+            "status", lambda: (run.last_active(), state.changed_at(evaluations_path(run.metrics_path)))
+        )
 
 
-def _metrics(run: RunDirectory) -> Snapshot | None:
+def _metrics(run: RunDirectory) -> tuple[Snapshot | None, str]:
+    """Return the metrics; None, and why, if they can't be read."""
     try:
-        return state.curves(run)
-    except OSError:  # the panel says so
-        return None
+        return state.curves(run), ""
+    except OSError as error:
+        return None, error.strerror or str(error)
 
 
 def _head(run: RunDirectory) -> None:
@@ -98,7 +100,7 @@ def _head(run: RunDirectory) -> None:
     elif status.message and liveness != "stalled":
         st.caption(plain(status.message))
     if not buttons.is_pending(run):
-        ending.show_end(run, status, liveness)
+        buttons.show_end(run, status, liveness)
     _environment(run)
     show_family(run)
 
@@ -128,14 +130,6 @@ def _panel(drawn: Drawn, metrics: Snapshot) -> None:
     if machine is not None:
         st.markdown("**Machine**")
         _draw(machine[0], drawn.options, machine[1])
-
-
-def _why_unreadable(run: RunDirectory) -> str:
-    try:
-        state.curves(run)
-    except OSError as error:
-        return error.strerror or str(error)
-    return "try again"
 
 
 def _environment(run: RunDirectory) -> None:
@@ -200,3 +194,33 @@ def _choose(run: RunDirectory, names: list[str]) -> list[str]:
 
 def _draw(key: str, options: Options, board: bytes, on_pick: Callable[[], None] | None = None) -> None:
     component.draw(board, key=key, on_window=lambda: remember_window(key, options), on_pick=on_pick)
+
+
+DEEPEST = 8  # generations that are indented: a phone is narrow
+
+
+def show_family(run: RunDirectory) -> None:
+    """Draw the tree of the runs that share steps with ``run``; nothing if there is no other."""
+    listed = state.listed_runs()
+    family = family_of(run, listed.values())
+    if len(family) < 2:
+        return
+    labels = {one.path: label for label, one in listed.items()}
+    lines = [_line(relative, run, labels.get(relative.run.path)) for relative in family]
+    with st.expander(f"Family of {counted(len(family), 'run')}", icon=":material/account_tree:"):
+        st.html(f'<ul class="lk-family">{"".join(lines)}</ul>')
+
+
+def _line(relative: Relative, shown: RunDirectory, label: str | None) -> str:
+    name = escape(visible(clean(relative.run.name)))
+    if relative.run.path == shown.path:
+        name = f'<strong aria-current="page">{name}</strong>'
+    else:
+        address = live_address(label or clean(relative.run.path))
+        name = f'<a href="{escape(address, quote=True)}">{name}</a>'
+    origin = ""
+    if relative.lineage is not None:
+        changes = escape(visible(clean(relative.lineage.describe())))
+        origin = f" from step {relative.lineage.step:,}" + (f": {changes}" if changes else "")
+    indent = 1.5 * min(relative.depth, DEEPEST)
+    return f'<li style="margin-left: {indent}rem">{name}{origin}</li>'

@@ -1,19 +1,14 @@
 """The predictions page: images of a split with true and predicted classes, and how good they are."""
 
-from typing import Any
-
 import streamlit as st
 
 from app import state
 from app.charts.component import spare_the_collector
-from app.images.text import plain
-from app.predictions import images, quality, sides
+from app.markup import facts_html, number_text, plain
+from app.predictions import images, pairs, quality
 from app.predictions import source as sources
-from app.run_facts import facts_html
 from labkit.analysis.predictions import Predictions, of_another_checkpoint
 from labkit.plurals import counted
-
-__all__ = ["page"]
 
 IMAGES, QUALITY, SIDES = "Images", "Calibration and classes", "Side by side"
 
@@ -46,7 +41,7 @@ def page() -> None:
         (
             lambda: images.panel(source, predictions, forgotten),
             lambda: quality.panel(predictions),
-            lambda: sides.panel(source, predictions),
+            lambda: pairs.panel(source, predictions),
         ),
         strict=True,
     ):
@@ -62,21 +57,17 @@ def _facts(predictions: Predictions, split: str) -> list[tuple[str, str]]:
     if predictions.multi_label:
         scores = [
             ("Exact match", accuracy),
-            ("Micro F1", _number(summary.get("f1_micro"), ".4f")),
-            ("Macro F1", _number(summary.get("f1_macro"), ".4f")),
+            ("Micro F1", number_text(summary.get("f1_micro"), ".4f")),
+            ("Macro F1", number_text(summary.get("f1_macro"), ".4f")),
         ]
     else:
         scores = [("Accuracy", accuracy)]
         if "top5_accuracy" in summary:  # not of five classes or fewer
-            scores.append(("Top-5 accuracy", _number(summary["top5_accuracy"], ".2%")))
+            scores.append(("Top-5 accuracy", number_text(summary["top5_accuracy"], ".2%")))
     return [
         (f"{split.capitalize()} images", f"{len(predictions):,}"),
         ("Wrong", f"{wrong:,}"),
         *scores,
-        ("Loss", _number(summary.get("loss"), ".4f")),
-        ("Checkpoint of step", _number(summary.get("checkpoint_step"), ",")),
+        ("Loss", number_text(summary.get("loss"), ".4f")),
+        ("Checkpoint of step", number_text(summary.get("checkpoint_step"), ",")),
     ]
-
-
-def _number(value: Any, form: str) -> str:
-    return format(value, form) if isinstance(value, int | float) else "–"

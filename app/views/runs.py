@@ -6,18 +6,16 @@ from collections.abc import Sequence
 import streamlit as st
 
 from app import state
-from app.images.text import plain
-from app.run_table import actions, columns
-from app.run_table.order import Rows, arranged
-from app.run_table.trash import show_trash
+from app.markup import plain
+from app.run_table import actions, table
+from app.run_table.actions import show_trash
+from app.run_table.table import Rows, arranged
 from labkit.config import field_aliases
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.filters import chosen_runs
 from labkit.run_directory.summary import RunSummary
-
-__all__ = ["page"]
 
 REFRESH_SECONDS = 3.0
 READ_SECONDS = 0.5  # the longest that metrics are read before the page is drawn; the rest follows
@@ -88,9 +86,9 @@ def _controls() -> tuple[str, list[str], bool]:
         with st.popover("Columns", icon=":material/view_column:"):
             shown = st.multiselect(
                 "Columns",
-                list(columns.CHOICES),
-                default=list(columns.DEFAULT),
-                format_func=columns.CHOICES.__getitem__,
+                list(table.CHOICES),
+                default=list(table.DEFAULT),
+                format_func=table.CHOICES.__getitem__,
                 key="columns",
                 bind="query-params",
                 help="Also each setting of the configuration.",
@@ -115,13 +113,13 @@ def _rows(wanted: list[str]) -> Rows:
 
 def _table(rows: Sequence[RunSummary], shown: Sequence[str]) -> None:
     st.dataframe(
-        columns.table(rows, shown),
+        table.rows_of(rows, shown),
         key=TABLE,
         hide_index=True,
-        placeholder=columns.NO_VALUE,
+        placeholder=table.NO_VALUE,
         on_select="rerun",
         selection_mode="multi-row",
-        column_config=columns.column_config(shown),
+        column_config=table.column_config(shown),
         height="content" if len(rows) <= MAX_ROWS_SHOWN else HEIGHT,
     )
 

@@ -4,34 +4,24 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app import pages, state
+from app import address, state
 from app.acting import form, launches
 from app.acting.buttons import FILLED
 from app.acting.draft import Checked, check, draft_of, left_out
-from app.images.text import plain
+from app.markup import plain
 from app.state import clean
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
-__all__ = ["page"]
-
 OPEN = "start-open"  # the label of the run that was just started
 FAILED = "start-failed"  # why a start failed, for the form as it was
-
-STYLE = """<style>
-.lk-wrong { color: light-dark(#b3261e, #ff8a80); font-size: 13.5px; margin: -.3rem 0 .4rem;
-  overflow-wrap: anywhere; }
-/* The command stays in sight beside the form. */
-.stColumn:has(> div .st-key-start-side) { position: sticky; top: 3.5rem; align-self: flex-start; }
-</style>"""
 
 
 def page() -> None:
     """Draw the form. A click on its button leads to the Live page."""
     if label := st.session_state.pop(OPEN, ""):
         # At once, not when the run is there: timers of the page that is left would disturb the next one.
-        st.switch_page(pages.page("live"), query_params={"run": label})
-    st.html(STYLE)
+        st.switch_page(address.page("live"), query_params={"run": label})
     st.subheader("Start a run", anchor=False)
     _fill_again()
     shown = form.draft()

@@ -165,22 +165,37 @@ def still(part: Any) -> dict[str, float]:
 
 
 @contextmanager
-def browser_visit(*flags: str, **page_options: Any) -> Iterator[Visit]:
-    """Open a browser with one page. Skips the test where there is no Chromium. ``flags``: of Chromium."""
+def chromium(*flags: str) -> Iterator[Any]:
+    """Start a browser. Skips the test where there is no Chromium. ``flags``: of Chromium."""
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
     from playwright.sync_api import sync_playwright
 
-    options = {"viewport": {"width": 1400, "height": 1000}, **page_options}
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=[*QUIET, *flags])
-        page = browser.new_context(**options).new_page()
-        visit = Visit(page)(page)
-        try:
-            yield visit
-        except Exception:
-            # What a person would have seen, for the report of the test.
-            with suppress(Exception):
-                print(page.url, page.inner_text("body", timeout=5000), *visit.complaints, sep="\n")
-            raise
+        yield browser
         browser.close()
+
+
+@contextmanager
+def visiting(browser: Any, **page_options: Any) -> Iterator[Visit]:
+    """Open a page of a person who was never here."""
+    context = browser.new_context(**{"viewport": {"width": 1400, "height": 1000}, **page_options})
+    page = context.new_page()
+    visit = Visit(page)(page)
+    try:
+        yield visit
+    except Exception:
+        # What a person would have seen, for the report of the test.
+        with suppress(Exception):
+            print(page.url, page.inner_text("body", timeout=5000), *visit.complaints, sep="\n")
+        raise
+    finally:
+        context.close()
+
+
+@contextmanager
+def browser_visit(*flags: str, **page_options: Any) -> Iterator[Visit]:
+    """Start a browser with one page."""
+    with chromium(*flags) as browser, visiting(browser, **page_options) as visit:
+        yield visit

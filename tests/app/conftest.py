@@ -2,19 +2,25 @@
 
 import functools
 import os
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from streamlit import config
 from streamlit.components.v2 import manifest_scanner
 
+import labkit
 from app import gate
+from app.images import answers
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status, write_json_atomic
 from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.reader import own_test_step_of
+from tests.app.browser import Visit, chromium, dashboard, visiting
+from tests.tiny import prepare_tiny
 
 CLASSES = ["circle", "square", "<b>star</b>"]
 
@@ -56,6 +62,54 @@ def runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "runs"
     folder.mkdir()
     return folder
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunDirectory]:
+    """A run that was trained, with checkpoints of the steps 2, 4 and 6, beside a copy of it.
+
+    Tests leave it as it is.
+    """
+    folder = tmp_path_factory.mktemp("trained")
+    prepare_tiny(folder / "data")
+    fields = {"dataset": "shapes", "model": "tutorial_cnn", "train_batch_size": 16, "train_steps": 6}
+    saved = {"checkpoint_every_steps": 2, "keep_checkpoints": 5, "num_gpus": 0, "learning_rate": 0.01}
+    labkit.train(**fields, **saved, data_dir=folder / "data", job_dir=folder / "runs" / "first")
+    shutil.copytree(folder / "runs" / "first", folder / "runs" / "second")
+    yield RunDirectory(folder / "runs" / "first")
+    answers.networks().close()
+
+
+@pytest.fixture
+def trained_home(trained: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+    """The trained run in labkit's home."""
+    monkeypatch.setenv("LABKIT_HOME", str(trained.path.parents[1]))
+    monkeypatch.delenv("LABKIT_RUNS", raising=False)
+    return trained
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One Chromium for the tests of a file."""
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Visit]:
+    """A page in the browser, of a person who was never here."""
+    with visiting(browser) as seen:
+        yield seen
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of one dashboard for the tests of a file, whose home has no runs.
+
+    A test opens its own with ``folder=`` in the address.
+    """
+    with dashboard(tmp_path_factory.mktemp("home")) as (address, _):
+        yield address
 
 
 def train_row(step: int, **values: float) -> dict[str, object]:

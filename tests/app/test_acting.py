@@ -35,7 +35,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 @pytest.fixture(autouse=True)
 def forgotten():
     """No start of another test is remembered."""
-    launches._launches.cache_clear()
+    launches._started.clear()
 
 
 @pytest.fixture

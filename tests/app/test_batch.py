@@ -19,9 +19,9 @@ from app.charts import picked
 from app.charts.metric_charts import Options, board_of, metric_chart
 from app.charts.store import CurveStore
 from app.images import answers
-from app.images.batch_cards import highest_share
+from app.images.batch import highest_share
 from app.images.cards import data_uri
-from app.images.examples import checkpoint_to_ask
+from app.images.subject import checkpoint_to_ask
 from labkit.config import Config
 from labkit.experiments.replay.batch import NeedsReplay, batch_without_tensorflow, checkpoint_for
 from labkit.experiments.replay.recorded import batch_of_run
@@ -29,7 +29,6 @@ from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.reader import read_metrics
 from tests.app.boards import boards, decoded
-from tests.app.browser import Visit, browser_visit, dashboard
 from tests.app.conftest import train_row
 from tests.app.test_pages import cards_of, checked, words
 from tests.tiny import prepare_tiny
@@ -180,7 +179,7 @@ def test_the_losses_right_before_a_step_are_those_of_the_step(trained, monkeypat
     reader = read_metrics(trained)
     [row] = [row for row in reader.split("train") if row["step"] == 5]
     assert mean == recorded == f"{row['loss']:.4g}"
-    losses = [float(loss) for loss in re.findall(r"<br>loss ([\d.]+)", cards_of(at))]
+    losses = [float(loss) for loss in re.findall(r"<div>loss ([\d.]+)", cards_of(at))]
     assert len(losses) == 16 and losses == sorted(losses, reverse=True)
 
     network = answers.networks().of(trained.path, checkpoint_to_ask(trained))
@@ -248,50 +247,41 @@ def test_the_share_of_the_highest_losses():
 # ---- in a browser ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def visit() -> Iterator[Visit]:
-    with browser_visit() as seen:
-        yield seen
-
-
 @pytest.mark.slow
 @pytest.mark.browser
-def test_a_click_shows_the_batch_and_reload_page_switch_and_new_points_keep_it(make_run, tmp_path, visit):
+def test_a_click_shows_the_batch_and_reload_page_switch_and_new_points_keep_it(make_run, served, visit):
     run, page = make_run(state="running"), visit.page
     configure(run)
     writer = MetricsWriter(run.metrics_path)
-    with dashboard(tmp_path) as (address, _):
-        page.goto(f"{address}/live?run={run.name}")
-        over = page.locator(".lk-chart .u-over").first
-        over.wait_for()
-        box = over.bounding_box()
-        page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-        heading = page.get_by_role("heading", name="Batch of step")
-        heading.wait_for()
-        step = int(heading.inner_text().split()[-1])
-        assert 50 < step < 70 and f"batch={step}" in page.url
-        page.wait_for_function(
-            "document.activeElement.getAttribute('aria-label')?.startsWith('Batch of step')"
-        )
-        page.locator(".lk-small .lk-card").nth(15).wait_for()
-        page.evaluate("document.querySelector('.lk-small').kept = true")
+    page.goto(f"{served}/live?run={run.name}&folder={run.path.parent}")
+    over = page.locator(".lk-chart .u-over").first
+    over.wait_for()
+    box = over.bounding_box()
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    heading = page.get_by_role("heading", name="Batch of step")
+    heading.wait_for()
+    step = int(heading.inner_text().split()[-1])
+    assert 50 < step < 70 and f"batch={step}" in page.url
+    page.wait_for_function("document.activeElement.getAttribute('aria-label')?.startsWith('Batch of step')")
+    page.locator(".lk-card").nth(15).wait_for()
+    page.evaluate("document.querySelector('.lk-grid').kept = true")
 
-        writer.append([train_row(121, loss=float("nan"))])
-        page.get_by_text("NaN").first.wait_for()
-        assert page.evaluate("document.querySelector('.lk-small').kept"), "a tick draws nothing anew"
+    writer.append([train_row(121, loss=float("nan"))])
+    page.get_by_text("NaN").first.wait_for()
+    assert page.evaluate("document.querySelector('.lk-grid').kept"), "a tick draws nothing anew"
 
-        page.reload()
-        page.get_by_role("heading", name=f"Batch of step {step}").wait_for()
-        page.get_by_role("link", name="Configuration").click()
-        page.get_by_role("heading", name="Batch of step").wait_for(state="detached")
-        page.get_by_role("link", name="Live").click()
-        page.get_by_role("heading", name=f"Batch of step {step}").wait_for()
-        assert f"batch={step}" in page.url
+    page.reload()
+    page.get_by_role("heading", name=f"Batch of step {step}").wait_for()
+    page.get_by_role("link", name="Configuration").click()
+    page.get_by_role("heading", name="Batch of step").wait_for(state="detached")
+    page.get_by_role("link", name="Live").click()
+    page.get_by_role("heading", name=f"Batch of step {step}").wait_for()
+    assert f"batch={step}" in page.url
 
-        page.get_by_role("button", name="Close").click()
-        page.get_by_role("heading", name="Batch of step").wait_for(state="detached")
-        page.locator(".lk-chart").first.focus()
-        page.keyboard.press("ArrowRight")
-        page.keyboard.press("Enter")
-        page.get_by_role("heading", name="Batch of step 1", exact=True).wait_for()
-        visit.went_well()
+    page.get_by_role("button", name="Close").click()
+    page.get_by_role("heading", name="Batch of step").wait_for(state="detached")
+    page.locator(".lk-chart").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Batch of step 1", exact=True).wait_for()
+    visit.went_well()

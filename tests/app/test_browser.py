@@ -1,23 +1,26 @@
-"""The dashboard in a real browser, started by the documented command while a training runs."""
+"""The pages in a real browser, on a server that the documented command started."""
 
+import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from labkit.run_directory import RunDirectory
+from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.metrics import MetricsWriter
 from tests.app.browser import (
     BOARD,
     CHECKOUT,
     PATIENCE,
     START_PATIENCE,
-    Visit,
-    browser_visit,
     dashboard,
     listening,
     process,
@@ -25,10 +28,11 @@ from tests.app.browser import (
     until,
     wait_for,
 )
-from tests.app.conftest import write_predictions
+from tests.app.conftest import CLASSES, write_predictions
 from tests.app.test_layers import layer_row
 
 pytestmark = [pytest.mark.slow]
+BACKGROUND = "getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor"
 
 
 @contextmanager
@@ -57,13 +61,6 @@ def test_the_server_listens_on_loopback_only_whatever_folder_it_starts_in(tmp_pa
         assert listening(pid, int(address.rpartition(":")[2])) == ["127.0.0.1"]
 
 
-@pytest.fixture
-def visit() -> Iterator[Visit]:
-    """A page in a browser."""
-    with browser_visit() as seen:
-        yield seen
-
-
 POINTS = f"() => ({BOARD}?.data.charts[0].lines.find((line) => line.name === 'train')?.of) || 0"
 
 
@@ -83,33 +80,32 @@ def badge(page, state: str):
 
 @pytest.mark.browser
 @pytest.mark.timeout(900)  # two trainings start
-def test_the_page_follows_a_training_to_its_end_and_after_it_is_resumed(shapes, tmp_path, visit):
+def test_the_page_follows_a_training_to_its_end_and_after_it_is_resumed(shapes, tmp_path, served, visit):
     run, page = RunDirectory(tmp_path / "runs" / "watched"), visit.page
     run.path.parent.mkdir()
-    with dashboard(tmp_path) as (address, _):
-        with training(run) as trainer:
-            page.goto(f"{address}/live")
-            badge(page, "running").wait_for()
-            first = more_points_than(page, 1)
-            second = more_points_than(page, first)
-            until(page, lambda: shown_step(page) > first, "the step follows the curves")
-            expect(page.locator(".lk-board").first.locator(".lk-chart")).to_have_count(4)
-            page.get_by_text("Machine", exact=True).wait_for()
-            expect(page).to_have_url(re.compile("run=watched"))
+    with training(run) as trainer:
+        page.goto(f"{served}/live?folder={run.path.parent}")
+        badge(page, "running").wait_for()
+        first = more_points_than(page, 1)
+        second = more_points_than(page, first)
+        until(page, lambda: shown_step(page) > first, "the step follows the curves")
+        expect(page.locator(".lk-board").first.locator(".lk-chart")).to_have_count(4)
+        page.get_by_text("Machine", exact=True).wait_for()
+        expect(page).to_have_url(re.compile("run=watched"))
 
-            third = more_points_than(page, second + 20)
+        third = more_points_than(page, second + 20)
 
-            trainer.terminate()
-            trainer.wait(PATIENCE)
-        badge(page, "interrupted").wait_for()
-        with training(run):
-            badge(page, "running").wait_for()
-            more_points_than(page, third)
-        visit.went_well()
+        trainer.terminate()
+        trainer.wait(PATIENCE)
+    badge(page, "interrupted").wait_for()
+    with training(run):
+        badge(page, "running").wait_for()
+        more_points_than(page, third)
+    visit.went_well()
 
 
 @pytest.mark.browser
-def test_a_click_on_the_confusion_matrix_shows_the_wrong_predictions(make_run, tmp_path, visit):
+def test_a_click_on_the_confusion_matrix_shows_the_wrong_predictions(make_run, served, visit):
     run, page = make_run(), visit.page
     arrays = write_predictions(run)
     predicted = arrays["probabilities"].argmax(1)
@@ -117,33 +113,32 @@ def test_a_click_on_the_confusion_matrix_shows_the_wrong_predictions(make_run, t
         (int(t), int(p)) for t, p in zip(arrays["labels"], predicted, strict=True) if t != p
     )
     count = int(((arrays["labels"] == true) & (predicted == taken_for)).sum())
-    with dashboard(tmp_path) as (address, _):
-        page.goto(address)
-        page.get_by_test_id("stDataFrame").first.wait_for()
-        page.get_by_role("link", name="Predictions").click()
-        expect(page.locator(".lk-tile").first).to_have_class("lk-tile wrong")
-        image = page.locator(".lk-tile img").first
-        expect(image).to_have_css("image-rendering", "pixelated")
-        expect(image).to_have_js_property("naturalWidth", 32)
-        page.locator(f'.lk-matrix [data-row="{true}"][data-column="{taken_for}"]').click()
-        page.get_by_text(f"of {count}, the most confident mistakes first").wait_for()
-        expect(page.locator(".lk-tile")).to_have_count(min(count, 24))
-        expect(page).to_have_url(re.compile("true="))
-        MetricsWriter(run.layers_path).append([layer_row(50), layer_row(100)])
-        page.get_by_role("link", name="Layers").click()
-        page.locator(".lk-heat canvas").wait_for()
-        for name in ("Compare", "Configuration", "Live"):
-            page.get_by_role("link", name=name).click()
-            page.locator(".stMain").get_by_text(run.name).first.wait_for()
-            page.wait_for_url("**run=first**")
-        page.goto(f"{address}/runs")  # typed, since the link leads to the root
-        page.get_by_test_id("stDataFrame").first.wait_for()
-        assert page.get_by_text("Page not found").count() == 0
-        visit.went_well()
+    page.goto(f"{served}?folder={run.path.parent}")
+    page.get_by_test_id("stDataFrame").first.wait_for()
+    page.get_by_role("link", name="Predictions").click()
+    expect(page.locator(".lk-card").first).to_have_class("lk-card wrong")
+    image = page.locator(".lk-card img").first
+    expect(image).to_have_css("image-rendering", "pixelated")
+    expect(image).to_have_js_property("naturalWidth", 32)
+    page.locator(f'.lk-matrix [data-row="{true}"][data-column="{taken_for}"]').click()
+    page.get_by_text(f"of {count}, the most confident mistakes first").wait_for()
+    expect(page.locator(".lk-card")).to_have_count(min(count, 24))
+    expect(page).to_have_url(re.compile("true="))
+    MetricsWriter(run.layers_path).append([layer_row(50), layer_row(100)])
+    page.get_by_role("link", name="Layers").click()
+    page.locator(".lk-heat canvas").wait_for()
+    for name in ("Compare", "Configuration", "Live"):
+        page.get_by_role("link", name=name).click()
+        page.locator(".stMain").get_by_text(run.name).first.wait_for()
+        page.wait_for_url("**run=first**")
+    page.goto(f"{served}/runs?folder={run.path.parent}")  # typed, since the link leads to the root
+    page.get_by_test_id("stDataFrame").first.wait_for()
+    assert page.get_by_text("Page not found").count() == 0
+    visit.went_well()
 
 
 @pytest.mark.browser
-def test_a_refresh_leaves_the_ticks_and_the_order_of_the_table(make_run, tmp_path, visit):
+def test_a_refresh_leaves_the_ticks_and_the_order_of_the_table(make_run, runs_folder, served, visit):
     page = visit.page
     for number in range(5):
         make_run(f"run-{number}", loss=float(number))
@@ -154,25 +149,117 @@ def test_a_refresh_leaves_the_ticks_and_the_order_of_the_table(make_run, tmp_pat
         box = still(table)
         page.mouse.click(box["x"] + x, box["y"] + y)
 
-    with dashboard(tmp_path) as (address, _):
-        page.goto(address)
-        page.get_by_test_id("stDataFrame").first.wait_for()
-        click(18, 1.5 * 33)
-        selected = page.get_by_text(re.compile("^1 selected: run-"))
-        selected.wait_for()
-        name = selected.inner_text()
-        make_run("later")
-        page.get_by_text("6 runs", exact=True).wait_for()
-        expect(selected).to_have_text(name)
-        page.get_by_role("button", name="Move to trash").click()
-        page.get_by_text("5 runs", exact=True).wait_for()
-        page.get_by_role("button", name="Undo").click()
-        page.get_by_text("6 runs", exact=True).wait_for()
-        click(18, 1.5 * 33)
-        selected.wait_for()
-        click(18, 2.5 * 33)
-        page.get_by_text(re.compile("^2 selected: run-")).wait_for()
-        page.get_by_role("button", name="Compare").click()
-        page.wait_for_url("**/compare?runs=*&runs=*")
-        page.locator(".lk-chart canvas").first.wait_for()
-        visit.went_well()
+    page.goto(f"{served}?folder={runs_folder}")
+    page.get_by_test_id("stDataFrame").first.wait_for()
+    click(18, 1.5 * 33)
+    selected = page.get_by_text(re.compile("^1 selected: run-"))
+    selected.wait_for()
+    name = selected.inner_text()
+    make_run("later")
+    page.get_by_text("6 runs", exact=True).wait_for()
+    expect(selected).to_have_text(name)
+    page.get_by_role("button", name="Move to trash").click()
+    page.get_by_text("5 runs", exact=True).wait_for()
+    page.get_by_role("button", name="Undo").click()
+    page.get_by_text("6 runs", exact=True).wait_for()
+    click(18, 1.5 * 33)
+    selected.wait_for()
+    click(18, 2.5 * 33)
+    page.get_by_text(re.compile("^2 selected: run-")).wait_for()
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_url("**/compare?runs=*&runs=*")
+    page.locator(".lk-chart canvas").first.wait_for()
+    visit.went_well()
+
+
+@pytest.mark.browser
+def test_cells_of_the_matrix_open_by_keyboard_and_scroll_to_the_images_on_a_phone(make_run, served, visit):
+    run = make_run()
+    arrays = write_predictions(run)
+    predicted = arrays["probabilities"].argmax(1)
+    counts = Counter(zip(arrays["labels"].tolist(), predicted.tolist(), strict=True))
+    page = visit.page
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{served}/predictions?run=first&folder={run.path.parent}")
+    cell = page.locator('.lk-matrix [data-row="0"][data-column="0"]')
+    still(cell)  # a part that is drawn anew loses the focus
+    cell.focus()
+    for key in ("ArrowDown", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    focused = page.locator(":focus")
+    label = re.compile("^" + re.escape(f"{CLASSES[1]} predicted as {CLASSES[2]}: "))
+    expect(focused).to_have_attribute("aria-label", label)
+    expect(focused).to_have_css("outline-style", "solid")
+    page.keyboard.press("Enter")
+    page.get_by_text(f"of {counts[1, 2]}, the most confident mistakes first").wait_for()
+    page.locator('.lk-matrix [aria-pressed="true"]').wait_for()  # refused where there are two
+    page.wait_for_function("document.querySelector('.lk-grid').getBoundingClientRect().top < 300")
+    page.reload()
+    page.get_by_text(f"of {counts[1, 2]}, the most confident mistakes first").wait_for()
+    page.wait_for_function("document.documentElement.scrollWidth <= 390")
+    visit.went_well()
+
+
+@pytest.mark.browser
+def test_from_two_runs_to_the_answer_and_to_an_image_that_one_fixed(make_run, runs_folder, served, visit):
+    for name, turn in (("first", 1), ("second", -1)):
+        run = make_run(name, loss=2.0 + turn)
+        arrays = write_predictions(run, 200)
+        arrays["probabilities"] = arrays["probabilities"][::turn]
+        np.savez(run.predictions_path / "test.npz", **arrays)
+        environment = run.read_environment()
+        environment["data"]["checksum"] = "a" * 64
+        write_json_atomic(run.environment_path, environment)
+        config = json.loads(run.config_path.read_text())
+        config["model"]["num_layers"] += 6 * (turn < 0)
+        write_json_atomic(run.config_path, config)
+    page = visit.page
+    page.goto(f"{served}/compare?runs=first&runs=second&folder={runs_folder}")
+    page.get_by_text("McNemar's exact test").wait_for()
+    page.locator(".lk-wide svg circle").first.wait_for()
+    expect(page.locator(".lk-narrow svg").first).to_be_hidden()
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.locator(".lk-narrow svg circle").first.wait_for()
+    page.wait_for_function("document.querySelector('.stMain')?.scrollWidth <= 390")
+    page.set_viewport_size({"width": 1400, "height": 1000})
+    page.get_by_text("fixed by B").first.click()
+    link = page.locator(".lk-card a").first
+    link.wait_for()
+    expect(page.locator(".js-plotly-plot")).to_have_count(0)
+    page.get_by_text("Parallel coordinates").click()
+    page.locator(".js-plotly-plot").first.wait_for()
+    link.click()
+    page.wait_for_url("**/image?run=second*")
+    visit.went_well()
+
+
+def download(page: Any, label: str, folder: Path) -> bytes:
+    with page.expect_download() as coming:
+        page.get_by_role("button", name=label).click()
+    coming.value.save_as(folder / coming.value.suggested_filename)
+    return (folder / coming.value.suggested_filename).read_bytes()
+
+
+@pytest.mark.browser
+def test_files_are_downloaded_and_the_theme_is_kept_on_all_pages(
+    make_run, tmp_path, runs_folder, served, visit
+):
+    make_run("first")
+    page = visit.page
+    page.goto(f"{served}/live?run=first&folder={runs_folder}")
+    page.locator(".lk-chart canvas").first.wait_for()
+    page.get_by_role("button", name="Share").first.click()
+    assert b"<!doctype html>" in download(page, "Report as HTML", tmp_path)
+    assert download(page, "Metrics as CSV", tmp_path).count(b"\n") == 122
+    assert download(page, "Metrics as Parquet", tmp_path).startswith(b"PAR1")
+    light = page.evaluate(BACKGROUND)
+    page.get_by_role("radio", name="Dark").check()
+    page.wait_for_function(f"light => {BACKGROUND} !== light", arg=light)
+    expect(page).to_have_url(re.compile("run=first"))
+    for place in ("compare", ""):
+        page.goto(f"{served}/{place}")
+        page.wait_for_function("document.querySelector('.lk-theme input:checked')?.value === 'Dark'")
+        page.wait_for_function(f"light => {BACKGROUND} !== light", arg=light)
+    page.get_by_role("radio", name="System").check()
+    page.wait_for_function(f"light => {BACKGROUND} === light", arg=light)
+    visit.went_well()

@@ -16,7 +16,7 @@ from playwright.sync_api import expect
 
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.metrics import MetricsWriter
-from tests.app.browser import BOARD, CHECKOUT, IDLE, Visit, becomes, browser_visit, dashboard, still, until
+from tests.app.browser import BOARD, CHECKOUT, IDLE, Visit, becomes, dashboard, still, until, visiting
 from tests.app.conftest import evaluation_row, train_row
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
@@ -64,11 +64,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
         yield address, home
 
 
-@pytest.fixture
-def visit(server: tuple[str, Path]) -> Iterator[Visit]:
-    with browser_visit() as seen:
-        yield seen
-        seen.went_well()
+@pytest.fixture(autouse=True)
+def well(server: tuple[str, Path], visit: Visit) -> Iterator[None]:
+    yield
+    visit.went_well()
 
 
 def open_live(page: Any, address: str, run: str = "long", **url: str) -> None:
@@ -290,8 +289,8 @@ def test_new_points_are_fetched_and_streamlit_draws_nothing(server, visit):
     assert sum(frames) > 10_000, "Streamlit draws a chart that is added"
 
 
-def test_a_finger_scrolls_the_page_and_moves_the_cursor(server):
-    with browser_visit(viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True) as visit:
+def test_a_finger_scrolls_the_page_and_moves_the_cursor(server, browser):
+    with visiting(browser, viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True) as visit:
         page = visit.page
         open_live(page, server[0])
         page.locator(".lk-chart").first.scroll_into_view_if_needed()
@@ -323,9 +322,9 @@ def rgb(color: str) -> str:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_theme_colours_the_charts(server, scheme):
+def test_the_theme_colours_the_charts(server, browser, scheme):
     theme = tomllib.loads((CHECKOUT / "app/.streamlit/config.toml").read_text())["theme"][scheme]
-    with browser_visit(color_scheme=scheme) as visit:
+    with visiting(browser, color_scheme=scheme) as visit:
         open_live(visit.page, server[0])
         chart = visit.page.locator(".lk-chart").first
         expect(chart).to_have_css("background-color", rgb(theme["backgroundColor"]))

@@ -11,7 +11,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from tests.app.browser import browser_visit, dashboard
+from tests.app.browser import chromium, dashboard
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
@@ -36,10 +36,10 @@ ATTACK = """async (address) => {
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    """The address of a dashboard, as `streamlit run app/main.py` starts it."""
-    with dashboard(tmp_path_factory.mktemp("open")) as (address, _):
-        yield address
+def browser():
+    """A browser for which evil.test is this machine."""
+    with chromium("--host-resolver-rules=MAP evil.test 127.0.0.1") as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -145,8 +145,8 @@ def test_one_variable_names_the_hosts_of_a_proxy(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["evil.test", "127.0.0.1", "localhost"])
-def test_a_page_elsewhere_or_at_another_port_reads_and_frames_nothing(served, name):
-    with browser_visit("--host-resolver-rules=MAP evil.test 127.0.0.1") as visit, other_page() as port:
+def test_a_page_elsewhere_or_at_another_port_reads_and_frames_nothing(served, visit, name):
+    with other_page() as port:
         visit.page.goto(f"http://{name}:{port}/")
         tried = visit.page.evaluate(ATTACK, served)
     assert (tried["read"], tried["socket"]) == ("refused", "refused")
@@ -155,56 +155,51 @@ def test_a_page_elsewhere_or_at_another_port_reads_and_frames_nothing(served, na
     assert framed, visit.complaints
 
 
-def test_a_name_that_was_made_to_lead_here_gets_one_sentence(served):
-    port = urlsplit(served).port
-    with browser_visit("--host-resolver-rules=MAP evil.test 127.0.0.1") as visit:
-        visit.page.goto(f"http://evil.test:{port}/start")
-        assert "is no name of this dashboard" in visit.page.inner_text("body")
+def test_a_name_that_was_made_to_lead_here_gets_one_sentence(served, visit):
+    visit.page.goto(f"http://evil.test:{urlsplit(served).port}/start")
+    assert "is no name of this dashboard" in visit.page.inner_text("body")
 
 
-def test_who_started_it_acts_without_a_token(served):
-    with browser_visit() as visit:
-        visit.page.goto(f"{served}/start")
-        visit.page.get_by_role("button", name="Start", exact=True).wait_for()
-        assert not asks_for_code(visit.page)
-        visit.went_well()
+def test_who_started_it_acts_without_a_token(served, visit):
+    visit.page.goto(f"{served}/start")
+    visit.page.get_by_role("button", name="Start", exact=True).wait_for()
+    assert not asks_for_code(visit.page)
+    visit.went_well()
 
 
-def test_with_a_token_nothing_acts_before_it_is_given_and_all_after(locked):
-    with browser_visit() as visit:
-        page = visit.page
-        page.goto(f"{locked}/start")
-        page.get_by_text("give the token that the server printed").wait_for()
-        assert page.get_by_role("button", name="Start", exact=True).count() == 0
-        page.goto(f"{locked}/labkit/token")
-        page.get_by_label("Token").fill("guessed")
-        page.get_by_role("button", name="Go on").click()
-        page.get_by_text("This isn't the token.").wait_for()
-        page.goto(f"{locked}/start?token=guessed")
-        page.get_by_text("This isn't the token.").wait_for()
-        page.goto(f"{locked}/start")
-        page.get_by_text("give the token that the server printed").wait_for()
-        page.goto(f"{locked}/labkit/token")
-        page.get_by_label("Token").fill(TOKEN)
-        page.get_by_role("button", name="Go on").click()
-        page.wait_for_url(f"{locked}/")
-        page.goto(f"{locked}/start")
-        page.get_by_role("button", name="Start", exact=True).wait_for()
-        [cookie] = [one for one in page.context.cookies() if one["name"] == "labkit_token"]
-        assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
-        assert TOKEN not in cookie["value"]
+def test_with_a_token_nothing_acts_before_it_is_given_and_all_after(locked, visit):
+    page = visit.page
+    page.goto(f"{locked}/start")
+    page.get_by_text("give the token that the server printed").wait_for()
+    assert page.get_by_role("button", name="Start", exact=True).count() == 0
+    page.goto(f"{locked}/labkit/token")
+    page.get_by_label("Token").fill("guessed")
+    page.get_by_role("button", name="Go on").click()
+    page.get_by_text("This isn't the token.").wait_for()
+    page.goto(f"{locked}/start?token=guessed")
+    page.get_by_text("This isn't the token.").wait_for()
+    page.goto(f"{locked}/start")
+    page.get_by_text("give the token that the server printed").wait_for()
+    page.goto(f"{locked}/labkit/token")
+    page.get_by_label("Token").fill(TOKEN)
+    page.get_by_role("button", name="Go on").click()
+    page.wait_for_url(f"{locked}/")
+    page.goto(f"{locked}/start")
+    page.get_by_role("button", name="Start", exact=True).wait_for()
+    [cookie] = [one for one in page.context.cookies() if one["name"] == "labkit_token"]
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+    assert TOKEN not in cookie["value"]
 
 
-def test_the_address_with_the_token_leads_to_the_one_without(locked):
-    with browser_visit() as visit:
-        visit.page.goto(f"{locked}/start?token={TOKEN}")
-        visit.page.get_by_role("button", name="Start", exact=True).wait_for()
-        assert visit.page.url == f"{locked}/start"
-        visit.went_well()
+def test_the_address_with_the_token_leads_to_the_one_without(locked, visit):
+    visit.page.goto(f"{locked}/start?token={TOKEN}")
+    visit.page.get_by_role("button", name="Start", exact=True).wait_for()
+    assert visit.page.url == f"{locked}/start"
+    visit.went_well()
     assert asked(locked, f"//evil.test/?token={TOKEN}")[1]["Location"] == "/evil.test/"
 
 
-def test_code_is_named_in_the_form_only_where_the_server_allows_it(tmp_path):
-    with dashboard(tmp_path, LABKIT_ALLOW_CODE="1") as (address, _), browser_visit() as visit:
+def test_code_is_named_in_the_form_only_where_the_server_allows_it(tmp_path, visit):
+    with dashboard(tmp_path, LABKIT_ALLOW_CODE="1") as (address, _):
         visit.page.goto(f"{address}/start")
         assert asks_for_code(visit.page)

@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 
 import labkit
 from labkit.run_directory import RunDirectory
-from tests.app.browser import IDLE, browser_visit, dashboard, still, until
+from tests.app.browser import IDLE, dashboard, still, until, visiting
 from tests.app.test_browser import training
 from tests.tiny import prepare_tiny
 
@@ -83,8 +83,8 @@ def faults(page: Any, rules: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_can_be_read_and_fits_a_laptop_and_a_phone(address, scheme):
-    with browser_visit(viewport=LAPTOP, color_scheme=scheme) as visit:
+def test_every_page_can_be_read_and_fits_a_laptop_and_a_phone(address, browser, scheme):
+    with visiting(browser, viewport=LAPTOP, color_scheme=scheme) as visit:
         page = visit.page
         page.goto(f"{address}/live?run=seed-1")
         assert still(page.locator(".lk-chart").first)["y"] < LAPTOP["height"] / 2, "above the fold"
@@ -107,8 +107,8 @@ def test_every_page_can_be_read_and_fits_a_laptop_and_a_phone(address, scheme):
         visit.went_well()
 
 
-def test_the_focus_is_seen_wherever_the_tab_key_goes(address):
-    with browser_visit(viewport=LAPTOP) as visit:
+def test_the_focus_is_seen_wherever_the_tab_key_goes(address, browser):
+    with visiting(browser, viewport=LAPTOP) as visit:
         page = visit.page
         for name in ("", "live", "predictions", "compare"):
             page.goto(f"{address}/{name}?run=seed-1&runs=seed-1&runs=seed-2")

@@ -2,10 +2,8 @@
 
 import base64
 import math
-import re
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +11,10 @@ import pytest
 from playwright.sync_api import expect
 
 from app.charts.board import COLORS, Chart, Line, encode
-from app.report.write import write_report
+from app.report.document import write_report
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsWriter
-from tests.app.browser import Visit, becomes, browser_visit, dashboard, until
+from tests.app.browser import Visit, becomes, until, visiting
 from tests.app.conftest import train_row, write_predictions
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
@@ -38,13 +36,12 @@ DRAW = """async text => {  // the seconds until the board is drawn, and the ends
   const ends = scales.flatMap(({ x, y }) => [[x.min, x.max], [y.min, y.max]]);
   return [(performance.now() - start) / 1000, ends];
 }"""
-BACKGROUND = "getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor"
 
 
 @pytest.fixture
-def offline() -> Iterator[Visit]:
+def offline(browser: Any) -> Iterator[Visit]:
     """A page whose network is off."""
-    with browser_visit(offline=True, color_scheme="dark") as seen:
+    with visiting(browser, offline=True, color_scheme="dark") as seen:
         yield seen
 
 
@@ -143,39 +140,3 @@ def test_a_run_with_one_row_is_drawn(offline, tmp_path, make_run):
         page.keyboard.press(key)
     expect(page.locator(".lk-tip").first).to_contain_text("step 1")
     assert offline.complaints == []
-
-
-@pytest.fixture
-def visit() -> Iterator[Visit]:
-    with browser_visit(color_scheme="light") as seen:
-        yield seen
-
-
-def download(page: Any, label: str, folder: Path) -> bytes:
-    with page.expect_download() as coming:
-        page.get_by_role("button", name=label).click()
-    coming.value.save_as(folder / coming.value.suggested_filename)
-    return (folder / coming.value.suggested_filename).read_bytes()
-
-
-def test_files_are_downloaded_and_the_theme_is_kept_on_all_pages(make_run, tmp_path, visit):
-    make_run("first")
-    page = visit.page
-    with dashboard(tmp_path) as (address, _):
-        page.goto(f"{address}/live?run=first")
-        page.locator(".lk-chart canvas").first.wait_for()
-        page.get_by_role("button", name="Share").first.click()
-        assert b"<!doctype html>" in download(page, "Report as HTML", tmp_path)
-        assert download(page, "Metrics as CSV", tmp_path).count(b"\n") == 122
-        assert download(page, "Metrics as Parquet", tmp_path).startswith(b"PAR1")
-        light = page.evaluate(BACKGROUND)
-        page.get_by_role("radio", name="Dark").check()
-        page.wait_for_function(f"light => {BACKGROUND} !== light", arg=light)
-        expect(page).to_have_url(re.compile("run=first"))
-        for place in ("compare", ""):
-            page.goto(f"{address}/{place}")
-            page.wait_for_function("document.querySelector('.lk-theme input:checked')?.value === 'Dark'")
-            page.wait_for_function(f"light => {BACKGROUND} !== light", arg=light)
-        page.get_by_role("radio", name="System").check()
-        page.wait_for_function(f"light => {BACKGROUND} === light", arg=light)
-        visit.went_well()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from app.comparing.curves import colors_of
-from app.comparing.scatter import Dot, axis_of, scatter
+from app.comparing.plots import Dot, axis_of, scatter
 from labkit.analysis.run_results.groups import grouped
 from labkit.analysis.run_results.results import read_results
 from labkit.config import Config

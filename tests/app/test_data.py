@@ -11,13 +11,15 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from PIL.Image import Resampling
 from streamlit.testing.v1 import AppTest
 
 import labkit
-from app.data_set import map_chart
-from app.data_set.image_map import ImageMap, thumbnails_of
-from app.data_set.prepare_command import prepare_command
+from app.data_set import image_map
+from app.data_set.image_map import THUMBNAIL, ImageMap
 from app.images import answers
+from app.images.cards import shrunk
+from app.views.data import prepare_command
 from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
 from labkit.data.records import write_derived
@@ -180,7 +182,7 @@ def shown_map(count: int, classes: int = 3, channels: int = 3, several: bool = F
     return ImageMap(
         np.arange(count),
         rng.uniform(-1, 1, (count, 2)).astype(np.float32),
-        thumbnails_of(rng.integers(0, 256, (count, 48, 40, channels)).astype(np.uint8)),
+        shrunk(rng.integers(0, 256, (count, 48, 40, channels)).astype(np.uint8), THUMBNAIL, Resampling.BOX),
         labels.astype(np.int32),
         rng.random((count, classes)),
         count,
@@ -189,20 +191,20 @@ def shown_map(count: int, classes: int = 3, channels: int = 3, several: bool = F
 
 def test_a_hundred_classes_have_a_mark_each_and_names_are_escaped():
     shown = shown_map(400, 100)
-    marks = map_chart.marks_of_classes(shown, [f"<i>{n}" for n in range(100)], None)
+    marks = image_map.marks_of_classes(shown, [f"<i>{n}" for n in range(100)], None)
     assert len(set(zip(marks.colors[:100], marks.shapes[:100], strict=True))) == 100
-    assert "<i>" not in map_chart.legend(marks)
-    several = map_chart.marks_of_classes(shown_map(50, 4, several=True), list("abcd"), 2)
+    assert "<i>" not in image_map.legend(marks)
+    several = image_map.marks_of_classes(shown_map(50, 4, several=True), list("abcd"), 2)
     assert list(several.faint) == [True, True, False, True, True]
 
 
 @pytest.mark.parametrize(("count", "channels"), [(1, 3), (5, 1)])
 def test_thumbnails_of_any_image_are_on_one_sheet(count, channels):
-    uri, size, columns = map_chart.sprite(shown_map(count, channels=channels).thumbnails)
+    uri, size, columns = image_map.sprite(shown_map(count, channels=channels).thumbnails)
     assert uri.startswith("data:image/jpeg;base64,")
     assert size == (27, 32)
     assert columns**2 >= count
-    assert len(map_chart.marks_of_right(dataclasses.replace(shown_map(count))).kind) == count
+    assert len(image_map.marks_of_right(dataclasses.replace(shown_map(count))).kind) == count
 
 
 @pytest.mark.browser

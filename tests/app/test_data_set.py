@@ -4,16 +4,17 @@ import dataclasses
 
 import numpy as np
 import pytest
+from PIL.Image import Resampling
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 
 from app.data_set.augmented import augmented_image, epochs_of
-from app.data_set.duplicates import Place, find_duplicates
 from app.data_set.embed import embedded
-from app.data_set.image_map import positions, thumbnails_of
-from app.data_set.scan import scan_data
-from app.data_set.suspected_labels import find_suspected
+from app.data_set.image_map import THUMBNAIL, positions
+from app.data_set.scan import Place, find_duplicates, scan_data
+from app.data_set.wrong_labels import find_suspected
+from app.images.cards import shrunk
 from labkit.config import Config
 from labkit.data.augment import distort
 from labkit.data.inputs import distortion_of
@@ -65,7 +66,7 @@ def test_the_sums_of_several_shards_are_those_of_all_images(tiny):
 @pytest.mark.parametrize(("side", "channels", "small"), [(224, 3, 32), (24, 1, 24), (64, 1, 32)])
 def test_a_map_keeps_thumbnails(side, channels, small):
     images = np.full((3, side, side // 2, channels), 77, np.uint8)
-    found = thumbnails_of(images)
+    found = shrunk(images, THUMBNAIL, Resampling.BOX)
     assert found.shape == (3, small, small // 2, channels)
     assert (found == 77).all()
 

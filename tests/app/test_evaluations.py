@@ -7,9 +7,9 @@ import pytest
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import average_precision_score, log_loss, precision_recall_curve
 
-from app.predictions.calibration import BINS, calibration, precision_recall
-from app.predictions.choice import Filters, chosen, ordered
+from app.predictions.filters import Filters, chosen, ordered
 from app.predictions.pairs import OUTCOMES, paired
+from app.predictions.quality import BINS, calibration, precision_recall
 from labkit.analysis.predictions import Predictions, forgetting_events
 from labkit.errors import InputError
 

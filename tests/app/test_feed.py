@@ -9,8 +9,7 @@ import pytest
 from app import feed
 from app.charts.metric_charts import STANDARD, Options
 from app.feed import Update, answer, packed
-from app.live_update import Drawn
-from app.run_state import frame_of
+from app.live_update import Drawn, frame_of
 from app.state import curves
 from labkit.run_directory.metrics import MetricsWriter
 from tests.app.boards import decoded

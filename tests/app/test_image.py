@@ -4,7 +4,6 @@ import html
 import io
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,20 +11,17 @@ import pytest
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
-import labkit
 from app.ask.client import Moment
-from app.images import answers, drag
-from app.images.history import history_figure, learned_in_words
-from app.images.sections import overlay
+from app.images import what_if
+from app.images.sections import history_figure, learned_in_words, overlay
 from app.images.subject import Subject
-from app.images.text import plain
 from app.images.what_if import Rectangle
+from app.markup import plain
 from labkit.analysis.predictions import load_predictions
 from labkit.config import Config
 from labkit.run_directory import RunDirectory, write_json_atomic
 from tests.app.conftest import CLASSES, write_predictions
 from tests.app.test_pages import cards_of, checked, words
-from tests.tiny import prepare_tiny
 
 PATIENCE = 120
 
@@ -51,25 +47,6 @@ def finished(at: AppTest) -> AppTest:
 def configure(run: RunDirectory) -> None:
     """Give a made run a whole configuration, as a training writes it."""
     write_json_atomic(run.config_path, Config.from_flat({"dataset": "shapes"}).to_json())
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Iterator[RunDirectory]:
-    folder = tmp_path_factory.mktemp("trained")
-    prepare_tiny(folder / "data")
-    fields = {"dataset": "shapes", "model": "tutorial_cnn", "train_batch_size": 16, "train_steps": 6}
-    saved = {"checkpoint_every_steps": 2, "keep_checkpoints": 5, "num_gpus": 0}
-    labkit.train(**fields, **saved, data_dir=folder / "data", job_dir=folder / "runs" / "first")
-    shutil.copytree(folder / "runs" / "first", folder / "runs" / "second")
-    yield RunDirectory(folder / "runs" / "first")
-    answers.networks().close()
-
-
-@pytest.fixture
-def trained_home(trained, monkeypatch) -> RunDirectory:
-    monkeypatch.setenv("LABKIT_HOME", str(trained.path.parents[1]))
-    monkeypatch.delenv("LABKIT_RUNS", raising=False)
-    return trained
 
 
 def test_recorded_predictions_are_shown_without_any_network(make_run):
@@ -224,15 +201,15 @@ def test_an_overlay_shows_the_sign_and_leaves_the_image_where_nothing_matters():
 
 @pytest.mark.parametrize("drawn", [None, {}, {"left": "x", "top": 1, "width": 1, "height": 1}, 3])
 def test_what_no_browser_would_send_is_no_rectangle(monkeypatch, drawn):
-    monkeypatch.setattr(drag.st, "session_state", {"key": type("State", (), {"drawn": drawn})()})
-    assert drag.dragged("key") is None
-    assert drag.dragged("other") is None
+    monkeypatch.setattr(what_if.st, "session_state", {"key": type("State", (), {"drawn": drawn})()})
+    assert what_if.dragged("key") is None
+    assert what_if.dragged("other") is None
 
 
 def test_a_dragged_rectangle_is_read(monkeypatch):
     drawn = {"left": 1, "top": 2, "width": 3.0, "height": 4, "time": 5}
-    monkeypatch.setattr(drag.st, "session_state", {"key": type("State", (), {"drawn": drawn})()})
-    assert drag.dragged("key") == Rectangle(1, 2, 3, 4)
+    monkeypatch.setattr(what_if.st, "session_state", {"key": type("State", (), {"drawn": drawn})()})
+    assert what_if.dragged("key") == Rectangle(1, 2, 3, 4)
 
 
 def test_the_loss_of_a_prediction_is_the_cross_entropy():

@@ -2,25 +2,21 @@
 
 import itertools
 import shutil
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-import labkit
-from app.images import answers
-from app.predictions import plots
-from app.predictions.calibration import calibration, precision_recall
+from app.predictions import quality
 from app.predictions.kept import known_evaluation
 from app.predictions.matrix import confusion, label_errors
+from app.predictions.quality import calibration, precision_recall
 from labkit.analysis.predictions import load_predictions
 from labkit.run_directory import RunDirectory
 from tests.app.conftest import CLASSES, write_predictions
 from tests.app.test_image import finished
 from tests.app.test_pages import cards_of, checked, words
 from tests.app.test_several_labels import write_several
-from tests.tiny import prepare_tiny
 
 TABS = ("Images", "Calibration and classes", "Side by side")
 
@@ -41,30 +37,12 @@ def rewrite(run: RunDirectory, **changes: np.ndarray) -> None:
     np.savez(path, **(arrays | changes))
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Iterator[RunDirectory]:
-    folder = tmp_path_factory.mktemp("trained")
-    prepare_tiny(folder / "data")
-    fields = {"dataset": "shapes", "model": "tutorial_cnn", "train_batch_size": 16, "train_steps": 6}
-    saved = {"checkpoint_every_steps": 2, "keep_checkpoints": 5, "num_gpus": 0}
-    labkit.train(**fields, **saved, data_dir=folder / "data", job_dir=folder / "runs" / "first")
-    yield RunDirectory(folder / "runs" / "first")
-    answers.networks().close()
-
-
-@pytest.fixture
-def home(trained, monkeypatch) -> RunDirectory:
-    monkeypatch.setenv("LABKIT_HOME", str(trained.path.parents[1]))
-    monkeypatch.delenv("LABKIT_RUNS", raising=False)
-    return trained
-
-
 @pytest.mark.slow
-def test_any_checkpoint_and_split_is_evaluated_and_forgetting_counted(home):
-    recorded = load_predictions(home)
+def test_any_checkpoint_and_split_is_evaluated_and_forgetting_counted(trained_home):
+    recorded = load_predictions(trained_home)
     step = recorded.summary["checkpoint_step"]
-    at = finished(open_predictions(home, checkpoint=f"step {step}"))
-    computed = known_evaluation(home, "test", step)
+    at = finished(open_predictions(trained_home, checkpoint=f"step {step}"))
+    computed = known_evaluation(trained_home, "test", step)
     np.testing.assert_array_equal(computed.labels[recorded.index], recorded.labels)
     np.testing.assert_allclose(computed.probabilities[recorded.index], recorded.probabilities, atol=1e-5)
     np.testing.assert_allclose(computed.losses[recorded.index], recorded.losses, rtol=1e-3)
@@ -74,36 +52,40 @@ def test_any_checkpoint_and_split_is_evaluated_and_forgetting_counted(home):
     image = recorded.images[np.flatnonzero(recorded.index == 3)[0]]
     np.testing.assert_array_equal(computed.images[np.array([3])][0], image)
 
-    at = finished(open_predictions(home, split="train", checkpoint="step 4", sort="forgetting"))
+    at = finished(open_predictions(trained_home, split="train", checkpoint="step 4", sort="forgetting"))
     assert "Train images" in words(at) and 'alt="Train image ' in cards_of(at)
     next(button for button in at.button if "Compute forgetting" in button.label).click()
     at = finished(checked(at.run()))
-    right = np.stack([~known_evaluation(home, "train", step).wrong for step in home.checkpoint_steps()])
+    right = np.stack(
+        [~known_evaluation(trained_home, "train", step).wrong for step in trained_home.checkpoint_steps()]
+    )
     plain = [sum(a and not b for a, b in itertools.pairwise(row)) for row in right.T.tolist()]
     assert f"{sum(map(bool, plain))} image" in words(at)
     assert f"forgotten {max(plain)}×" in cards_of(at)
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_is_deleted_while_shown_stays_and_an_unknown_one_gives_a_sentence(home, tmp_path):
-    folder = home.checkpoints_path / "step-00000002"
-    at = finished(open_predictions(home, checkpoint="step 2", view=TABS[0]))
+def test_a_checkpoint_that_is_deleted_while_shown_stays_and_an_unknown_one_gives_a_sentence(
+    trained_home, tmp_path
+):
+    folder = trained_home.checkpoints_path / "step-00000002"
+    at = finished(open_predictions(trained_home, checkpoint="step 2", view=TABS[0]))
     shutil.move(folder, tmp_path / "away")
     try:
         assert "isn't kept any more" in words(checked(at.run()))
-        assert "lk-tile" in cards_of(at)
-        at = open_predictions(home, checkpoint="step 2", split="validation")
+        assert "lk-card" in cards_of(at)
+        at = open_predictions(trained_home, checkpoint="step 2", split="validation")
         assert "doesn't keep the checkpoint of step 2" in words(at)
     finally:
         shutil.move(tmp_path / "away", folder)
-    text = words(open_predictions(home, checkpoint="step 77"))
+    text = words(open_predictions(trained_home, checkpoint="step 77"))
     assert "doesn't keep the checkpoint of step 77" in text and "--keep-checkpoints" in text
 
 
 @pytest.mark.slow
-def test_images_of_a_data_set_that_is_gone_give_a_sentence(home):
-    at = finished(open_predictions(home, checkpoint="step 4"))
-    data = home.path.parents[1] / "data"
+def test_images_of_a_data_set_that_is_gone_give_a_sentence(trained_home):
+    at = finished(open_predictions(trained_home, checkpoint="step 4"))
+    data = trained_home.path.parents[1] / "data"
     data.rename(data.with_name("away"))
     try:
         assert "The images can't be read" in words(checked(at.run())).replace("\\", "")
@@ -152,7 +134,7 @@ def test_filters_and_order_of_the_address_are_applied(make_run):
     predictions = load_predictions(run)
     at = open_predictions(run, show="Wrong", sort="margin", page="9")
     assert f"of {predictions.wrong.sum()}, the smallest margin first" in words(at)
-    assert 'lk-tile right"' not in cards_of(at)
+    assert 'lk-card right"' not in cards_of(at)
     at = open_predictions(run, show="Nonsense", sort="x", true="y", confidence="z", loss="-5", page="-1")
     assert "of 60, the most confident mistakes first" in words(at)
     at = open_predictions(run, confidence=["0.4", "0.6"])
@@ -206,10 +188,10 @@ def test_figures_count_every_image_and_escape_names(make_run):
     write_predictions(run)
     predictions = load_predictions(run)
     found = calibration(predictions)
-    drawn = plots.calibration_figure(found, "confidence", "accuracy")
+    drawn = quality.calibration_figure(found, "confidence", "accuracy")
     assert found.counts.sum() == 60
     assert all(f"<td>{count}</td>" in drawn for count in found.counts)
-    curves = plots.precision_recall_figures(precision_recall(predictions), CLASSES)
+    curves = quality.precision_recall_figures(precision_recall(predictions), CLASSES)
     assert "<b>star" not in curves and curves.count("<polyline") == 3
     cells = confusion(predictions)
     assert cells.counts.sum() == 60 and cells.counts[cells.good].sum() == (~predictions.wrong).sum()

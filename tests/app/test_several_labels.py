@@ -97,7 +97,7 @@ def test_labels_other_than_zeros_and_ones_are_refused(make_run, labels):
 def test_a_card_names_all_labels_or_none(predictions):
     several = int(np.flatnonzero(predictions.labels.sum(axis=1) == 2)[0])
     nothing = int(np.flatnonzero(predictions.labels.sum(axis=1) == 0)[0])
-    text = cards.grid(predictions, [several, nothing], top=1)
+    text = cards.grid(cards.prediction_cards(predictions, [several, nothing], top=1))
     assert "true: none" in text
     assert (
         f"true: {predictions.names(predictions.has[several])}".replace(

@@ -8,7 +8,7 @@ import time
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.charts.cluster_store import MAX_ROWS, ClusterStore
+from app.charts.workers import MAX_ROWS, ClusterStore
 from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, process_space, write_heartbeat
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import MetricsWriter

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.charts.store import CurveStore
-from app.charts.timeline import Timeline, timeline_of
+from app.charts.store import CurveStore, Timeline, timeline_of
 from labkit.run_directory.metrics import MetricsWriter
 from tests.app.boards import Board, boards
 from tests.app.conftest import evaluation_row, train_row
@@ -140,17 +139,6 @@ def test_the_zoom_shows_the_same_steps_on_another_axis(make_run):
         given = at.query_params["zoom"]
         given = given if isinstance(given, str) else given[0]
         assert [float(part) for part in given.split(",")] == pytest.approx(window)
-
-
-def test_new_points_leave_the_zoom_alone(make_run):
-    run = make_run(state="running")
-    at = open_with(run, zoom="20,60")
-    writer = MetricsWriter(run.metrics_path)
-    writer.append([train_row(step) for step in range(121, 160)])
-    writer.close()
-    after = board(checked(at.run()))
-    assert after.window == [20, 60]
-    assert after.extent == [1, 159]
 
 
 def test_the_comparison_has_the_zoom_of_the_other_charts(make_run):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import labkit
-from app.ask.wire import Message
+from app.ask.process import Message
 from app.network_process.answers import Answers
 from labkit.analysis.network import load_network
 from labkit.analysis.saliency import grad_cam, gradient_map, integrated_gradients

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import labkit
-from app.logs import tail
+from app.markup import tail
 from labkit.analysis.predictions import load_predictions
 from labkit.commands import main as cli
 from labkit.distributed.heartbeat import Heartbeat, write_heartbeat

@@ -139,7 +139,7 @@ def test_predictions_of_another_checkpoint_are_told_from_the_runs_own(run):
 
 def test_the_live_page_shows_the_runs_own_result(run):
     from app.charts.store import CurveStore
-    from app.run_facts import key_figures
+    from app.live_update import key_figures
 
     def shown():
         snapshot = CurveStore(run.metrics_path).poll()
@@ -151,7 +151,7 @@ def test_the_live_page_shows_the_runs_own_result(run):
 
 
 def test_the_report_lists_other_tests_beside_the_runs_own(run):
-    from app.report.summary import all_results, overview_row
+    from app.report.parts import all_results, overview_row
 
     evaluate(run, 20, 0.875)
     [summary] = Summaries(describe).of([run])

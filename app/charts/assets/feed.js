@@ -61,9 +61,9 @@
   }
 
   globalThis.labkitFeed = {
-    follow(parent, data, redraw) {
+    render(parent, data, setStateValue, setTriggerValue) {
       const feed = parent.labkitFeed ||= new Feed(parent);
-      feed.follow(data, redraw);
+      feed.follow(data, () => setTriggerValue('stale', Date.now())); // Streamlit draws the page again
     },
   };
 })();

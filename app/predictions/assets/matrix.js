@@ -118,7 +118,7 @@ export default function ({ data, parentElement, setStateValue }) {
     const row = Number(made.dataset.row), column = Number(made.dataset.column);
     const again = made === chosen;  // a second click takes the choice back
     setStateValue('cell', { row: again ? -1 : row, column: again ? -1 : column, time: Date.now() });
-    const grid = document.querySelector('.lk-tiles');
+    const grid = document.querySelector('.lk-grid');
     if (!grid || again) return;
     const box = grid.getBoundingClientRect();
     if (box.top < 0 || box.top > window.innerHeight * 0.7) {

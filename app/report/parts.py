@@ -1,15 +1,66 @@
-"""The state and the results of a run in a report."""
+"""Pieces of a report as HTML, and the state and results of a run made of them.
 
-import math
-from collections.abc import Mapping
+Every text that comes from a run passes through ``escaped``.
+"""
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from app.charts.metric_charts import look_of
-from app.report.markup import escaped, facts, moment, note, table
-from app.run_facts import duration
+from app.markup import duration, number_text
 from labkit.run_directory.summary import RunSummary
 
-__all__ = ["COLUMNS", "all_results", "head", "overview_row"]
+
+def escaped(text: object) -> str:
+    """Return ``text`` as HTML that shows it as it is, whatever its direction of writing."""
+    clean = str(text).encode(errors="replace").decode()
+    return f"<bdi>{html.escape(clean)}</bdi>"
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return labels with their values, side by side."""
+    cells = (f"<div><dt>{escaped(label)}</dt><dd>{escaped(value)}</dd></div>" for label, value in pairs)
+    return f'<dl class="facts">{"".join(cells)}</dl>'
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table. The first cell of each row is its heading. Without rows it is empty."""
+    body = "".join(
+        f'<tr><th scope="row">{escaped(first)}</th>'
+        + "".join(f"<td>{escaped(cell)}</td>" for cell in rest)
+        + "</tr>"
+        for first, *rest in rows
+    )
+    if not body:
+        return ""
+    head = "".join(f'<th scope="col">{escaped(name)}</th>' for name in header)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def section(title: str, body: str, level: int = 2) -> str:
+    """Return a heading with what follows it; nothing if the body is empty."""
+    return f"<section><h{level}>{escaped(title)}</h{level}>{body}</section>" if body else ""
+
+
+def folded(title: str, body: str) -> str:
+    """Return a part that opens with a click, and is open on paper."""
+    return f"<details><summary>{escaped(title)}</summary>{body}</details>" if body else ""
+
+
+def note(text: str) -> str:
+    """Return a sentence in a box."""
+    return f'<p class="note">{escaped(text)}</p>'
+
+
+def moment(seconds: float) -> str:
+    """Return a time, in seconds since 1970, as text in UTC; – if there is no such time."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except (ValueError, OverflowError, OSError):
+        return "–"
+
 
 COLUMNS = ("Run", "State", "Steps", "Best validation", "Test accuracy", "Training loss", "Duration", "Model",
            "Data set")  # fmt: skip
@@ -41,9 +92,9 @@ def overview_row(name: str, summary: RunSummary) -> tuple[str, ...]:
         name,
         summary.state,
         step + total,
-        _number(summary.best_validation_accuracy, ".2%"),
-        _number(summary.test_accuracy, ".2%"),
-        _number(summary.training_loss, ".4g"),
+        number_text(summary.best_validation_accuracy, ".2%"),
+        number_text(summary.test_accuracy, ".2%"),
+        number_text(summary.training_loss, ".4g"),
         duration(summary.duration),
         summary.model or "–",
         summary.dataset or "–",
@@ -68,13 +119,5 @@ def _metric(name: str, row: Mapping[str, Any]) -> str:
     if type(row.get(name)) not in (int, float):
         return "–"
     if look_of(name).unit == "percent":
-        return _number(row[name], ".2%")
-    return _number(row[name], ".6g" if isinstance(row[name], float) else ",")
-
-
-def _number(value: float | None, form: str) -> str:
-    if value is None:
-        return "–"
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "∞" if value > 0 else "−∞"
-    return format(value, form)
+        return number_text(row[name], ".2%")
+    return number_text(row[name], ".6g" if isinstance(row[name], float) else ",")

@@ -1,18 +1,56 @@
-"""The columns of the table of runs, and the table as Streamlit draws it."""
+"""The table of runs: its columns, and which run stands in which row.
 
-from collections.abc import Callable, Sequence
+The browser names a selected row by its number. So that a refresh never lets another run slip below the tick,
+rows keep their numbers while something is selected, and the selection moves with its runs where they can't.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import streamlit as st
 
-from app.run_table.arrow import FLAG, NUMBER, TEXT, TIME, column
 from app.state import clean
 from labkit.config import fields_by_name
 from labkit.run_directory.summary import RunSummary
 
-__all__ = ["CHOICES", "DEFAULT", "column_config", "table"]
+FLAG, NUMBER, TEXT, TIME = pa.bool_(), pa.float64(), pa.string(), pa.timestamp("us", tz="UTC")
+
+
+def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return ``values`` as a column; None is null, and NaN is NaN.
+
+    Args:
+        values: bool, number, text, whole microseconds since 1970, or a list of one of these.
+        kind: ``FLAG``, ``NUMBER``, ``TEXT``, ``TIME``, or ``pyarrow.list_`` of one of them.
+    """
+    parts: list[pa.Buffer] = [_bits(value is not None for value in values)]
+    inner = []
+    if pa.types.is_list(kind):
+        lists = [value or () for value in values]
+        parts.append(_offsets(lists))
+        inner.append(column(list(chain.from_iterable(lists)), kind.value_type))
+    elif kind == TEXT:
+        texts = [(value or "").encode() for value in values]
+        parts += [_offsets(texts), pa.py_buffer(b"".join(texts))]
+    elif kind == FLAG:
+        parts.append(_bits(values))
+    else:
+        dtype = np.float64 if kind == NUMBER else np.int64
+        parts.append(pa.py_buffer(np.array([0 if value is None else value for value in values], dtype)))
+    return pa.Array.from_buffers(kind, len(values), parts, children=inner)
+
+
+def _bits(flags: Iterable[Any]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(np.array(list(map(bool, flags)), bool), bitorder="little"))
+
+
+def _offsets(parts: Sequence[Sequence[Any]]) -> pa.Buffer:
+    return pa.py_buffer(np.cumsum([0, *map(len, parts)], dtype=np.int32))
+
 
 NO_VALUE = "–"
 MAX_INTEGER = 2**53  # up to which a float holds each whole number
@@ -148,7 +186,7 @@ def _is_time(seconds: float) -> bool:
     return 0 < seconds < 4e9  # the year 2096
 
 
-def table(runs: Sequence[RunSummary], columns: Sequence[str]) -> pa.Table:
+def rows_of(runs: Sequence[RunSummary], columns: Sequence[str]) -> pa.Table:
     """Return a row for each run, with its name and the chosen columns. Unknown is null, and NaN is NaN."""
     parts = {"name": column([clean(run.name) for run in runs], TEXT)}
     for name in columns:
@@ -185,3 +223,41 @@ def column_config(columns: Sequence[str]) -> dict[str, Any]:
         known = COLUMNS.get(name)
         shown[name] = known.shown(known.title) if known else st.column_config.Column(name)
     return shown
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The runs in the order of the rows, by their paths, and the numbers of the selected rows.
+
+    ``moved``: whether the numbers of selected rows are others than those that were given.
+    """
+
+    order: tuple[str, ...] = ()
+    selected: tuple[int, ...] = ()
+    moved: bool = False
+
+    @property
+    def chosen(self) -> list[str]:
+        """The paths of the selected runs."""
+        return [self.order[row] for row in self.selected]
+
+
+def arranged(before: Sequence[str], selected: Sequence[int], wanted: Sequence[str]) -> Rows:
+    """Return the rows of the next table.
+
+    Args:
+        before: paths in the order of the table that is shown.
+        selected: numbers of its selected rows.
+        wanted: paths of the runs to show, in their best order.
+    """
+    old, new = set(before), set(wanted)
+    chosen = [before[row] for row in sorted(selected) if row < len(before) and before[row] in new]
+    added = [path for path in wanted if path not in old]
+    if old <= new:
+        order = [*before, *added] if chosen else [*added, *before]
+    else:  # what is left keeps its order, so that a sorted or scrolled table stays as it is
+        left = [path for path in before if path in new]
+        order = [*left, *added] if 2 * len(left) >= len(new) else list(wanted)
+    places = {path: row for row, path in enumerate(order)}
+    rows = tuple(places[path] for path in chosen)
+    return Rows(tuple(order), rows, rows != tuple(sorted(selected)))

@@ -1,0 +1,122 @@
+"""Text and HTML on pages: what users wrote shown as it is, numbers, logs, drawings."""
+
+import functools
+import html
+import math
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from labkit.run_directory.files import open_run_file
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$:^=&])")
+# Marks that turn the direction of the text around them, and control characters.
+_INVISIBLE = re.compile("[\u0000-\u0008\u000b-\u001f\u007f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def visible(text: str) -> str:
+    """Return ``text`` without marks that turn the direction of the text around them."""
+    return _INVISIBLE.sub("�", text)
+
+
+def plain(text: str) -> str:
+    """Return Markdown that shows ``text`` as it is, on one line."""
+    text = text.encode(errors="replace").decode()  # names of files may hold what isn't Unicode
+    return _SPECIAL.sub(r"\\\1", visible(" ".join(text.split())))
+
+
+def show_log(text: str) -> None:
+    """Draw the text of a log, or say that it is empty."""
+    if text.strip():
+        # Not st.code: its text can't be scrolled by the keyboard.
+        st.html(f'<pre class="lk-log" tabindex="0" aria-label="End of the log">{html.escape(text)}</pre>')
+    else:
+        st.caption("The log is empty.")
+
+
+def tail(path: Path, max_bytes: int = 32_768) -> str:
+    """Return the last whole lines of a text file, at most ``max_bytes``; empty if it can't be read."""
+    try:
+        with open_run_file(path) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - max_bytes))
+            data = file.read(max_bytes)
+    except OSError:
+        return ""
+    if size > max_bytes:
+        data = data[data.find(b"\n") + 1 :]
+    return data.decode(errors="replace")
+
+
+DRAWING = Path(__file__).parent / "charts" / "assets" / "drawing.js"
+WIDTHS = (680, 340)  # pixels: of a laptop's page, of a phone's
+
+
+def component(script: Path) -> Any:
+    """Return the component whose code is ``script``, with the ``.css`` and ``.html`` beside it, if any."""
+    return st.components.v2.component(f"labkit_{script.stem}", **_code(script), isolate_styles=False)
+
+
+@functools.cache
+def _code(script: Path) -> dict[str, str]:
+    parts = {kind: script.with_suffix(f".{kind}") for kind in ("js", "css", "html")}
+    return {kind: path.read_text() for kind, path in parts.items() if path.exists()}
+
+
+def draw_markup(markup: str, *, key: str) -> None:
+    """Draw HTML with SVG, or replace what is drawn under ``key``. All texts in ``markup`` must be escaped.
+
+    ``st.html`` takes SVG out, and an image would know neither the theme nor the pointer.
+    """
+    component(DRAWING)(key=key, data={"markup": markup}, height="content")
+
+
+def draw_for_widths(wide: str, narrow: str, *, key: str) -> None:
+    """Draw one of two SVGs, made for the widths of ``WIDTHS``, so that texts keep their size."""
+    draw_markup(f'<div class="lk-wide">{wide}</div><div class="lk-narrow">{narrow}</div>', key=key)
+
+
+def number_text(value: Any, form: str = ".4g") -> str:
+    """Return a number as text; a dash if it is unknown, or isn't a number."""
+    if not isinstance(value, int | float):
+        return "–"
+    return (
+        format(value, form) if math.isfinite(value) else str(value).replace("inf", "∞").replace("nan", "NaN")
+    )
+
+
+def facts_html(facts: Sequence[tuple[str, str]]) -> str:
+    """Return labels and values in one row, which wraps on a narrow screen."""
+    cells = "".join(
+        f"<div><dt>{html.escape(label)}</dt><dd>{html.escape(value)}</dd></div>" for label, value in facts
+    )
+    return f'<dl class="lk-facts">{"".join(cells)}</dl>'
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time span as text: ``42 s``, ``3 min 05 s``, ``2 h 07 min``, ``3 d 04 h``; – if unknown."""
+    if seconds is None or not math.isfinite(seconds) or seconds < 0:
+        return "–"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    for large, small, size, part in (("min", "s", 60, 1), ("h", "min", 3600, 60), ("d", "h", 86400, 3600)):
+        if whole < size * (60 if large != "h" else 24) or large == "d":
+            return f"{whole // size} {large} {whole % size // part:02d} {small}"
+    raise AssertionError("the last unit has no limit")
+
+
+def progress_html(step: int, total: int) -> str:
+    """Return how many steps are done, with a bar where it is known of how many."""
+    if total <= 0:
+        return f'<div class="lk-progress">Step {step:,}</div>'
+    share = min(max(step / total, 0.0), 1.0)
+    return (
+        f'<div class="lk-progress" role="progressbar" aria-label="Steps" aria-valuemin="0" '
+        f'aria-valuemax="{total}" aria-valuenow="{step}">Step {step:,} of {total:,}'
+        f'<div class="lk-track"><div style="width:{100 * share:.2f}%"></div></div></div>'
+    )
