@@ -1,7 +1,6 @@
 """What the lessons in ``notebooks/`` call: checks of exercises, claims, and text with measured values."""
 
-from course.lessons.begin import Lesson, begin
-from course.lessons.text import claim, say
+from course.lessons.begin import Lesson, begin, claim, say
 from course.lessons.verdict import check
 
 __all__ = ["Lesson", "begin", "check", "claim", "say"]

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from labkit import home
 from labkit.config import Config
@@ -10,7 +11,7 @@ from labkit.notebook.cluster import CLUSTER_DEFAULTS
 from labkit.notebook.parameters import Parameters, read_parameters
 from labkit.notebook.prepared import Prepared
 
-__all__ = ["Lesson", "begin"]
+__all__ = ["Lesson", "begin", "claim", "say"]
 
 # What a lesson sets for each of its runs, unless it is in its parameters cell.
 CHOSEN_BY_LESSONS = ("job_dir", "overwrite", *CLUSTER_DEFAULTS)
@@ -92,3 +93,24 @@ def begin(name: str, *, own_data: bool = False) -> Lesson:
             "restart the kernel and run the lesson from its first cell"
         ) from None
     return Lesson(name, parameters, folder)
+
+
+def say(text: str) -> None:
+    """Show ``text`` as Markdown. Write it as an f-string, so that its numbers are those of this machine."""
+    from IPython.display import Markdown, display
+
+    display(Markdown(text))
+
+
+def claim(text: str, holds: Any) -> None:
+    """Show ``text`` with a check mark if it holds.
+
+    Args:
+        text: what is claimed, with the measured values, such as ``f"prefetching is {ratio:.1f} × as fast"``.
+        holds: whether the measurement shows it.
+
+    Raises AssertionError with the text otherwise, so that a lesson can't say what isn't so.
+    """
+    if not bool(holds):
+        raise AssertionError(f"not so on this machine: {text}")
+    say(f"✓ {text}")

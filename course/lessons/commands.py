@@ -1,7 +1,9 @@
 """``labkit lesson``: the lessons, a copy to work in, and the check of an exercise."""
 
+import copy
 import linecache
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +13,15 @@ from labkit.errors import InputError, require_extra
 from labkit.home import expanded
 from labkit.startup.quiet_import import import_tensorflow
 
-__all__ = ["lesson_check", "lesson_list", "lesson_start", "run_exercise_cell"]
+__all__ = [
+    "exercise_cells",
+    "lesson_check",
+    "lesson_list",
+    "lesson_start",
+    "run_exercise_cell",
+    "student_code",
+    "student_notebook",
+]
 
 NEEDS = ("nbformat",)
 SECONDS = 120  # of an exercise's cell
@@ -58,7 +68,6 @@ def lesson_start(*lesson: str, folder: Annotated[LocalPath, Flag(metavar="DIR")]
 
 def _copy(source: Path, target: Path) -> None:
     """Write the student's copy of ``source``, unless there is a ``target``: it may hold a student's work."""
-    from course.lessons.source import student_notebook
     from labkit.notebook.files import read_notebook, write_notebook
 
     if os.path.lexists(target):
@@ -75,7 +84,6 @@ def lesson_check(exercise: str, *, notebook: Annotated[LocalPath | None, Flag(me
         exercise: Number of the exercise, such as 04.2.
         notebook: The notebook with the answer. Default: the lesson's copy in ./lessons or in this folder.
     """
-    from course.lessons.source import exercise_cells
     from course.lessons.verdict import Checked
     from course.lessons.verdict import exercise as exercise_of
     from labkit.notebook.files import read_notebook
@@ -101,11 +109,10 @@ def lesson_check(exercise: str, *, notebook: Annotated[LocalPath | None, Flag(me
 def run_exercise_cell(source: str, verdicts: list[Any]) -> BaseException | None:
     """Run the code of an exercise's cell alone, and append each verdict. Returns what it raised, or None.
 
-    A cell that runs for over ``SECONDS`` is ended with ``course.lessons.time_limit.TooLong``.
+    A cell that runs for over ``SECONDS`` is ended with ``course.lessons.verdict.TooLong``.
     """
     from course import lessons
-    from course.lessons.time_limit import TooLong, time_limit
-    from course.lessons.verdict import check
+    from course.lessons.verdict import TooLong, check, time_limit
 
     def checked(number: str, answer: Any = None) -> Any:
         verdicts.append(check(number, answer))
@@ -130,7 +137,7 @@ def run_exercise_cell(source: str, verdicts: list[Any]) -> BaseException | None:
 
 def _what_was_raised(error: BaseException) -> str:
     """Return one line that says what a cell raised, and what to do where that is known."""
-    from course.lessons.time_limit import TooLong
+    from course.lessons.verdict import TooLong
 
     if isinstance(error, TooLong):
         return f"the cell ran for over {SECONDS} s; does a loop never end?"
@@ -155,3 +162,35 @@ def _notebook(given: str | None, number: str) -> Path:
         f"no {name} in ./lessons or in this folder; write it with labkit lesson start {number[:2]}, or name "
         "the file with --notebook"
     )
+
+
+SOLUTION = re.compile(
+    r"^([ \t]*)### BEGIN SOLUTION\n.*?^[ \t]*### END SOLUTION[ \t]*$", re.DOTALL | re.MULTILINE
+)
+STUB = r"\1...  # your code"
+CHECK = re.compile(r"""\bcheck\(\s*["'](\d\d\.\d)["']""")
+
+
+def student_code(source: str) -> str:
+    """Return the code of a cell with ``...`` in place of each solution."""
+    return SOLUTION.sub(STUB, source)
+
+
+def student_notebook(notebook: Any) -> Any:
+    """Return a copy of a lesson without solutions and outputs."""
+    result = copy.deepcopy(notebook)
+    for cell in result.cells:
+        if cell.cell_type == "code":
+            cell.source, cell.outputs, cell.execution_count = student_code(cell.source), [], None
+            cell.metadata.pop("jupyter", None)  # the source hides its solutions
+    return result
+
+
+def exercise_cells(notebook: Any) -> dict[str, str]:
+    """Return the code of each exercise's cell by the exercise's number."""
+    found: dict[str, str] = {}
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            for number in CHECK.findall(cell.source):
+                found[number] = cell.source
+    return found

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from course.lessons.source import exercise_cells, student_code
+from course.lessons.commands import exercise_cells, student_code
 from labkit.notebook.install_cell import CELL_ID
 
 __all__ = ["FromOutputs", "FromSource", "count_outputs", "count_source", "failed_stubs"]

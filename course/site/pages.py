@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from course.lessons.source import student_code
+from course.lessons.commands import student_code
 from labkit.notebook.install_cell import CELL_ID
 
 __all__ = ["joined", "write_page"]

@@ -2,9 +2,7 @@
 
 import os
 import threading
-import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from html import escape
 from typing import Any
 
@@ -16,13 +14,12 @@ from labkit.analysis.show_table import html_table
 from labkit.config.arguments import argument
 from labkit.errors import InputError, short
 from labkit.figures.runs import run_results
-from labkit.figures.widgets import is_interactive, run_directory_of
+from labkit.figures.widgets import follow, is_interactive, run_directory_of
 
 __all__ = ["CompareRuns"]
 
 MAX_RUNS = 50
 POLL_SECONDS = 2.0
-IDLE_SECONDS = 60.0  # the thread ends when no run has been active for so long
 ACTIVE = ("starting", "running", "stalled")
 
 
@@ -150,7 +147,7 @@ class _Panel:
     def start(self) -> None:
         """Follow the runs from a thread, if any of them is active."""
         if any(state in ACTIVE for state, *_ in self._seen):
-            threading.Thread(target=self._follow, name="labkit compare", daemon=True).start()
+            follow("labkit compare", self._look, self._say, POLL_SECONDS)
 
     def update(self, groups: Sequence[Group] | None = None) -> None:
         """Replace figure and table by those of now."""
@@ -189,22 +186,18 @@ class _Panel:
                 self._fill(groups)
             self.update(groups)
 
-    def _follow(self) -> None:
-        last_active = time.monotonic()
-        while time.monotonic() - last_active < IDLE_SECONDS:
-            time.sleep(POLL_SECONDS)
-            try:
-                groups = self._shown.groups()
-                seen = _states(groups)
-                if any(state in ACTIVE for state, *_ in seen):
-                    last_active = time.monotonic()
-                if seen != self._seen:
-                    self._seen = seen
-                    self.update(groups)
-                self.note.value = ""
-            except Exception as error:  # such as a file that is being replaced; the next round reads it
-                with suppress(Exception):
-                    self.note.value = escape(f"not updated: {type(error).__name__}: {error}")
+    def _look(self) -> bool:
+        """Show what has changed. Returns whether a run is active."""
+        groups = self._shown.groups()
+        seen = _states(groups)
+        if seen != self._seen:
+            self._seen = seen
+            self.update(groups)
+        self._say("")
+        return any(state in ACTIVE for state, *_ in seen)
+
+    def _say(self, text: str) -> None:
+        self.note.value = escape(text)
 
 
 def _states(groups: Sequence[Group]) -> list[tuple[str, Any, Any]]:

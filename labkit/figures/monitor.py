@@ -5,10 +5,7 @@ writes what is shown.
 """
 
 import math
-import threading
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from html import escape
 from typing import Any, Protocol
 
@@ -18,7 +15,7 @@ from labkit.analysis.curves import read_curves
 from labkit.errors import InputError
 from labkit.figures.runs import training_curves
 from labkit.figures.style import GREY, MARK, TRAIN, VALIDATION
-from labkit.figures.widgets import is_interactive, run_directory_of
+from labkit.figures.widgets import follow, is_interactive, run_directory_of
 from labkit.run_directory import ACTIVE_STATES, RunDirectory
 from labkit.run_directory.reader import MetricsReader
 from labkit.run_directory.stop import ask_to_stop, training_process
@@ -26,7 +23,6 @@ from labkit.run_directory.stop import ask_to_stop, training_process
 __all__ = ["RunMonitor"]
 
 POLL_SECONDS = 0.5
-IDLE_SECONDS = 60.0  # the thread ends when the run has been inactive for so long
 MAX_POINTS = 400
 AVERAGED = 10  # rows in the shown examples per second
 WIDTH, HEIGHT = 400, 150  # of one curve, in SVG units
@@ -118,7 +114,7 @@ class Panel:
 
     def start(self) -> None:
         """Update the panel from a thread until the run has been inactive for a minute."""
-        threading.Thread(target=self._follow, name="labkit monitor", daemon=True).start()
+        follow("labkit monitor", self.update, self._fail, POLL_SECONDS)
 
     def update(self) -> bool:
         """Show the run as it is now. Returns whether it is active."""
@@ -143,17 +139,9 @@ class Panel:
         self._show_note()
         return active
 
-    def _follow(self) -> None:
-        last_active = time.monotonic()
-        while time.monotonic() - last_active < IDLE_SECONDS:
-            time.sleep(POLL_SECONDS)
-            try:
-                if self.update():
-                    last_active = time.monotonic()
-            except Exception as error:  # such as a file that is being replaced; the next round reads it
-                self._trouble = f"not updated: {type(error).__name__}: {error}"
-                with suppress(Exception):
-                    self._show_note()
+    def _fail(self, said: str) -> None:
+        self._trouble = said
+        self._show_note()
 
     def _show_note(self) -> None:
         lines = [] if self._training is None else self._training.output

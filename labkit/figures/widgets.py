@@ -6,9 +6,12 @@ that is opened from a file.
 
 import base64
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from html import escape
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +34,7 @@ __all__ = [
     "design_schedule",
     "explore_curves",
     "explore_workers",
+    "follow",
     "is_interactive",
     "live",
     "run_directory_of",
@@ -39,6 +43,7 @@ __all__ = [
     "slider",
 ]
 
+IDLE_SECONDS = 60.0  # a thread ends when nothing has been active for so long
 SMOOTHING = 0.9  # of the curves, at first
 SCHEDULES = ("constant", "steps", "cosine", "one_cycle")
 
@@ -63,6 +68,30 @@ def is_interactive() -> bool:
         return False
     request = kernel.get_parent("shell") or {}
     return bool(request.get("content", {}).get("allow_stdin"))
+
+
+def follow(name: str, update: Callable[[], bool], trouble: Callable[[str], None], seconds: float) -> None:
+    """Call ``update()`` every ``seconds`` from a thread, until it has returned False for a minute.
+
+    Args:
+        name: of the thread.
+        update: shows the newest state; returns whether anything is still active.
+        trouble: shows what went wrong in an update; the next one may succeed.
+        seconds: between two updates.
+    """
+    Thread(target=_follow, args=(update, trouble, seconds), name=name, daemon=True).start()
+
+
+def _follow(update: Callable[[], bool], trouble: Callable[[str], None], seconds: float) -> None:
+    last_active = time.monotonic()
+    while time.monotonic() - last_active < IDLE_SECONDS:
+        time.sleep(seconds)
+        try:
+            if update():
+                last_active = time.monotonic()
+        except Exception as error:  # such as a file that is being replaced; the next round reads it
+            with suppress(Exception):
+                trouble(f"not updated: {type(error).__name__}: {error}")
 
 
 def show(figure: Any, make_widget: Callable[[], Any]) -> None:

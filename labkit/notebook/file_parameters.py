@@ -11,7 +11,7 @@ from typing import Any
 
 from labkit.config import by_field, fields_by_name
 from labkit.errors import InputError, unknown_name_error
-from labkit.notebook.parameters import BESIDE_CONFIG, parameters_from_values
+from labkit.notebook.parameters import BESIDE_CONFIG, assignments, parameters_from_values
 
 __all__ = ["Declared", "check_given", "declared_parameters", "takes_flags", "values_from_text"]
 
@@ -48,20 +48,13 @@ def declared_parameters(notebook: Any) -> dict[str, Declared]:
     if source is None:
         return {}
     try:
-        body = ast.parse(source).body
+        found = assignments(source)
     except SyntaxError:  # no Python, or a magic: papermill reads it line by line
         return _as_papermill_reads(notebook)
-    found = {}
-    for statement in body:
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            annotation = ast.unparse(statement.annotation).strip("'\"")
-            name, value = statement.target.id, statement.value
-            found[name] = _declared(name, annotation, ast.unparse(value) if value else "...")
-        elif isinstance(statement, ast.Assign):
-            for target in statement.targets:
-                if isinstance(target, ast.Name):
-                    found[target.id] = _declared(target.id, "", ast.unparse(statement.value))
-    return found
+    return {
+        name: _declared(name, annotation, ast.unparse(value) if value else "...")
+        for name, (annotation, value) in found.items()
+    }
 
 
 def _parameters_cell(notebook: Any) -> str | None:

@@ -25,6 +25,7 @@ __all__ = [
     "DEFAULTS",
     "Parameters",
     "assigned_names",
+    "assignments",
     "parameters_from_values",
     "read_parameters",
     "watch_parameters",
@@ -175,16 +176,22 @@ def _show_in_one_line(
 
 def assigned_names(source: str) -> list[str]:
     """Return the names that the cell with this source assigns at its top level."""
-    return [name for statement in ast.parse(source).body for name in _targets(statement)]
+    return list(assignments(source))
 
 
-def _targets(statement: ast.stmt) -> list[str]:
-    targets: list[ast.expr] = []
-    if isinstance(statement, ast.Assign):
-        targets = statement.targets
-    elif isinstance(statement, ast.AnnAssign):
-        targets = [statement.target]
-    return [target.id for target in targets if isinstance(target, ast.Name)]
+def assignments(source: str) -> dict[str, tuple[str, ast.expr | None]]:
+    """Return the annotation, or "", and the value of each name that a cell assigns at its top level.
+
+    Raises SyntaxError for what isn't Python.
+    """
+    found: dict[str, tuple[str, ast.expr | None]] = {}
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            found[statement.target.id] = ast.unparse(statement.annotation).strip("'\""), statement.value
+        elif isinstance(statement, ast.Assign):
+            names = [target.id for target in statement.targets if isinstance(target, ast.Name)]
+            found |= dict.fromkeys(names, ("", statement.value))
+    return found
 
 
 def parameters_from_values(own: Mapping[str, Any], given: Mapping[str, Any]) -> Parameters:

@@ -8,18 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from course.lessons.compare import (
-    Plan,
-    coverage,
-    detection,
-    figures,
-    mcnemar,
-    mean_interval,
-    selection_bias,
-    t_quantile,
-)
-from course.lessons.compare.trials import Trial, halved
+from course.lessons.compare import figures
+from course.lessons.compare.inference import coverage, detection, selection_bias
+from course.lessons.compare.trials import Plan, Trial, halved
 from course.lessons.exercises.compare import best_of
+from labkit.analysis.inference import mcnemar, mean_interval, t_quantile
 from labkit.errors import InputError
 
 

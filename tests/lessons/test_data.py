@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from course.lessons.data import memory, shuffling, timeline
-from course.lessons.data.batches import images_of_step
 from course.lessons.data.records import draw_record, record_fields, tfrecord
+from course.lessons.data.shuffling import images_of_step
 from labkit.config import Config
 from tests.tiny import prepare_tiny
 

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from course.lessons.commands import exercise_cells, student_code
 from course.lessons.debug import broken, probes
-from course.lessons.debug.digits import digits
 from course.lessons.debug.events import Histogram, percentiles
-from course.lessons.debug.patients import CLASSES, Patient, leaky_split, train_on
-from course.lessons.source import exercise_cells, student_code
+from course.lessons.debug.patients import CLASSES, Patient, digits, leaky_split, train_on
 from labkit.notebook.files import find_notebook, read_notebook
 
 

@@ -3,17 +3,9 @@
 import numpy as np
 import pytest
 
-from course.lessons.replicas import (
-    count_exchanges,
-    figures,
-    noise_scale,
-    ring,
-    ring_moments,
-    slice_statistics,
-    step_seconds,
-)
-from course.lessons.replicas.moments import Placement
-from course.lessons.replicas.ring import EXCHANGES
+from course.lessons.replicas import figures
+from course.lessons.replicas.moments import Placement, noise_scale, slice_statistics, step_seconds
+from course.lessons.replicas.ring import EXCHANGES, count_exchanges, ring, ring_moments
 from course.lessons.replicas.sweep import DenseNetwork
 from labkit import figures as plots
 

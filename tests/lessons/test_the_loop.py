@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from course.lessons import resnet, the_loop
-from course.lessons.the_loop.quadratic import CURVATURE, MINIMUM
+from course.lessons.the_loop.figures import CURVATURE, MINIMUM
 from labkit.config import OptimizerConfig
 from labkit.figures import widgets as schedule
 

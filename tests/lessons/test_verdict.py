@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import course.lessons.verdict as checks
-from course.lessons.time_limit import time_limit
 from course.lessons.verdict import (
     Exercise,
     Wrong,
@@ -18,6 +17,7 @@ from course.lessons.verdict import (
     a_number,
     an_array,
     check,
+    time_limit,
 )
 from labkit.errors import InputError
 

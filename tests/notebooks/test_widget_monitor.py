@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.errors import InputError
-from labkit.figures import monitor
+from labkit.figures import monitor, widgets
 from labkit.figures.monitor import RunMonitor
 from labkit.run_directory import RunLock
 from labkit.run_directory.metrics import MetricsWriter
@@ -180,8 +180,7 @@ def test_the_panel_goes_on_after_an_error_and_says_it(run, monkeypatch):
         return update()
 
     monkeypatch.setattr(panel, "update", fails_once)
-    monkeypatch.setattr(monitor, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(monitor, "IDLE_SECONDS", 0.3)
-    panel._follow()
+    monkeypatch.setattr(widgets, "IDLE_SECONDS", 0.3)
+    widgets._follow(panel.update, panel._fail, 0.01)
     assert "not updated: KeyError" in notes[1]
     assert "not updated" not in notes[2]

@@ -11,8 +11,8 @@ from labkit.figures.style import GREY, MARK, OKABE_ITO, drawing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from course.lessons.compare.inference import Discordance, Interval
     from course.lessons.compare.trials import Trial
+    from labkit.analysis.inference import Discordance, Interval
 
 __all__ = [
     "bias",

@@ -7,26 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.analysis.inference import (
-    Discordance,
-    Interval,
-    half_width,
-    mcnemar,
-    mean_interval,
-    t_quantile,
-)
+from labkit.analysis.inference import t_quantile
 
-__all__ = [
-    "Discordance",
-    "Interval",
-    "coverage",
-    "detection",
-    "half_width",
-    "mcnemar",
-    "mean_interval",
-    "selection_bias",
-    "t_quantile",
-]
+__all__ = ["coverage", "detection", "selection_bias"]
 
 
 def coverage(counts: Sequence[int], *, experiments: int = 20000) -> dict[str, NDArray[np.float64]]:

@@ -7,6 +7,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from labkit.config import Config
+from labkit.data.inputs import InputShare
+from labkit.data.manifest import Manifest
+from labkit.data.pipeline import train_dataset
 from labkit.figures.style import GREY, MARK, OKABE_ITO, TRAIN, drawing
 
 if TYPE_CHECKING:
@@ -18,6 +22,7 @@ __all__ = [
     "draw_orders",
     "draw_shuffling",
     "draw_standardization",
+    "images_of_step",
     "shuffled",
 ]
 
@@ -127,3 +132,36 @@ def draw_standardization(images: NDArray[np.uint8], standardized: NDArray[np.flo
         after.axvline(0, color=GREY, linestyle=":", linewidth=1)
         before.legend(loc="upper right", ncols=3)
     return figure
+
+
+def images_of_step(
+    manifest: Manifest,
+    config: Config,
+    step: int,
+    *,
+    began_at: int | None = None,
+    replica: int = 0,
+    replicas: int = 1,
+) -> NDArray[Any]:
+    """Return the augmented images of a training step, uint8 [batch / replicas, height, width, channels].
+
+    Args:
+        manifest: of the data set.
+        config: gives the batch size and the seed.
+        step: counted from 0.
+        began_at: the step at which the process started; it reads all batches from there. None: ``step``.
+        replica: whose slice of the batch is returned.
+        replicas: how many share the batch.
+    """
+    batches = train_dataset(
+        manifest,
+        global_batch_size=config.data.train_batch_size,
+        seed=config.run.seed,
+        start_step=step if began_at is None else began_at,
+        stop_step=step + 1,
+        standardized=False,
+        input_path="memory",
+        share=InputShare(num_replicas=replicas, first_replica=replica),
+    )
+    *_, (images, _) = batches
+    return np.asarray(images)

@@ -10,7 +10,6 @@ from course.lessons.debug.events import (
     draw_layer_spread,
     draw_scalars,
 )
-from course.lessons.debug.five import mixing, symptoms
 from course.lessons.debug.patients import Patient, leaky_split
 from course.lessons.debug.probes import (
     baseline_losses,
@@ -20,10 +19,12 @@ from course.lessons.debug.probes import (
     draw_patients,
     draw_values,
     first_loss,
+    mixing,
     numerics_report,
     one_batch_losses,
     run_tests,
     scripted_pdb,
+    symptoms,
 )
 from course.lessons.debug.timeline import draw_timeline, operations, seconds_by_kind
 

@@ -10,8 +10,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from course.lessons.debug.digits import SIZE
-from course.lessons.debug.patients import CLASSES, UNITS, Patient
+from course.lessons.debug.patients import CLASSES, SIZE, UNITS, Patient
 
 __all__ = [
     "broken_network",

@@ -6,8 +6,8 @@ import statistics
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.compare.inference import t_quantile
 from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, shown
+from labkit.analysis.inference import t_quantile
 
 __all__ = ["EXERCISES"]
 

@@ -2,6 +2,7 @@
 
 from course.lessons.the_loop.figures import (
     decay_figure,
+    descend,
     loss_comparison,
     momentum_figure,
     range_figure,
@@ -9,7 +10,6 @@ from course.lessons.the_loop.figures import (
     surface_figure,
     update_ratios,
 )
-from course.lessons.the_loop.quadratic import descend
 from course.lessons.the_loop.surface import Surface, filter_normalized, loss_surface
 
 __all__ = [

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from course.lessons.compare import t_quantile
+from labkit.analysis.inference import t_quantile
 
 
 def _interval(width):
