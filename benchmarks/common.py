@@ -112,7 +112,7 @@ def torch_is_installed() -> bool:
 
 def write_arrays(manifest: Manifest, split: str, path: Path) -> None:
     """Write a split for ``torch_peer``: images uint8 [n, height, width, channels], labels, mean and std."""
-    from labkit.data.loading import load_split
+    from labkit.data.shards import load_split
 
     images, labels = load_split(manifest, split)
     whole = path.with_name(f"unfinished-{path.name}")  # an interrupted call leaves no half file of this name

@@ -27,12 +27,13 @@ from PIL import Image
 from benchmarks.common import at_least, make_parser, prepared_data, work_folder
 from benchmarks.processes import Training, train_flags
 from benchmarks.report import Figure, Goal, Report
-from labkit.data.augment import PADDING, Distortion, standardize
+from labkit.data.augment import PADDING, Distortion
 from labkit.data.inputs import SMALLEST_SHARE
-from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
+from labkit.data.network_input import standardize
 from labkit.data.pipeline import train_dataset
 from labkit.data.records import write_derived
+from labkit.data.shards import load_split
 
 QUESTION = (
     "Is the input pipeline at least 3 times as fast as per-example map, and does a step wait at most 2 %?"

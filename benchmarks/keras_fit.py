@@ -15,9 +15,9 @@ import keras
 
 from benchmarks.turns import COLD_STEPS, make_turns_parser
 from labkit.config import Config
-from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest, load_manifest
 from labkit.data.pipeline import train_dataset
+from labkit.data.shards import load_split
 from labkit.export.standard import KerasLayerFactory
 from labkit.models.resnet import resnet
 

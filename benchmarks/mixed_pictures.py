@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from labkit.data.loading import load_split
 from labkit.data.manifest import load_manifest
+from labkit.data.shards import load_split
 from labkit.home import data_home
 
 PERIOD = 25

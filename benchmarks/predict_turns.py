@@ -14,8 +14,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 
 from benchmarks.turns import make_turns_parser, network_on_cpu, serve_turns
-from labkit.data.augment import standardize
-from labkit.data.loading import load_split
+from labkit.data.network_input import standardize
+from labkit.data.shards import load_split
 
 
 def main() -> None:

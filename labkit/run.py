@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from labkit.analysis.predictions import Predictions
-    from labkit.data.numpy_batch.batch import StepBatch
+    from labkit.data.batch import StepBatch
     from labkit.experiments.replay.step import Replay
     from labkit.figures.explorer import PredictionExplorer
     from labkit.figures.monitor import RunMonitor

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
 from labkit.data.records import write_derived
+from labkit.data.shards import load_split
 from tests.tiny import prepare_tiny
 
 __all__ = ["jpeg_of", "prepare_jpegs"]

@@ -47,9 +47,9 @@ from benchmarks.processes import Training, Turns, train_flags, train_images_per_
 from benchmarks.report import Figure, Goal, Report, read_figures
 from labkit.config import Config
 from labkit.config.presets import merged_with_preset, preset_values
-from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
 from labkit.data.prepare import prepare
+from labkit.data.shards import load_split
 from labkit.run_directory import RunDirectory
 
 # ---- figures -------------------------------------------------------------------------------------------
@@ -464,7 +464,7 @@ def test_the_torch_peer_yields_distorted_standardised_images_of_the_data_set(sha
 def _assert_distorted(shapes: Manifest, batch: np.ndarray, batch_labels: np.ndarray) -> None:
     """Each image of ``batch`` is a crop, or its mirror image, of a padded training image of its class."""
     from labkit.data.augment import PADDING
-    from labkit.data.loading import load_split
+    from labkit.data.shards import load_split
 
     images, labels = load_split(shapes, "train")
     padded = np.pad(images, [[0, 0], [PADDING, PADDING], [PADDING, PADDING], [0, 0]])

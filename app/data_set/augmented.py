@@ -11,12 +11,11 @@ from app.images import cards
 from app.markup import plain
 from labkit.config.config import Config
 from labkit.config.recorded import recorded_config
-from labkit.data.hashes import distortion_key, order_key, order_of_epoch
+from labkit.data.augment import CELLS, crop_grid, distort, distortion_offsets
+from labkit.data.hashes import distortion_key, order_key, permutation
 from labkit.data.inputs import choose_input_path, distortion_of
 from labkit.data.manifest import Manifest
-from labkit.data.network_input.settings import central_corner
-from labkit.data.numpy_batch.distortion import as_pixels, central_crop, distorted, offsets_of, shrunk
-from labkit.data.numpy_batch.random_resized_crop import CELLS, crop_grid
+from labkit.data.network_input import as_pixels, central_corner, central_crop, shrunk
 from labkit.data.shards import find_split, read_rows
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
@@ -83,8 +82,8 @@ def augmented_image(
     if settings:
         key = distortion_key(config.run.seed)
         size = originals.shape[1], originals.shape[2]
-        images = as_pixels(distorted(images, manifest, settings, key=key, epoch=at, index=where))
-        top, left, flips = offsets_of(key, at, where, settings, size)
+        images = as_pixels(distort(images, manifest, settings, key=key, epoch=at, index=where))
+        top, left, flips = distortion_offsets(key, at, where, settings, size)
         if settings.random_resized_crop:
             grid = crop_grid(
                 settings.random_resized_crop, key=key, epoch=at, index=where, height=size[0], width=size[1]
@@ -120,7 +119,7 @@ def _steps(manifest: Manifest, config: Config, index: int, epochs: list[int]) ->
 
 
 def _position(count: int, key: int, epoch: int, index: int) -> int:
-    return int(np.flatnonzero(order_of_epoch(count, key, epoch) == index)[0])
+    return int(np.flatnonzero(permutation(count, key, epoch) == index)[0])
 
 
 def _resized(image: NDArray[np.uint8], size: int | None) -> NDArray[np.uint8]:

@@ -24,8 +24,8 @@ from labkit.analysis.network import (
 )
 from labkit.analysis.saliency import features_model, grad_cam, integrated_gradients
 from labkit.config.recorded import recorded_config
-from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
+from labkit.data.shards import load_split
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.training.checkpoints import CheckpointStore, checkpoint_of_network

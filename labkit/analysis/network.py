@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from labkit.config import Config
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, check_same_data
-from labkit.data.network_input.settings import (
+from labkit.data.network_input import (
     WHOLE_IMAGE,
     NetworkInput,
+    as_input,
     central_corner,
     input_shape,
     network_input_of,
@@ -81,9 +82,9 @@ class Network:
         Args:
             images: uint8, of the stored images' shape or of the model's.
         """
-        from labkit.data.network_input.tensors import as_input
+        import tensorflow as tf
 
-        return as_input(images, self.manifest, self.network_input)
+        return as_input(tf.constant(images), self.manifest, self.network_input)
 
     def on_image(self, values: NDArray[np.float64], image: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Return values of the model's pixels, [height, width], in their place in ``image``; zero around."""

@@ -158,7 +158,7 @@ class Images(Callback):
         from tensorboard.plugins.image.metadata import create_summary_metadata
         from tensorboard.util.tensor_util import make_tensor_proto
 
-        from labkit.data.numpy_batch.batch import batch_of_step
+        from labkit.data.batch_of_step import batch_of_step
 
         network, config = training.network, training.config
         if training.step == training.total_steps:

@@ -156,7 +156,7 @@ class TrainingView:
         Args:
             images: pixels, uint8 [n, height, width, channels].
         """
-        from labkit.data.network_input.tensors import as_input
+        from labkit.data.network_input import as_input
 
         inputs = as_input(images, self.network.manifest, self.network.network_input)
         return self.network.model(inputs, training=False).numpy()

@@ -55,7 +55,7 @@ class CheckNumerics(Callback):
 
     def _explained(self, training: TrainingView, step: int, loss: float, state: Any) -> str:
         """Keep the state before the step, and return the sentence that says what happened."""
-        from labkit.data.numpy_batch.batch import batch_of_step
+        from labkit.data.batch_of_step import batch_of_step
         from labkit.inspection.diagnosis import diagnose_step
         from labkit.optim.network import TrainedNetwork
 

@@ -224,8 +224,7 @@ def _existing(folder: Path) -> Path:
 
 
 def _data_sets(*, full: bool) -> Iterator[Finding]:
-    from labkit.data.manifest import find_manifest, prepared_names
-    from labkit.data.shard_files import has_size, verify_shards
+    from labkit.data.manifest import find_manifest, has_size, prepared_names, verify_shards
 
     folder = home.data_home()
     for dataset in (*BUILT_IN, *filter(is_own, prepared_names(folder))):

@@ -1,24 +1,31 @@
-"""Random crop, flip, colors and cutout of training images ("distortion"), and standardization.
+"""What is done to training images: random crop, flip, colors and cutout ("distortion").
 
 The default distortion of small images is that of He et al. 2016 (arXiv:1512.03385, section 4.2): pad four
 zero pixels on each side, then take a random crop of the image's own size, of the image or of its mirror
 image. Larger ones get a crop of random size, resized (``random_resized_crop``). Every random
 draw is a hash of (seed, epoch, example index), so an example is distorted the same way in any batch, on any
 replica and after a restart.
+
+Each function takes arrays or tensors, and returns what it takes. NumPy and TensorFlow give the same bits:
+draws are whole numbers, and sums stay so small that float32 holds them exactly. TensorFlow is not imported.
 """
 
-import numpy as np
-import tensorflow as tf
+import math
+import sys
+from typing import NamedTuple
 
-from labkit.data.hashes import brightness_key, contrast_key, crop_key, cutout_key, distortion_key
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.data.hashes import distortion_key, mixed_in, named_key, scaled
 from labkit.data.inputs import PADDING, Distortion
 from labkit.data.manifest import Manifest
-from labkit.data.numpy_batch.mixing import SHARES, beta_shares, partner_key, share_key
-from labkit.data.numpy_batch.random_resized_crop import CELLS, SIDES, TRIES
-from labkit.data.tensor_hashes import mix64_tensor, permutation
+from labkit.data.namespace import Array, namespace
 
 __all__ = [
+    "CELLS",
     "PADDING",
+    "CropGrid",
     "Distortion",
     "change_colors",
     "crop_and_flip",
@@ -27,26 +34,15 @@ __all__ = [
     "distort",
     "distortion_key",
     "distortion_offsets",
-    "mix",
-    "partners_of_step",
     "random_resized_crop",
-    "share_of_step",
-    "soft_targets",
-    "standardize",
 ]
 
 DEFAULT = Distortion()
 
 
 def distort(
-    images: tf.Tensor,
-    manifest: Manifest,
-    distortion: Distortion,
-    *,
-    key: int,
-    epoch: tf.Tensor,
-    index: tf.Tensor,
-) -> tf.Tensor:
+    images: Array, manifest: Manifest, distortion: Distortion, *, key: int, epoch: Array, index: Array
+) -> Array:
     """Crop and flip each image, then change its colors and apply cutout where they are enabled.
 
     Args:
@@ -77,11 +73,11 @@ def distort(
 
 def distortion_offsets(
     key: int,
-    epoch: tf.Tensor,
-    index: tf.Tensor,
+    epoch: Array,
+    index: Array,
     distortion: Distortion = DEFAULT,
     size: tuple[int, int] = (0, 0),
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+) -> tuple[Array, Array, Array]:
     """Draw each example's crop and flip.
 
     Args:
@@ -95,33 +91,31 @@ def distortion_offsets(
         top and left int32 [n], uniform in 0 … 2·padding (a centred crop has top = left = padding), or with a
         ``crop_size`` wherever the crop is inside the padded image; flip bool [n].
     """
-    start = tf.constant(key, tf.uint64)
-    state = mix64_tensor(mix64_tensor(start, epoch), index)
+    xp = namespace(index)
     rows, columns = distortion.positions(*size)
-    # Scale the upper 32 bits to the number of outcomes; the bias is below 2^-24.
-    half = tf.constant(32, tf.uint64)
-    upper = tf.bitwise.right_shift(state, half)
-    draw = tf.cast(tf.bitwise.right_shift(upper * tf.constant(2 * rows * columns, tf.uint64), half), tf.int32)
-    flip = tf.equal(draw % 2, 1)
+    draw = _position(key, epoch, index, 2 * rows * columns)
+    flip = draw % 2 == 1
     if distortion.flip == "none":
-        flip = tf.zeros_like(flip)
+        flip = draw < 0
     elif distortion.flip == "alternating":
-        first = tf.bitwise.right_shift(mix64_tensor(start, index), tf.constant(63, tf.uint64))
-        flip = tf.equal((tf.cast(first, tf.int64) + epoch) % 2, 1)
+        first = xp.shift_right(mixed_in(key, index), 63)
+        flip = (xp.cast(first, np.int64) + epoch) % 2 == 1
     return draw // (2 * columns), draw // 2 % columns, flip
 
 
+def _position(key: int, epoch: Array, index: Array, count: int) -> Array:
+    """Draw a number from 0 to count − 1 for each example, int32 [n]."""
+    state = mixed_in(mixed_in(key, epoch), index)
+    return scaled(namespace(state).shift_right(state, 32), count)
+
+
 def crop_and_flip(
-    images: tf.Tensor,
-    top: tf.Tensor,
-    left: tf.Tensor,
-    flip: tf.Tensor,
-    distortion: Distortion = DEFAULT,
-) -> tf.Tensor:
+    images: Array, top: Array, left: Array, flip: Array, distortion: Distortion = DEFAULT
+) -> Array:
     """Pad, crop at (top, left) of the padded image, and mirror left-right where `flip` is true.
 
-    Rows are fetched by one gather. Then all images with the same `left` and `flip` are cut at once, in
-    half of the time of fetching single pixels or less (docs/speed.md).
+    With TensorFlow, rows are fetched by one gather. Then all images with the same `left` and `flip` are cut
+    at once, in half of the time of fetching single pixels or less (docs/speed.md). NumPy fetches pixels.
 
     Args:
         images: uint8 [n, height, width, channels].
@@ -132,6 +126,21 @@ def crop_and_flip(
     Returns:
         uint8 [n, height, width, channels] of the crop.
     """
+    if not isinstance(images, np.ndarray):
+        return _crop_and_flip_tensors(images, top, left, flip, distortion)
+    height, width = (distortion.crop_size or side for side in images.shape[1:3])
+    pad = (distortion.crop_padding,) * 2
+    padded = np.pad(images, ((0, 0), pad, pad, (0, 0)), distortion.crop_padding_mode)  # type: ignore[call-overload]
+    columns = np.arange(width)[None, :]
+    columns = np.where(flip[:, None], width - 1 - columns, columns) + left[:, None]
+    rows = np.arange(height)[None, :] + top[:, None]
+    return padded[np.arange(len(images))[:, None, None], rows[:, :, None], columns[:, None, :]]
+
+
+def _crop_and_flip_tensors(
+    images: Array, top: Array, left: Array, flip: Array, distortion: Distortion
+) -> Array:
+    tf = sys.modules["tensorflow"]
     channels = images.shape[3]
     height, width = (distortion.crop_size or side for side in images.shape[1:3])
     padded_height, padded_width = (side + 2 * distortion.crop_padding for side in images.shape[1:3])
@@ -150,7 +159,8 @@ def crop_and_flip(
     return tf.dynamic_stitch(tf.dynamic_partition(number, group, 2 * lefts), parts)
 
 
-def _padded(images: tf.Tensor, distortion: Distortion) -> tf.Tensor:
+def _padded(images: Array, distortion: Distortion) -> Array:
+    tf = sys.modules["tensorflow"]
     width, channels = images.shape[2:]
     padding = distortion.crop_padding
     around = [[0, 0], [padding, padding], [padding, padding], [0, 0]]
@@ -161,9 +171,7 @@ def _padded(images: tf.Tensor, distortion: Distortion) -> tf.Tensor:
     return tf.pad(tf.reshape(images, [-1, images.shape[1], width * channels]), around)
 
 
-def cut_out(
-    images: tf.Tensor, key: int, epoch: tf.Tensor, index: tf.Tensor, size: int, color: np.ndarray
-) -> tf.Tensor:
+def cut_out(images: Array, key: int, epoch: Array, index: Array, size: int, color: NDArray) -> Array:
     """Cover one random square in each image (DeVries & Taylor, "Cutout", 2017, arXiv:1708.04552).
 
     The square is always completely inside the image, and every position is equally likely. In the paper it
@@ -177,142 +185,137 @@ def cut_out(
         color: uint8 [channels], the colour of the square.
 
     Returns:
-        A tensor of ``images``' shape and dtype.
+        Images of the same shape and type.
     """
+    xp = namespace(images)
     height, width = images.shape[1], images.shape[2]
-    start = tf.constant(cutout_key(key), tf.uint64)
-    state = mix64_tensor(mix64_tensor(start, epoch), index)
-    half = tf.constant(32, tf.uint64)
     columns = width - size + 1
-    positions = tf.constant((height - size + 1) * columns, tf.uint64)
-    upper = tf.bitwise.right_shift(state, half)
-    corner = tf.cast(tf.bitwise.right_shift(upper * positions, half), tf.int32)[:, None]
-    row, column = tf.range(height)[None, :] - corner // columns, tf.range(width)[None, :] - corner % columns
+    corner = _position(named_key(key, "cut"), epoch, index, (height - size + 1) * columns)[:, None]
+    row, column = xp.arange(height)[None, :] - corner // columns, xp.arange(width)[None, :] - corner % columns
     tall, wide = (row >= 0) & (row < size), (column >= 0) & (column < size)
     covered = (tall[:, :, None] & wide[:, None, :])[..., None]
-    return tf.where(covered, tf.constant(color.astype(images.dtype.as_numpy_dtype)), images)
+    return xp.where(covered, xp.cast(color, images.dtype), images)
 
 
-def standardize(images: tf.Tensor | np.ndarray, manifest: Manifest) -> tf.Tensor:
-    """Return (images / 255 − mean) / std as float32, with the training split's mean and std per channel.
+# ---- random-resized-crop -------------------------------------------------------------------------------
+
+CELLS = 256  # parts of a pixel
+_TRIES = 10  # as torchvision
+_LOG_RATIO = math.log(4 / 3)  # as torchvision
+_COUNT = 4096  # of proportions: a step changes a side of 1,000 pixels by less than a tenth of a pixel
+# sqrt(width / height) of a crop, ascending; read backwards, they are the reciprocals. Rounded, so that the
+# last digit of a machine's exp does not matter.
+_SIDES = np.array(
+    [round(math.exp(_LOG_RATIO * ((2 * number + 1) / _COUNT - 1) / 2), 9) for number in range(_COUNT)]
+)
+_CODE = 1024  # above each number of cells
+
+
+class CropGrid(NamedTuple):
+    """Where each image is sampled, int32 [n] in 256ths of a pixel.
+
+    ``top``, ``left``: of the first sampling point, from the centre of the first pixel. ``down``, ``across``:
+    from one point to the next, 1 … 256; a crop keeps ``down * across / 256²`` of the area.
+    """
+
+    top: Array
+    left: Array
+    down: Array
+    across: Array
+
+
+def crop_grid(smallest: float, *, key: int, epoch: Array, index: Array, height: int, width: int) -> CropGrid:
+    """Draw the crop of each example: a grid of sampling points, all in whole 256ths of a pixel.
 
     Args:
-        images: uint8 or float32 [..., height, width, channels], pixels from 0 to 255.
-        manifest: the data set that the model was trained on.
+        smallest: the smallest share of the area that a crop keeps, above 0.
+        key: the result of :func:`distortion_key`.
+        epoch, index: int64 [n], of each example.
+        height, width: of the images.
     """
-    mean = np.asarray(manifest.channel_mean)
-    std = np.asarray(manifest.channel_std)
-    # Work on whole rows of pixels: an inner dimension of only three channels leaves the vector units idle.
-    width = images.shape[-2]
-    scale = tf.constant(np.tile(1.0 / (255.0 * std), width), tf.float32)
-    shift = tf.constant(np.tile(-mean / std, width), tf.float32)
-    rows = tf.reshape(tf.cast(images, tf.float32), [-1, scale.shape[0]])
-    return tf.reshape(rows * scale + shift, tf.shape(images))
-
-
-_DIGITS = 10  # bits of a number of cells, which is at most 256
-
-
-def crop_grid(
-    smallest: float, *, key: int, epoch: tf.Tensor, index: tf.Tensor, height: int, width: int
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Draw the crop of each example: top, left, down and across, int32 [n].
-
-    They are those of ``labkit.data.numpy_batch.random_resized_crop.crop_grid``, and so are the arguments.
-    """
-    state = mix64_tensor(mix64_tensor(tf.constant(crop_key(key), tf.uint64), epoch), index)
-    tries = mix64_tensor(state[:, None], tf.range(TRIES, dtype=tf.int64))
-    share = tf.cast(_shifted(tries, 40), tf.float64) * tf.constant(2.0**-24, tf.float64)
-    area = tf.constant(smallest, tf.float64) + tf.constant(1.0 - smallest, tf.float64) * share
-    last = len(SIDES) - 1
-    number = tf.cast(tf.bitwise.bitwise_and(_shifted(tries, 28), tf.constant(last, tf.uint64)), tf.int32)
-    side, half = tf.constant(CELLS, tf.float64) * tf.sqrt(area), tf.constant(0.5, tf.float64)
+    xp = namespace(index)
+    state = mixed_in(mixed_in(named_key(key, "crop"), epoch), index)
+    tries = mixed_in(state[:, None], xp.arange(_TRIES))
+    area = smallest + (1.0 - smallest) * (xp.cast(xp.shift_right(tries, 40), np.float64) * 2.0**-24)
+    number = xp.cast(xp.shift_right(tries, 28) & xp.uint64(_COUNT - 1), np.int32)
+    side = CELLS * xp.sqrt(area)
     across, down = (
-        tf.cast(tf.floor(side * tf.gather(SIDES, places) + half), tf.int32)
-        for places in (number, last - number)
+        xp.cast(xp.floor(side * xp.take(_SIDES, places) + 0.5), np.int32)
+        for places in (number, _COUNT - 1 - number)
     )
     fits = (across >= 1) & (across <= CELLS) & (down >= 1) & (down <= CELLS)
     # The first try that fits has the largest of these numbers, which hold its turn, down and across.
-    turn = tf.range(TRIES, 0, -1)
-    coded = tf.bitwise.left_shift(tf.bitwise.left_shift(turn, _DIGITS) + down, _DIGITS) + across
-    best = tf.reduce_max(tf.where(fits, coded, (CELLS << _DIGITS) + CELLS), axis=1)
-    digits = (1 << _DIGITS) - 1
-    down = tf.bitwise.bitwise_and(tf.bitwise.right_shift(best, _DIGITS), digits)
-    across = tf.bitwise.bitwise_and(best, digits)
-    place = mix64_tensor(state, tf.constant(TRIES, tf.int64))
-    low = tf.bitwise.bitwise_and(place, tf.constant(0xFFFFFFFF, tf.uint64))
-    top = _drawn(_shifted(place, 32), (CELLS - down) * (height - 1) + 1)
-    left = _drawn(low, (CELLS - across) * (width - 1) + 1)
-    return top, left, down, across
-
-
-def _shifted(bits: tf.Tensor, by: int) -> tf.Tensor:
-    return tf.bitwise.right_shift(bits, tf.constant(by, tf.uint64))
-
-
-def _drawn(bits: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Scale 32 random bits to 0 … count - 1."""
-    return tf.cast(_shifted(bits * tf.cast(count, tf.uint64), 32), tf.int32)
+    turn = xp.arange(_TRIES, 0, -1)
+    coded = xp.cast(turn * _CODE + down, np.int32) * _CODE + across
+    best = xp.largest(xp.where(fits, coded, CELLS * _CODE + CELLS), axis=1)
+    down, across = best // _CODE % _CODE, best % _CODE
+    place = mixed_in(state, xp.uint64(_TRIES))
+    top = scaled(xp.shift_right(place, 32), (CELLS - down) * (height - 1) + 1)
+    left = scaled(place & xp.uint64(0xFFFFFFFF), (CELLS - across) * (width - 1) + 1)
+    return CropGrid(top, left, down, across)
 
 
 def random_resized_crop(
-    images: tf.Tensor, smallest: float, flip: tf.Tensor, *, key: int, epoch: tf.Tensor, index: tf.Tensor
-) -> tf.Tensor:
+    images: Array, smallest: float, flip: Array, *, key: int, epoch: Array, index: Array
+) -> Array:
     """Cut a random part out of each image, resize it to the image's size, and mirror it where ``flip``.
 
+    As Szegedy et al. 2014, "Going deeper with convolutions" (arXiv:1409.4842, section 6), with the draws of
+    torchvision's ``RandomResizedCrop``: the share of the area is uniform, the logarithm of the proportions is
+    uniform between those of 3:4 and 4:3, ten tries, then the whole image. A pixel of the result is a sum of
+    whole numbers below 2^24, which float32 holds exactly.
+
     Args:
-        images: uint8 [n, height, width, channels] with static height, width and channels.
+        images: uint8 [n, height, width, channels]; of a tensor, only n may be unknown.
         smallest: the smallest share of the area that a crop keeps, above 0.
         flip: bool [n].
-        key: the result of ``labkit.data.augment.distortion_key``.
+        key: the result of :func:`distortion_key`.
         epoch, index: int64 [n], of each example.
 
     Returns:
         uint8 of ``images``' shape.
     """
+    xp = namespace(images)
     _, height, width, channels = images.shape
-    top, left, down, across = crop_grid(
-        smallest, key=key, epoch=epoch, index=index, height=height, width=width
-    )
-    columns = tf.range(width)[None, :]
-    columns = tf.where(flip[:, None], width - 1 - columns, columns)
-    points = (
-        top[:, None] + down[:, None] * tf.range(height)[None, :],
-        left[:, None] + across[:, None] * columns,
-    )
+    grid = crop_grid(smallest, key=key, epoch=epoch, index=index, height=height, width=width)
+    columns = xp.arange(width)[None, :]
+    columns = xp.where(flip[:, None], width - 1 - columns, columns)
+    rows = grid.top[:, None] + grid.down[:, None] * xp.arange(height)[None, :]
+    columns = grid.left[:, None] + grid.across[:, None] * columns
 
-    def resized(each: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
+    def resized(each: tuple[Array, Array, Array]) -> Array:
         image, rows, columns = each
         # Transposed first, so that both gathers copy whole rows or columns, and not pixel by pixel.
-        image = tf.reshape(tf.transpose(image, [1, 0, 2]), [width, height * channels])
-        between = tf.reshape(_blended(image, columns), [width, height, channels])
-        between = tf.reshape(tf.transpose(between, [1, 0, 2]), [height, width * channels])
-        whole = tf.reshape(_blended(between, rows), [height, width, channels])
+        image = xp.reshape(xp.transpose(image, [1, 0, 2]), [width, height * channels])
+        between = xp.reshape(_blended(image, columns), [width, height, channels])
+        between = xp.reshape(xp.transpose(between, [1, 0, 2]), [height, width * channels])
+        whole = xp.reshape(_blended(between, rows), [height, width, channels])
         rounded = (whole + CELLS**2 / 2) * (1 / CELLS**2)  # exact
-        return tf.cast(rounded, tf.uint8)  # cuts off
+        return xp.cast(rounded, np.uint8)  # cuts off
 
     # One image at a time: the float32 values of a batch do not fit into the processor's cache.
-    spec = tf.TensorSpec([height, width, channels], tf.uint8)
-    return tf.map_fn(resized, (images, *points), fn_output_signature=spec)
+    return xp.for_each(resized, (images, rows, columns))
 
 
-def _blended(rows: tf.Tensor, points: tf.Tensor) -> tf.Tensor:
+def _blended(rows: Array, points: Array) -> Array:
     """Return CELLS times the values at points between rows, float32 [points, n].
 
     Args:
         rows: [size, n].
         points: int32 [m], in cells from the first row.
     """
-    near = tf.bitwise.right_shift(points, 8)
-    far = tf.minimum(near + 1, rows.shape[0] - 1)
-    weight = tf.cast(tf.bitwise.bitwise_and(points, CELLS - 1), tf.float32)[:, None]
-    before, after = (tf.cast(tf.gather(rows, places), tf.float32) for places in (near, far))
+    xp = namespace(rows)
+    near = points // CELLS
+    far = xp.minimum(near + 1, rows.shape[0] - 1)
+    weight = xp.cast(points % CELLS, np.float32)[:, None]
+    before, after = (xp.cast(xp.take(rows, places), np.float32) for places in (near, far))
     return before * (CELLS - weight) + after * weight
 
 
-def change_colors(
-    images: tf.Tensor, distortion: Distortion, *, key: int, epoch: tf.Tensor, index: tf.Tensor
-) -> tf.Tensor:
+# ---- colors --------------------------------------------------------------------------------------------
+
+
+def change_colors(images: Array, distortion: Distortion, *, key: int, epoch: Array, index: Array) -> Array:
     """Add a random number to each image, then scale each pixel's distance from the mean color.
 
     The order and the formulas are those of TensorFlow's CIFAR-10 tutorial: ``tf.image.random_brightness``,
@@ -321,72 +324,25 @@ def change_colors(
     Args:
         images: uint8 [n, height, width, channels].
         distortion: the settings.
-        key: the result of ``distortion_key``.
+        key: the result of :func:`distortion_key`.
         epoch, index: int64 [n], the epoch of each example, and its row within the split.
 
     Returns:
         float32 of ``images``' shape; values may be below 0 or above 255.
     """
-    pixels = tf.cast(images, tf.float32)
-    added = distortion.brightness * _signed_draw(brightness_key(key), epoch, index)
+    xp = namespace(images)
+    pixels = xp.cast(images, np.float32)
+    added = distortion.brightness * _signed_draw(named_key(key, "bright"), epoch, index)
     if not distortion.contrast:
         return pixels + added
-    # From the sum of whole numbers, which is exact: NumPy's twin gets the same value, bit by bit.
-    total = tf.reduce_sum(tf.cast(images, tf.int32), axis=[1, 2], keepdims=True)
-    mean = tf.cast(total, tf.float32) / float(images.shape[1] * images.shape[2])
-    factor = 1.0 + distortion.contrast * _signed_draw(contrast_key(key), epoch, index)
+    # From the sum of whole numbers, which is exact.
+    mean = xp.cast(xp.total(images, [1, 2]), np.float32) / float(images.shape[1] * images.shape[2])
+    factor = 1.0 + distortion.contrast * _signed_draw(named_key(key, "contrast"), epoch, index)
     return (pixels - mean) * factor + (mean + added)
 
 
-def _signed_draw(key: int, epoch: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+def _signed_draw(key: int, epoch: Array, index: Array) -> Array:
     """Return a multiple of 2^-23 in [-1, 1) for each example, float32 [n, 1, 1, 1]."""
-    state = mix64_tensor(mix64_tensor(tf.constant(key, tf.uint64), epoch), index)
-    upper = tf.cast(tf.bitwise.right_shift(state, tf.constant(40, tf.uint64)), tf.int32)
-    return (tf.cast(upper, tf.float32) / 2.0**23 - 1.0)[:, None, None, None]
-
-
-def partners_of_step(seed: int, step: tf.Tensor, global_batch_size: int) -> tf.Tensor:
-    """Return the position in the global batch of each example's partner: a permutation, int64 [n].
-
-    Args:
-        seed: of the run.
-        step: int64 scalar, from 0.
-        global_batch_size: n, over all replicas.
-    """
-    return permutation(global_batch_size, partner_key(seed), step)
-
-
-def share_of_step(seed: int, step: tf.Tensor, alpha: float) -> tf.Tensor:
-    """Return the share of each example's own image in a step, a float32 scalar from Beta(alpha, alpha).
-
-    Args:
-        seed: of the run.
-        step: int64 scalar, from 0.
-        alpha: above 0.
-    """
-    state = mix64_tensor(tf.constant(share_key(seed), tf.uint64), step)
-    bits = SHARES.bit_length() - 1
-    number = tf.bitwise.right_shift(state, tf.constant(64 - bits, tf.uint64))
-    return tf.gather(tf.constant(beta_shares(alpha)), tf.cast(number, tf.int64))
-
-
-def soft_targets(labels: tf.Tensor, num_classes: int) -> tf.Tensor:
-    """Return labels as probabilities, float32 [n, num_classes].
-
-    Args:
-        labels: int32 [n], or zeros and ones [n, num_classes].
-        num_classes: of the data set.
-    """
-    if labels.shape.rank == 2:
-        return tf.cast(labels, tf.float32)
-    return tf.one_hot(labels, num_classes)
-
-
-def mix(share: tf.Tensor, own: tf.Tensor, partner: tf.Tensor) -> tf.Tensor:
-    """Return share * own + (1 - share) * partner (Zhang et al., 2017, arXiv:1710.09412, section 2).
-
-    Args:
-        share: float32 scalar.
-        own, partner: float32 [n, ...], images or targets.
-    """
-    return share * own + (1.0 - share) * partner
+    xp = namespace(index)
+    upper = xp.cast(xp.shift_right(mixed_in(mixed_in(key, epoch), index), 40), np.int32)
+    return (xp.cast(upper, np.float32) / 2.0**23 - 1.0)[:, None, None, None]

@@ -1,16 +1,20 @@
-"""The manifest of a prepared data set: its splits, classes, checksums and statistics.
+"""The manifest of a prepared data set: its splits, classes, checksums and statistics; and whether its shards
+are there.
 
 Needs neither TensorFlow nor NumPy, so quick commands and the dashboard can read it.
 """
 
 import hashlib
 import json
-import math
 import os
 import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
 
 from labkit import home
 from labkit.config.data_sets import BUILT_IN as DATASETS
@@ -23,7 +27,6 @@ __all__ = [
     "DATASETS",
     "FORMAT_VERSION",
     "GENERATED",
-    "IMAGE_FORMATS",
     "MANIFEST_NAME",
     "MULTI_LABEL",
     "Manifest",
@@ -31,15 +34,20 @@ __all__ = [
     "Shard",
     "Split",
     "check_same_data",
+    "file_sha256",
+    "files_of",
     "find_manifest",
+    "has_size",
     "load_manifest",
     "prepared_names",
+    "verify_shards",
+    "write_files",
     "write_manifest",
 ]
 
-IMAGE_FORMATS = ("pixels", "jpeg")
 FORMAT_VERSION = 3
 MANIFEST_NAME = "manifest.json"
+_FILES_NAME = "files.json"  # beside it: which file each image was made from
 _SHARD_NAME = re.compile(r"[a-z]+-\d{5}-of-\d{5}\.tfrecord")
 
 
@@ -58,14 +66,12 @@ class Shard:
     file: str
     count: int
     sha256: str = field(repr=False)
-    bytes: int
+    bytes: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
     def __post_init__(self) -> None:
         # Anyone can edit a manifest; a name that contains a path must not reach other folders.
         if not _SHARD_NAME.fullmatch(self.file):
             raise ValueError(f"shard name {self.file!r} is not of the form split-00000-of-00001.tfrecord")
-        if type(self.bytes) is not int or not 0 <= self.bytes < 2**63:
-            raise ValueError(f"the size of shard {self.file} is not an integer")
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,7 @@ class Manifest:
     multi_label: bool = False
     all_classes: tuple[str, ...] | None = None
     train_examples: int | None = None
-    image_format: str = "pixels"
+    image_format: Literal["pixels", "jpeg"] = "pixels"
 
     def facts(self) -> list[tuple[str, str]]:
         """Return what people want to know of the data set, by name."""
@@ -203,72 +209,30 @@ class Manifest:
         ``any_format``: also return that of a data set whose records another version of labkit wrote.
         """
         try:
-            return cls._from_content(json.loads(text), directory, any_format)
+            content = json.loads(text)
+            if content["format_version"] != FORMAT_VERSION and not any_format:
+                raise _OtherFormat(
+                    f"was written by another version of labkit (format {content['format_version']}, "
+                    f"here {FORMAT_VERSION})"
+                )
+            manifest = msgspec.convert({**content, "directory": directory}, cls)
+            msgspec.convert(manifest.source, _Source)
+            if manifest.checksum != content["checksum"]:
+                raise ValueError("its checksum does not match its content")
         except KeyError as error:
             raise ValueError(f"it has no {error}") from None
-        # For example JSON nested too deeply, a number too large for a float, or a list instead of a dict.
-        except (ArithmeticError, AttributeError, RecursionError, TypeError) as error:
+        except (RecursionError, TypeError) as error:  # JSON nested too deeply, or a list instead of a dict
             raise ValueError(str(error)) from None
-
-    @classmethod
-    def _from_content(cls, content: dict[str, Any], directory: Path, any_format: bool) -> "Manifest":
-        recorded = content.pop("checksum")
-        if content["format_version"] != FORMAT_VERSION and not any_format:
-            raise _OtherFormat(
-                f"was written by another version of labkit (format {content['format_version']}, "
-                f"here {FORMAT_VERSION})"
-            )
-        splits = {
-            name: Split(split["name"], split["count"], tuple(Shard(**shard) for shard in split["shards"]))
-            for name, split in content.pop("splits").items()
-        }
-        if any(split.name != name for name, split in splits.items()):
-            raise ValueError("one of its splits has two names")
-        _check_source(content["source"])
-        for name in ("classes", "image_shape", "channel_mean", "channel_std"):
-            content[name] = tuple(content[name])
-        if not content["classes"] or not all(isinstance(name, str) for name in content["classes"]):
-            raise ValueError("its classes are not texts")
-        if type(content.setdefault("multi_label", False)) is not bool:
-            raise ValueError("its multi_label is neither true nor false")
-        if content.setdefault("all_classes", None) is not None:
-            content["all_classes"] = tuple(content["all_classes"])
-            if not all(isinstance(name, str) for name in content["all_classes"]):
-                raise ValueError("its all_classes are not texts")
-        if type(content.setdefault("train_examples", None)) not in (int, type(None)):
-            raise ValueError("its train_examples is not an integer")
-        if content.setdefault("image_format", "pixels") not in IMAGE_FORMATS:
-            raise ValueError(f"its image format is not {' or '.join(IMAGE_FORMATS)}")
-        _check_statistics(content["image_shape"], content["channel_mean"], content["channel_std"])
-        manifest = cls(directory=directory, splits=splits, **content)
-        if manifest.checksum != recorded:
-            raise ValueError("its checksum does not match its content")
         return manifest
 
 
-def _check_source(source: dict[str, Any]) -> None:
-    """Raise ValueError unless ``source`` has what each one has, in its types."""
-    if not source.keys() >= {"kind", "location", "sha256", "matches_published"}:
-        raise ValueError("its source lacks an entry")
-    for name in ("kind", "location"):
-        if not isinstance(source[name], str):
-            raise ValueError(f"its source {name} is not a string")
-    if type(source["sha256"]) not in (str, type(None)):
-        raise ValueError("its source sha256 is neither a string nor null")
-    if type(source["matches_published"]) not in (bool, type(None)):
-        raise ValueError("its source matches_published is neither true, false nor null")
+class _Source(TypedDict):
+    """What the source of each data set has."""
 
-
-def _check_statistics(image_shape: tuple[Any, ...], mean: tuple[Any, ...], std: tuple[Any, ...]) -> None:
-    """Raise ValueError unless images of this shape can be standardized with `mean` and `std`."""
-    if len(image_shape) != 3 or not all(type(size) is int and size > 0 for size in image_shape):
-        raise ValueError("its image shape is not three positive integers")
-    for name, values in (("mean", mean), ("standard deviation", std)):
-        numbers = all(type(value) in (int, float) and math.isfinite(value) for value in values)
-        if len(values) != image_shape[2] or not numbers:
-            raise ValueError(f"its channel {name} is not {image_shape[2]} finite numbers")
-    if min(std) <= 0:
-        raise ValueError("its channel standard deviation is not positive")
+    kind: str
+    location: str
+    sha256: str | None
+    matches_published: bool | None
 
 
 def find_manifest(data_dir: str | os.PathLike[str], dataset: str) -> Manifest | None:
@@ -332,10 +296,32 @@ def _way_out(data_dir: str | os.PathLike[str], dataset: str) -> str:
 
 def write_manifest(manifest: Manifest) -> Path:
     """Write `manifest` into its folder atomically and return the file's path."""
-    path = manifest.directory / MANIFEST_NAME
-    temporary = path.with_name(f".{MANIFEST_NAME}.tmp")
+    return _replace_file(manifest.directory / MANIFEST_NAME, manifest.to_json())
+
+
+def write_files(directory: Path, files: Mapping[str, list[str]]) -> None:
+    """Write which file each image was made from, by split and row; nothing where ``files`` is empty."""
+    if files:
+        _replace_file(directory / _FILES_NAME, json.dumps(files))
+
+
+def files_of(manifest: Manifest, split: str) -> list[str] | None:
+    """Return the path of the file that each image of a split was made from, in the folder of its source.
+
+    None where images have numbers only, and where an earlier version of labkit prepared the data set.
+    """
+    try:
+        with open_regular(manifest.directory / _FILES_NAME) as file:
+            files = msgspec.json.decode(file.read(), type=dict[str, list[str]])
+    except (OSError, ValueError):
+        return None
+    return files.get(split) if len(files.get(split, ())) == manifest.count(split) else None
+
+
+def _replace_file(path: Path, text: str) -> Path:
+    temporary = path.with_name(f".{path.name}.tmp")
     with open(temporary, "w", encoding="utf-8") as file:
-        file.write(manifest.to_json())
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
@@ -351,3 +337,40 @@ def check_same_data(manifest: Manifest, recorded: str | None, run: Path) -> None
             "prepare the same data again with that version, name its folder with --data-dir, or train anew "
             "with --overwrite"
         )
+
+
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def has_size(manifest: Manifest, shard: Shard) -> bool:
+    """Return whether a shard exists and has the size recorded in the manifest."""
+    try:
+        return manifest.shard_path(shard).stat().st_size == shard.bytes
+    except OSError:
+        return False
+
+
+def verify_shards(manifest: Manifest, splits: Iterable[str] | None = None) -> list[str]:
+    """Return the file names of shards that are missing or whose checksum is wrong.
+
+    Reads every shard, in parallel threads because hashing releases the interpreter lock.
+
+    Args:
+        manifest: the data set.
+        splits: the splits to check; None checks all.
+    """
+    names = list(manifest.splits) if splits is None else list(splits)
+    shards = [shard for name in names for shard in manifest.splits[name].shards]
+
+    def is_intact(shard: Shard) -> bool:
+        try:
+            return has_size(manifest, shard) and file_sha256(manifest.shard_path(shard)) == shard.sha256
+        except OSError:
+            return False
+
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        intact = list(pool.map(is_intact, shards))
+    return [shard.file for shard, ok in zip(shards, intact, strict=True) if not ok]

@@ -17,26 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from labkit.data.augment import (
-    Distortion,
-    distort,
-    distortion_key,
-    mix,
-    partners_of_step,
-    share_of_step,
-    soft_targets,
-    standardize,
-)
-from labkit.data.hashes import order_key
+from labkit.data.augment import Distortion, distort, distortion_key
+from labkit.data.hashes import mixed_in, named_key, order_key, permutation
 from labkit.data.inputs import WHOLE_BATCH, InputShare, choose_input_path
-from labkit.data.loading import load_split
-from labkit.data.manifest import Manifest
-from labkit.data.network_input.settings import WHOLE_IMAGE, NetworkInput
-from labkit.data.network_input.tensors import as_input, central_crop
+from labkit.data.manifest import Manifest, has_size
+from labkit.data.mixup import mix, partners_of_step, share_of_step, soft_targets
+from labkit.data.network_input import WHOLE_IMAGE, NetworkInput, as_input, central_crop, standardize
 from labkit.data.records import parse_batch
-from labkit.data.shard_files import has_size
-from labkit.data.shards import damage_error, find_split, verified_paths
-from labkit.data.tensor_hashes import mix64, mix64_tensor, permutation
+from labkit.data.shards import damage_error, find_split, load_split, verified_paths
 from labkit.errors import InputError
 
 __all__ = [
@@ -238,8 +226,8 @@ def _streamed_epochs(
     if damaged:
         raise damage_error(manifest, damaged)
     paths = [os.fspath(manifest.shard_path(shard)) for shard in shards]
-    shard_key = mix64(window.seed, 0x7368617264)  # "shard" in ASCII
-    buffer_key = mix64(window.seed, 0x627566666572)  # "buffer" in ASCII
+    shard_key = named_key(window.seed, "shard")
+    buffer_key = named_key(window.seed, "buffer")
 
     def read_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
         # Dataset.shuffle also uses the graph's seed; fix it so that tf.random.set_seed has no effect here.
@@ -252,7 +240,7 @@ def _streamed_epochs(
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
-        buffer_seed = tf.bitcast(mix64_tensor(tf.constant(buffer_key, tf.uint64), epoch), tf.int64)
+        buffer_seed = tf.bitcast(mixed_in(buffer_key, epoch), tf.int64)
         return records.shuffle(shuffle_buffer_size, seed=buffer_seed, reshuffle_each_iteration=False)
 
     return read_epoch, lambda serialized: _parsed(serialized, manifest)

@@ -1,28 +1,23 @@
-"""The arguments of ``prepare`` as one object, and their checks."""
+"""What somebody asks to be prepared, as one object: the arguments and their checks."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from labkit import home
 from labkit.config.data_sets import checked_name, is_own, proposed_name
-from labkit.data.cifar10.sources import check_url
+from labkit.data.cifar10.sources import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, check_url
 from labkit.data.images.names import shown
 from labkit.data.manifest import DATASETS, GENERATED, Manifest
 from labkit.errors import InputError
 
-__all__ = [
-    "LARGEST_IMAGE",
-    "RESIZES",
-    "SMALLEST_IMAGE",
-    "PrepareResult",
-    "Request",
-    "check_request",
-    "check_whole",
-    "name_of",
-]
+__all__ = ["LARGEST_IMAGE", "RESIZES", "SMALLEST_IMAGE", "PrepareResult", "Request", "requested"]
 
 RESIZES = ("crop", "letterbox")
 SMALLEST_IMAGE, LARGEST_IMAGE = 8, 1024  # pixels
+_CIFAR10 = "give a CIFAR-10 .tar.gz or its folder"
 
 
 @dataclass(frozen=True)
@@ -36,18 +31,41 @@ class PrepareResult:
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of :func:`labkit.data.prepare.prepare`, with absolute paths."""
+    """The arguments of a preparation, with absolute paths.
+
+    Args:
+        dataset: one of ``DATASETS``, or the name of pictures of one's own.
+        data_dir: the folder of data sets, made where it is missing.
+        archive: a published CIFAR-10 archive, or the folder extracted from one; downloaded where None.
+        validation_size: number of training examples to hold out for validation, with each class (or each set
+            of labels) in proportion. None keeps the prepared size, or holds out a tenth in a new data set.
+        seed: decides which examples are held out, and the content of a generated data set.
+        url: a mirror to download from.
+        timeout: seconds without an answer after which a download attempt fails.
+        attempts: how often to try a download.
+        examples_per_shard: number of examples per shard file.
+        progress: called with one line for each slow operation.
+        classes: names, or numbers as text, of the classes to keep; a class's label is its index here. None
+            keeps the prepared classes, or all in a new data set.
+        train_examples: number of training examples to keep after the validation split, with each class in
+            proportion. None keeps the prepared number, or all in a new data set.
+        images: pictures of one's own: a folder or a CSV file, see docs/data.md; None reads those again that
+            the data set was prepared from.
+        image_size: the side of each image in pixels; None for one that suits the pictures.
+        resize: ``crop`` or ``letterbox``; None for the first, or as prepared before.
+        skip_damaged: leaves out files that cannot be used instead of refusing all.
+    """
 
     dataset: str
     data_dir: Path
-    archive: Path | None
-    validation_size: int | None
-    seed: int
-    url: str | None
-    timeout: float
-    attempts: int
-    examples_per_shard: int
-    announce: Callable[[str], None]
+    archive: Path | None = None
+    validation_size: int | None = None
+    seed: int = 0
+    url: str | None = None
+    timeout: float = DEFAULT_TIMEOUT
+    attempts: int = DEFAULT_ATTEMPTS
+    examples_per_shard: int = 2_500
+    progress: Callable[[str], None] | None = None
     classes: tuple[str, ...] | None = None
     train_examples: int | None = None
     images: Path | None = None
@@ -60,85 +78,138 @@ class Request:
         """The data set's own folder."""
         return self.data_dir / self.dataset
 
+    def announce(self, line: str) -> None:
+        """Tell the user a line, if anybody listens."""
+        if self.progress is not None:
+            self.progress(line)
 
-def check_request(request: Request) -> None:
-    """Check the arguments before anything is written.
-
-    Raises:
-        InputError: an argument is out of range.
-        OSError: the system denies access to the archive.
-    """
-    if request.images is None and not _is_known(request):
-        raise InputError(
-            f"data set {request.dataset!r} is unknown; choose one of {', '.join(DATASETS)}, or prepare "
-            "pictures of your own with --images PATH"
-        )
-    _check_pictures(request)
-    if request.validation_size is not None and request.validation_size < 0:
-        raise InputError(f"validation size {request.validation_size} is negative; give 0 or more")
-    if request.seed < 0:
-        raise InputError(f"seed {request.seed} is negative; give 0 or more")
-    if request.examples_per_shard < 1:
-        raise InputError(f"{request.examples_per_shard} examples per shard is too few; give 1 or more")
-    if not request.timeout > 0:
-        raise InputError(f"timeout {request.timeout} is not positive; give a number of seconds above 0")
-    if request.dataset in GENERATED and (request.archive is not None or request.url is not None):
-        raise InputError(
-            f"data set {request.dataset!r} is generated and has no source; leave out --archive and --url, or "
-            "choose cifar10"
-        )
-    if request.url is not None:
-        check_url(request.url)
-    if request.archive is not None and not request.archive.exists():
-        raise InputError(f"archive {request.archive} does not exist; give a CIFAR-10 .tar.gz or its folder")
-    if request.archive is not None and not (request.archive.is_file() or request.archive.is_dir()):
-        raise InputError(
-            f"archive {request.archive} is neither a file nor a folder; give a CIFAR-10 .tar.gz or its folder"
+    def completed(self, known: Manifest | None) -> "Request":
+        """Return the request with what was asked for earlier where nothing is now."""
+        if known is None:
+            return self
+        asked = known.source.get("asked", {})
+        earlier = {
+            "classes": known.classes if known.all_classes else None,
+            "train_examples": known.train_examples,
+            "image_size": asked.get("image_size"),
+            "validation_size": asked.get("validation_size"),
+            "resize": known.source.get("resize"),
+        }
+        return replace(
+            self, **{name: value for name, value in earlier.items() if getattr(self, name) is None}
         )
 
+    def check(self) -> None:
+        """Check the arguments before anything is written.
 
-def _is_known(request: Request) -> bool:
-    """Return whether the data set is one of labkit's, or pictures that were prepared before."""
-    if not is_own(request.dataset):
-        return request.dataset in DATASETS
-    return checked_name(request.dataset, "--dataset") == request.dataset and request.directory.is_dir()
+        Raises:
+            InputError: an argument is out of range.
+            OSError: the system denies access to the archive.
+        """
+        if self.images is None and not self._is_known():
+            raise InputError(
+                f"data set {self.dataset!r} is unknown; choose one of {', '.join(DATASETS)}, or prepare "
+                "pictures of your own with --images PATH"
+            )
+        if is_own(self.dataset):
+            self._check_pictures()
+        else:
+            self._check_archive()
+        if self.validation_size is not None and self.validation_size < 0:
+            raise InputError(f"validation size {self.validation_size} is negative; give 0 or more")
+        if self.seed < 0:
+            raise InputError(f"seed {self.seed} is negative; give 0 or more")
+        if self.examples_per_shard < 1:
+            raise InputError(f"{self.examples_per_shard} examples per shard is too few; give 1 or more")
+        if not self.timeout > 0:
+            raise InputError(f"timeout {self.timeout} is not positive; give a number of seconds above 0")
 
+    def _is_known(self) -> bool:
+        """Return whether the data set is one of labkit's, or pictures that were prepared before."""
+        if not is_own(self.dataset):
+            return self.dataset in DATASETS
+        return checked_name(self.dataset, "--dataset") == self.dataset and self.directory.is_dir()
 
-def _check_pictures(request: Request) -> None:
-    """Check the arguments for pictures of one's own, and that no others need them."""
-    asked = {
-        "--image-size": request.image_size,
-        "--resize": request.resize,
-        "--skip-damaged": request.skip_damaged or None,
-    }
-    if not is_own(request.dataset):
-        for flag, value in asked.items():
+    def _check_archive(self) -> None:
+        for flag, value in (
+            ("--image-size", self.image_size),
+            ("--resize", self.resize),
+            ("--skip-damaged", self.skip_damaged or None),
+        ):
             if value is not None:
                 raise InputError(f"{flag} is {value} without --images; give the folder of your pictures too")
-        return
-    for flag, other in (("--archive", request.archive), ("--url", request.url)):
-        if other is not None:
-            raise InputError(f"{flag} is {str(other)!r}, but only cifar10 has an archive; leave it out")
-    if request.images is not None and not (request.images.is_dir() or request.images.is_file()):
-        problem = "is neither a file nor a folder" if request.images.exists() else "does not exist"
-        raise InputError(f"--images {shown(request.images)} {problem}; give a folder or a CSV file")
-    if request.images is not None and request.images in (request.directory, *request.directory.parents):
-        raise InputError(
-            f"the data set would be written into the folder of its pictures, {shown(request.images)}; give "
-            "another --name or --data-dir"
-        )
-    size = request.image_size
-    if size is not None and not SMALLEST_IMAGE <= size <= LARGEST_IMAGE:
-        raise InputError(f"--image-size is {size}; allowed: {SMALLEST_IMAGE} to {LARGEST_IMAGE} pixels")
-    if request.resize not in (None, *RESIZES):
-        raise InputError(f"--resize is {request.resize!r}; allowed: {' or '.join(RESIZES)}")
+        if self.dataset in GENERATED and (self.archive is not None or self.url is not None):
+            raise InputError(
+                f"data set {self.dataset!r} is generated and has no source; leave out --archive and --url, "
+                "or choose cifar10"
+            )
+        if self.url is not None:
+            check_url(self.url)
+        if self.archive is not None and not self.archive.exists():
+            raise InputError(f"archive {self.archive} does not exist; {_CIFAR10}")
+        if self.archive is not None and not (self.archive.is_file() or self.archive.is_dir()):
+            raise InputError(f"archive {self.archive} is neither a file nor a folder; {_CIFAR10}")
+
+    def _check_pictures(self) -> None:
+        for flag, other in (("--archive", self.archive), ("--url", self.url)):
+            if other is not None:
+                raise InputError(f"{flag} is {str(other)!r}, but only cifar10 has an archive; leave it out")
+        if self.images is not None and not (self.images.is_dir() or self.images.is_file()):
+            problem = "is neither a file nor a folder" if self.images.exists() else "does not exist"
+            raise InputError(f"--images {shown(self.images)} {problem}; give a folder or a CSV file")
+        if self.images is not None and self.images in (self.directory, *self.directory.parents):
+            raise InputError(
+                f"the data set would be written into the folder of its pictures, {shown(self.images)}; give "
+                "another --name or --data-dir"
+            )
+        size = self.image_size
+        if size is not None and not SMALLEST_IMAGE <= size <= LARGEST_IMAGE:
+            raise InputError(f"--image-size is {size}; allowed: {SMALLEST_IMAGE} to {LARGEST_IMAGE} pixels")
+        if self.resize not in (None, *RESIZES):
+            raise InputError(f"--resize is {self.resize!r}; allowed: {' or '.join(RESIZES)}")
 
 
-def name_of(images: Path, name: str | None) -> str:
-    """Return the name of a data set of pictures: the one given, else that of the folder or file.
+def requested(
+    dataset: str | None, data_dir: str | os.PathLike[str] | None, *, name: str | None = None, **options: Any
+) -> Request:
+    """Return what is asked for, with the folders and names that nobody gave.
 
-    Raises InputError for a name that isn't allowed, and asks for --name if it is the folder's.
+    Args:
+        dataset: None: ``cifar10``, or what ``images`` holds.
+        data_dir: None: ``data`` in labkit's home, which holds whole data sets only.
+        name: of the data set made from ``images``; None for that of the folder or file.
+        **options: the other fields of :class:`Request`, with paths of any kind.
+
+    Raises:
+        InputError: of the name and the data set only the other one goes together with the images.
     """
+    images, archive, classes = (options.pop(field, None) for field in ("images", "archive", "classes"))
+    if data_dir is None and images is None:
+        for flag, value in (
+            ("--classes", None if classes is None else ",".join(classes)),
+            ("--train-examples", options.get("train_examples")),
+        ):
+            if value is not None:
+                raise InputError(
+                    f"{flag} is {value!r} without --data-dir: a part of a data set would replace the whole "
+                    "one; name a folder for it with --data-dir"
+                )
+    if images is not None and dataset is not None:
+        raise InputError(f"--dataset is {dataset!r} together with --images; name your pictures with --name")
+    if images is None and name is not None:
+        raise InputError(f"--name is {name!r} without --images; choose a prepared data set with --dataset")
+    folder = Path(os.path.abspath(home.expanded(images))) if images is not None else None
+    return Request(
+        dataset=_name_of(folder, name) if folder is not None else dataset or DATASETS[0],
+        data_dir=home.expanded(data_dir or home.data_home()).absolute(),
+        archive=home.expanded(archive).absolute() if archive is not None else None,
+        classes=tuple(classes) if classes is not None else None,
+        images=folder,
+        **options,
+    )
+
+
+def _name_of(images: Path, name: str | None) -> str:
     if name is not None:
         return checked_name(name)
     found = images.stem if images.is_file() else images.name
@@ -149,16 +220,3 @@ def name_of(images: Path, name: str | None) -> str:
             f"{found!r}, the name of --images, can't be the name of a data set; add --name "
             f"{proposed_name(found)}, or another"
         ) from None
-
-
-def check_whole(classes: Sequence[str] | None, train_examples: int | None) -> None:
-    """Raise InputError where a part of a data set is asked for without a folder of its own."""
-    for flag, value in (
-        ("--classes", None if classes is None else ",".join(classes)),
-        ("--train-examples", train_examples),
-    ):
-        if value is not None:
-            raise InputError(
-                f"{flag} is {value!r} without --data-dir: a part of a data set would replace the whole one; "
-                "name a folder for it with --data-dir"
-            )

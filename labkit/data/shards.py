@@ -8,6 +8,7 @@ import io
 import mmap
 import os
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labkit.data.manifest import Manifest, Shard, Split
-from labkit.data.shard_files import has_size, verify_shards
+from labkit.data.manifest import Manifest, Shard, Split, has_size, verify_shards
 from labkit.data.tfrecord import FOOTER, HEADER, fields, image_start, masked_checksums, spans
 from labkit.errors import InputError
 from labkit.run_directory.files import open_regular
@@ -27,6 +27,7 @@ __all__ = [
     "damaged_rows",
     "decoded",
     "find_split",
+    "load_split",
     "read_labels",
     "read_rows",
     "read_shard",
@@ -142,6 +143,34 @@ def _jpegs(manifest: Manifest, content: bytes, images: NDArray[np.uint8]) -> NDA
         heads[row] = np.frombuffer(content, np.uint8, start, begin)
         images[row] = decoded(content[begin + start : begin + length], manifest.image_shape)
     return heads
+
+
+def load_split(manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Read a split into memory, checking every shard's size and checksum.
+
+    Returns:
+        Images uint8 [n, height, width, channels] and labels int32 [n], or zeros and ones [n, num_classes] in
+        a multi-label data set. Row i is the example with index i.
+
+    Raises:
+        InputError: there is no such split, or a shard is missing or damaged, or the JPEG of a record is; the
+            message names the first of them.
+    """
+    found = find_split(manifest, split)
+    images = np.empty((found.count, *manifest.image_shape), np.uint8)
+    labels = np.empty((found.count, *manifest.target_shape), np.int32)
+    ends = np.cumsum([shard.count for shard in found.shards]).tolist()
+
+    def read(number: int) -> None:
+        shard = found.shards[number]
+        rows = slice(ends[number] - shard.count, ends[number])
+        _, labels[rows], indices = read_shard(manifest, shard, images[rows])
+        if not np.array_equal(indices, np.arange(found.count)[rows]):
+            raise damage_error(manifest, [shard.file], "records out of order")
+
+    with ThreadPoolExecutor(max_workers=max(4, os.cpu_count() or 1)) as pool:
+        list(pool.map(read, range(len(found.shards))))
+    return images, labels
 
 
 def read_rows(

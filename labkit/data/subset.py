@@ -15,6 +15,7 @@ __all__ = [
     "channel_statistics",
     "class_names",
     "counted_statistics",
+    "relabelled",
     "strata",
     "stratified_rows",
     "with_classes",
@@ -69,17 +70,29 @@ def class_names(wanted: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def with_classes(data: ImageData, names: tuple[str, ...]) -> ImageData:
-    """Return only the examples of the named classes; their new labels are indices into `names`.
+def relabelled(labels: np.ndarray, known: Sequence[str], names: Sequence[str]) -> np.ndarray:
+    """Return labels as indices into ``names``, int32 [n]; -1 for a class that isn't among them.
+
+    Args:
+        labels: indices [n] into ``known``.
+        known: all class names of the data set.
+        names: of the classes that are kept.
 
     Raises:
         InputError: the data set is multi-label, so an image may also show other classes.
     """
-    if data.multi_label:
+    if labels.ndim == 2:
         raise InputError("--classes needs a data set with one label per image; leave it out")
-    indices = np.full(len(data.classes), -1, np.int32)
-    indices[[data.classes.index(name) for name in names]] = range(len(names))
-    train, test = indices[data.train_labels], indices[data.test_labels]
+    indices = np.full(len(known), -1, np.int32)
+    indices[[known.index(name) for name in names]] = range(len(names))
+    return indices[labels]
+
+
+def with_classes(data: ImageData, names: tuple[str, ...]) -> ImageData:
+    """Return only the examples of the named classes, labelled as by :func:`relabelled`."""
+    train, test = (
+        relabelled(labels, data.classes, names) for labels in (data.train_labels, data.test_labels)
+    )
     return dataclasses.replace(
         data,
         train_images=data.train_images[train >= 0],

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from labkit.analysis.network import Network
-from labkit.data.loading import load_split
+from labkit.data.shards import load_split
 from labkit.export import predict
 from labkit.export.formats import Format
 from labkit.startup.child import python_command

@@ -12,7 +12,7 @@ from labkit.analysis.network import Network
 from labkit.config import ModelConfig
 from labkit.config.architectures import model_name
 from labkit.data.manifest import Manifest
-from labkit.data.network_input.settings import central_corner
+from labkit.data.network_input import central_corner
 from labkit.models.layer_factory import LayerFactory
 from labkit.models.registry import BUILDERS, build_model
 

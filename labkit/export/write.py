@@ -9,7 +9,7 @@ import tensorflow as tf
 from labkit.analysis.network import restored_network
 from labkit.config.architectures import model_name
 from labkit.data.manifest import Manifest
-from labkit.data.network_input.settings import network_input_of
+from labkit.data.network_input import network_input_of
 from labkit.export.check import compare
 from labkit.export.output import ExportRequest, ExportResult, folder_beside, publish
 from labkit.export.standard import standard_model

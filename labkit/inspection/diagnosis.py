@@ -9,7 +9,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from labkit.config import Config
-from labkit.data.numpy_batch.batch import StepBatch
+from labkit.data.batch import StepBatch
 from labkit.models.freezing import frozen_norms, trained_indices
 from labkit.models.layers import dropout_draws, recorded_batch_statistics
 from labkit.models.variants import shrunk, with_layer_outputs

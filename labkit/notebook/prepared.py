@@ -83,7 +83,7 @@ class Prepared:
 
         from labkit.data.augment import distort, distortion_key
         from labkit.data.inputs import distortion_of
-        from labkit.data.loading import load_split
+        from labkit.data.shards import load_split
         from labkit.figures import image_grid
         from labkit.training.scores import first_of_each_class
 
@@ -95,8 +95,8 @@ class Prepared:
             key = distortion_key(self.config.run.seed)
             for number in range(epochs):
                 epoch = np.full_like(index, number)
-                changed = distort(images[index], self.manifest, distortion, key=key, epoch=epoch, index=index)
-                rows[f"epoch {number + 1}"] = changed.numpy()
+                shown = distort(images[index], self.manifest, distortion, key=key, epoch=epoch, index=index)
+                rows[f"epoch {number + 1}"] = shown
         names = [self.manifest.classes[label] for label in first]
         return image_grid(np.concatenate(list(rows.values())), names, list(rows), columns=len(index))
 
@@ -105,7 +105,7 @@ class Prepared:
         from IPython.display import Markdown, display
 
         from labkit.analysis.architecture import summarize
-        from labkit.data.network_input.settings import input_shape
+        from labkit.data.network_input import input_shape
         from labkit.models.registry import build_model
 
         shape, classes = input_shape(self.manifest, self.config.data), self.manifest.num_classes

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from labkit.config import Config
 from labkit.data.manifest import Manifest
-from labkit.data.network_input.settings import input_shape
+from labkit.data.network_input import input_shape
 from labkit.errors import InputError
 from labkit.models.freezing import HEAD, Freezing
 from labkit.models.registry import build_model

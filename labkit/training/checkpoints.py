@@ -19,7 +19,7 @@ import tensorflow as tf
 from labkit.config import Config
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest
-from labkit.data.network_input.settings import input_shape
+from labkit.data.network_input import input_shape
 from labkit.errors import InputError
 from labkit.models.initial_weights import InitialWeights, Transfer, match, read_weights, weight_arrays
 from labkit.models.registry import build_model

@@ -12,10 +12,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
-from labkit.data.network_input.settings import WHOLE_IMAGE, NetworkInput
+from labkit.data.network_input import WHOLE_IMAGE, NetworkInput
 from labkit.data.pipeline import InputShare, eval_dataset
+from labkit.data.shards import load_split
 from labkit.distributed.strategies import gathered
 from labkit.models.variants import folded_normalization
 from labkit.run_directory import RunDirectory, write_json_atomic

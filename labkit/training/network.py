@@ -10,11 +10,10 @@ import tensorflow as tf
 
 from labkit.config import Config
 from labkit.data.inputs import InputShare, choose_input_path, distortion_of
-from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
-from labkit.data.network_input.settings import NetworkInput, network_input_of
-from labkit.data.network_input.tensors import as_input
+from labkit.data.network_input import NetworkInput, as_input, network_input_of
 from labkit.data.pipeline import eval_dataset, train_dataset
+from labkit.data.shards import load_split
 from labkit.distributed.asynchronous_step import make_asynchronous_step, read_packed
 from labkit.distributed.devices import Devices, make_strategy
 from labkit.distributed.exchange import ExchangeTimer, all_reduce_bytes, sum_over_replicas

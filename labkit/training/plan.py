@@ -18,10 +18,9 @@ from labkit.callbacks.callback import Callback, callbacks_of, checked_callbacks
 from labkit.config import Config
 from labkit.config.data_sets import AUTO, GENERATED, prepare_command
 from labkit.config.recorded import recorded_config
-from labkit.data.manifest import Manifest, load_manifest
+from labkit.data.manifest import Manifest, load_manifest, verify_shards
 from labkit.data.of_run import data_of_run
 from labkit.data.resolve import find_data_set, resolve
-from labkit.data.shard_files import verify_shards
 from labkit.distributed.cpu import has_no_gpu, missing_gpus_error
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError

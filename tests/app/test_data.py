@@ -20,9 +20,9 @@ from app.data_set.image_map import THUMBNAIL, ImageMap
 from app.images import answers
 from app.images.cards import shrunk
 from app.views.data import prepare_command
-from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
 from labkit.data.records import write_derived
+from labkit.data.shards import load_split
 from labkit.run_directory import RunDirectory, write_json_atomic
 from tests.app.browser import browser_visit, dashboard
 from tests.app.test_pages import checked, words

@@ -16,7 +16,7 @@ from app.images import answers, cards
 from app.images.pictures import read_picture
 from app.predictions import matrix
 from labkit.analysis.predictions import Predictions, load_predictions
-from labkit.data.loading import load_split
+from labkit.data.shards import load_split
 from labkit.run_directory import RunDirectory
 from labkit.training import evaluate
 from tests.app.test_pages import PAGES, checked, open_page, words

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from labkit.commands import doctor
-from labkit.data.manifest import Manifest, Shard, Split, write_manifest
-from labkit.data.shard_files import file_sha256
+from labkit.data.manifest import Manifest, Shard, Split, file_sha256, write_manifest
 from labkit.distributed import cpu
 
 

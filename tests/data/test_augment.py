@@ -14,9 +14,9 @@ from labkit.data.augment import (
     distort,
     distortion_key,
     distortion_offsets,
-    standardize,
 )
-from labkit.data.loading import load_split
+from labkit.data.network_input import standardize
+from labkit.data.shards import load_split
 
 
 def _draw(seed, epoch, index):
@@ -123,7 +123,7 @@ def test_offsets_of_neighbours_and_of_epochs_are_independent():
 
 def test_standardized_images_have_mean_0_and_deviation_1_over_the_split(prepared):
     images, _ = load_split(prepared, "train")
-    result = standardize(images, prepared).numpy()
+    result = standardize(images, prepared)
     assert result.dtype == np.float32
     np.testing.assert_allclose(result.mean((0, 1, 2)), 0, atol=1e-4)
     np.testing.assert_allclose(result.std((0, 1, 2)), 1, atol=1e-4)

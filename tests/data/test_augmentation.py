@@ -10,14 +10,12 @@ from labkit.data.hashes import (
     GOLDEN,
     MULTIPLIER_1,
     MULTIPLIER_2,
-    brightness_key,
-    contrast_key,
     distortion_key,
+    named_key,
 )
 from labkit.data.inputs import Distortion, InputShare, distortion_of
-from labkit.data.network_input.settings import NetworkInput, network_input_of
-from labkit.data.network_input.tensors import as_input, central_crop
-from labkit.data.numpy_batch.mixing import SHARES, beta_shares, share_of
+from labkit.data.mixup import SHARES, beta_shares, share_of_step
+from labkit.data.network_input import NetworkInput, as_input, central_crop, network_input_of
 from labkit.data.pipeline import eval_dataset, train_dataset
 
 MASK = 2**64 - 1
@@ -36,6 +34,7 @@ def drawn(key: int, epoch: int, index: int) -> float:
 def test_colours_follow_the_tutorial(prepared):
     images = np.random.default_rng(0).integers(0, 256, (16, 32, 32, 3), np.uint8)
     key, epoch = distortion_key(5), 3
+    bright, contrasting = named_key(key, "bright"), named_key(key, "contrast")
     arguments = {
         "key": key,
         "epoch": tf.fill([16], tf.constant(epoch, tf.int64)),
@@ -49,10 +48,10 @@ def test_colours_follow_the_tutorial(prepared):
         found = distort(tf.constant(images), prepared, settings, **arguments).numpy()
         for index in range(16):
             image = tf.cast(images[index], tf.float32)
-            image = tf.image.adjust_brightness(image, brightness * drawn(brightness_key(key), epoch, index))
-            image = tf.image.adjust_contrast(image, 1 + contrast * drawn(contrast_key(key), epoch, index))
+            image = tf.image.adjust_brightness(image, brightness * drawn(bright, epoch, index))
+            image = tf.image.adjust_contrast(image, 1 + contrast * drawn(contrasting, epoch, index))
             np.testing.assert_allclose(found[index], image, atol=1e-3)
-    draws = np.array([drawn(contrast_key(key), epoch, index) for index in range(1000)])
+    draws = np.array([drawn(contrasting, epoch, index) for index in range(1000)])
     assert abs(draws.mean()) < 0.06 and draws.min() < -0.98 and draws.max() > 0.98
 
 
@@ -80,7 +79,7 @@ def test_evaluation_takes_the_middle_and_standardizes_as_tensorflow_does(prepare
     settings = NetworkInput(size, "per_image")
     batches = eval_dataset(prepared, "test", global_batch_size=8, network_input=settings)
     images, _, index, _ = next(iter(batches))
-    from labkit.data.loading import load_split
+    from labkit.data.shards import load_split
 
     pixels, _ = load_split(prepared, "test")
     for image, row in zip(images, index, strict=True):
@@ -122,7 +121,7 @@ def test_mixup_mixes_within_the_global_batch_on_any_number_of_replicas_and_after
     mixed = batches_of(prepared, data, 1, 0)
     shares = set()
     for number, ((images, labels), (mixtures, targets)) in enumerate(zip(plain, mixed, strict=True)):
-        share = float(share_of(1, number, 1.0))
+        share = float(share_of_step(1, number, 1.0))
         shares.add(share)
         # The partners, found by what is left of a mixture: a permutation of the batch.
         rest = (mixtures.numpy() - share * images.numpy()) / (1 - share)

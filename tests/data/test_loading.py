@@ -5,8 +5,8 @@ import shutil
 import numpy as np
 import pytest
 
-from labkit.data.loading import load_split
 from labkit.data.manifest import load_manifest
+from labkit.data.shards import load_split
 from labkit.errors import InputError
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from labkit.data import pipeline
 from labkit.data.augment import PADDING, distortion_key, distortion_offsets
-from labkit.data.loading import load_split
 from labkit.data.manifest import load_manifest
 from labkit.data.pipeline import InputShare, eval_dataset, standardize, train_dataset
+from labkit.data.shards import load_split
 from labkit.errors import InputError
 
 PATHS = ("memory", "streaming")
@@ -44,7 +44,7 @@ def _assert_equal(first, second):
 def rows(prepared):
     """Find an undistorted image's row in the training split."""
     images, labels = load_split(prepared, "train")
-    table = {image.tobytes(): row for row, image in enumerate(standardize(images, prepared).numpy())}
+    table = {image.tobytes(): row for row, image in enumerate(standardize(images, prepared))}
 
     def find(batches):
         found = [
@@ -122,10 +122,8 @@ def test_the_distortion_is_the_documented_function_of_seed_epoch_and_row(prepare
     padded = np.pad(images, [(0, 0), (PADDING, PADDING), (PADDING, PADDING), (0, 0)])
     for epoch in range(3):
         order = np.array(rows([plain[epoch]]))
-        draws = distortion_offsets(
-            distortion_key(5), tf.fill([EXAMPLES], tf.constant(epoch, tf.int64)), order
-        )
-        for place, (row, top, left, flip) in enumerate(zip(order, *(d.numpy() for d in draws), strict=True)):
+        draws = distortion_offsets(distortion_key(5), np.full(EXAMPLES, epoch), order)
+        for place, (row, top, left, flip) in enumerate(zip(order, *draws, strict=True)):
             crop = padded[row, top : top + 32, left : left + 32]
             expected = standardize(crop[:, ::-1] if flip else crop, prepared)
             np.testing.assert_array_equal(distorted[epoch][0][place], expected)
@@ -198,7 +196,7 @@ def test_evaluation_counts_every_example_once(prepared, batch_share, replicas, s
     ]
     assert len({len(batches) for batches in per_replica}) == 1
     images, labels = load_split(prepared, split)
-    expected = standardize(images, prepared).numpy()
+    expected = standardize(images, prepared)
     seen = []
     for batches in per_replica:
         for batch_images, batch_labels, index, weight in batches:

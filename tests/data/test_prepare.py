@@ -14,10 +14,9 @@ import pytest
 from labkit.data import shapes
 from labkit.data.cifar10 import sources
 from labkit.data.cifar10.archives import source_sha256
-from labkit.data.loading import load_split
-from labkit.data.manifest import MANIFEST_NAME, find_manifest, load_manifest
+from labkit.data.manifest import MANIFEST_NAME, find_manifest, load_manifest, verify_shards
 from labkit.data.prepare import prepare
-from labkit.data.shard_files import verify_shards
+from labkit.data.shards import load_split
 from labkit.errors import InputError
 
 OPTIONS = {"examples_per_shard": 17, "validation_size": 13}
@@ -87,7 +86,7 @@ def test_the_default_validation_size_is_a_tenth_and_later_calls_keep_the_size(tm
     assert counts(first) == {"train": 90, "validation": 10, "test": 33}
     without = prepare("cifar10", tmp_path / "data", validation_size=0)
     assert counts(without) == {"train": 100, "test": 33} and without.manifest.count("validation") == 0
-    assert any("0 validation examples instead of 10" in line for line in without.messages)
+    assert any("validation examples 0 instead of 10" in line for line in without.messages)
     assert not list((tmp_path / "data/cifar10").glob("validation-*"))
     kept = prepare("cifar10", tmp_path / "data")
     assert not kept.did_work and kept.manifest == without.manifest

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.data.loading import load_split
 from labkit.data.manifest import find_manifest
 from labkit.data.prepare import prepare
+from labkit.data.shards import load_split
 from labkit.data.subset import (
     ImageData,
     channel_statistics,

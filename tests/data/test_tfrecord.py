@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from labkit.data.loading import load_split
-from labkit.data.manifest import FORMAT_VERSION
+from labkit.data.manifest import FORMAT_VERSION, file_sha256
 from labkit.data.records import parse_batch, write_derived
-from labkit.data.shard_files import file_sha256
-from labkit.data.shards import read_shard
+from labkit.data.shards import load_split, read_shard
 from labkit.data.tfrecord import masked_checksums, payload, write_shard
 from labkit.errors import InputError
 from tests.tiny import prepare_tiny

@@ -15,7 +15,7 @@ from PIL import Image
 
 from app.images.pictures import read_picture
 from labkit.commands import main as cli
-from labkit.data.loading import load_split
+from labkit.data.shards import load_split
 from labkit.errors import InputError
 from labkit.export import api, write
 from labkit.export.formats import FORMATS

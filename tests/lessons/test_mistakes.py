@@ -10,9 +10,8 @@ from course.lessons.mistakes.noisy import flip_labels
 from labkit import figures as plots
 from labkit.analysis.predictions import Predictions
 from labkit.data import shapes
-from labkit.data.loading import load_split
-from labkit.data.manifest import find_manifest
-from labkit.data.shard_files import verify_shards
+from labkit.data.manifest import find_manifest, verify_shards
+from labkit.data.shards import load_split
 from tests.tiny import prepare_tiny
 
 NAMES = ["cat", "dog", "ship"]

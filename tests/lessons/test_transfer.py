@@ -10,7 +10,7 @@ from course.lessons.transfer import features, figures, several
 from course.lessons.transfer.parts import part_of
 from course.lessons.transfer.trainings import Trainer
 from labkit.config import Config
-from labkit.data.loading import load_split
+from labkit.data.shards import load_split
 from labkit.errors import InputError
 from labkit.training.losses import LOSSES
 from tests.tiny import prepare_tiny

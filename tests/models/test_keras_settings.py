@@ -15,7 +15,7 @@ from labkit.analysis.network import Network
 from labkit.analysis.saliency import features_model
 from labkit.config import ModelConfig
 from labkit.data.manifest import Manifest
-from labkit.data.network_input.settings import NetworkInput
+from labkit.data.network_input import NetworkInput
 from labkit.export.standard import standard_model
 from labkit.models.keras_application import own_weights, published_network
 from labkit.models.registry import build_model

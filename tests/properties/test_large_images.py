@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import labkit
-from labkit.data.loading import load_split
 from labkit.data.manifest import load_manifest
+from labkit.data.shards import load_split
 from tests.jpegs import prepare_jpegs
 from tests.properties.harness import (
     assert_bit_equal,

@@ -11,7 +11,7 @@ from app.ask.process import Message
 from app.network_process.answers import Answers
 from labkit.analysis.network import load_network
 from labkit.analysis.saliency import grad_cam, gradient_map, integrated_gradients
-from labkit.data.loading import load_split
+from labkit.data.shards import load_split
 from labkit.run_directory import RunDirectory
 from tests.properties.harness import assert_bit_equal, checkpoint_values, losses, train
 from tests.properties.harness import labkit as command

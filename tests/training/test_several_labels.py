@@ -10,8 +10,8 @@ import tensorflow as tf
 from labkit.analysis.predictions import load_predictions
 from labkit.commands import main as cli
 from labkit.config import Config
-from labkit.data.loading import load_split
 from labkit.data.pipeline import standardize
+from labkit.data.shards import load_split
 from labkit.optim.optimizers import SGD
 from labkit.run_directory import RunDirectory
 from labkit.training.evaluate import evaluate_split

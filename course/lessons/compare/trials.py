@@ -79,15 +79,15 @@ class Bench:
         import tensorflow as tf
 
         from course.lessons.short_training import one_device_step
-        from labkit.data.augment import standardize
-        from labkit.data.loading import load_split
+        from labkit.data.network_input import standardize
+        from labkit.data.shards import load_split
         from labkit.optim.optimizers import SGD
 
         self.config, self._classes = config, manifest.num_classes
         self._data = {}
         for split, count in (("train", 4000), ("validation", None), ("test", None)):
             images, labels = (values[:count] for values in load_split(manifest, split))
-            self._data[split] = standardize(halved(images), manifest).numpy(), labels
+            self._data[split] = standardize(halved(images), manifest), labels
         self._model = self._network(seed=0)
         self._optimizer = SGD(self._model, config.optimizer)
         self._step = one_device_step(self._model, self._optimizer, config.data.train_batch_size)

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
 from labkit.data.records import write_derived
+from labkit.data.shards import load_split
 from labkit.data.subset import with_train_examples
 from labkit.errors import InputError
 

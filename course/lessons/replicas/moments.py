@@ -29,8 +29,8 @@ __all__ = [
 
 def stem_outputs(config: "Config", manifest: "Manifest", count: int) -> NDArray[np.float32]:
     """Return what the first convolution makes of ``count`` training images, [count, pixels, channels]."""
-    from labkit.data.augment import standardize
-    from labkit.data.loading import load_split
+    from labkit.data.network_input import standardize
+    from labkit.data.shards import load_split
     from labkit.models.variants import with_layer_outputs
 
     network = _network(config, manifest)

@@ -26,7 +26,7 @@ def small_images(manifest: "Manifest") -> tuple[NDArray[np.float32], NDArray[np.
 
     Each feature has mean 0 and standard deviation 1.
     """
-    from labkit.data.loading import load_split
+    from labkit.data.shards import load_split
 
     images, labels = load_split(manifest, "train")
     count, height, width, channels = images.shape

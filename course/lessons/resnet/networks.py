@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from course.lessons.short_training import one_device_step, train_steps
 from labkit.config import Config
-from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
-from labkit.data.numpy_batch.distortion import shrunk, standardized
+from labkit.data.network_input import shrunk, standardize
+from labkit.data.shards import load_split
 from labkit.inspection.observer import Observation, StepObserver, read_observation
 from labkit.models.layer_factory import LayerFactory
 from labkit.models.resnet import resnet
@@ -63,7 +63,7 @@ def small_images(manifest: Manifest, count: int) -> SmallImages:
     """Return the first ``count`` training examples (or all, if there are fewer), 16 pixels a side."""
     images, labels = (values[:count] for values in load_split(manifest, "train"))
     pixels = np.round(shrunk(images.astype(np.float32), SIZE)).clip(0, 255).astype(np.uint8)
-    return SmallImages(pixels, shrunk(standardized(images, manifest), SIZE), labels, manifest.classes)
+    return SmallImages(pixels, shrunk(standardize(images, manifest), SIZE), labels, manifest.classes)
 
 
 def small_network(num_layers: int, *, shortcuts: bool = True, size: int = SIZE, seed: int = 0) -> keras.Model:

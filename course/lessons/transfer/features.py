@@ -8,9 +8,9 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from labkit.data.augment import standardize
-from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
+from labkit.data.network_input import standardize
+from labkit.data.shards import load_split
 from labkit.figures.style import GREY, OKABE_ITO, drawing
 from labkit.models.freezing import HEAD, stages
 from labkit.models.variants import with_layer_outputs

@@ -8,10 +8,9 @@ from PIL import Image
 
 from course.lessons.transfer.several import SHAPES
 from labkit.data import shapes
-from labkit.data.loading import load_split
-from labkit.data.manifest import Manifest, OtherVersion, find_manifest
+from labkit.data.manifest import Manifest, OtherVersion, find_manifest, verify_shards
 from labkit.data.records import write_derived
-from labkit.data.shard_files import verify_shards
+from labkit.data.shards import load_split
 from labkit.errors import InputError
 
 __all__ = ["part_of", "write_pictures"]

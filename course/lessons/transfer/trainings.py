@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from course.lessons.short_training import Step, one_device_step, restart, train_steps
 from labkit.config import Config
-from labkit.data.augment import distort, distortion_key, standardize
-from labkit.data.hashes import order_key, order_of_epoch
+from labkit.data.augment import distort, distortion_key
+from labkit.data.hashes import order_key, permutation
 from labkit.data.inputs import distortion_of
-from labkit.data.loading import load_split
 from labkit.data.manifest import Manifest
+from labkit.data.network_input import standardize
+from labkit.data.shards import load_split
 from labkit.data.subset import with_train_examples
 from labkit.models.freezing import HEAD, Frozen, stages
 from labkit.models.initial_weights import weights_by_name
@@ -197,7 +198,7 @@ class Trainer:
         epochs, within = np.divmod(places, len(images))
         index = np.empty(size, np.int64)
         for epoch in np.unique(epochs):
-            order = order_of_epoch(len(images), order_key(seed), int(epoch))
+            order = permutation(len(images), order_key(seed), int(epoch))
             index[epochs == epoch] = order[within[epochs == epoch]]
         shown = self._prepared(tf.constant(images[index]), tf.constant(epochs), tf.constant(index))
         return shown, tf.constant(labels[index], tf.int32)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from labkit.data.cifar10.pickles import load_pickle
-from labkit.data.shard_files import file_sha256
+from labkit.data.manifest import file_sha256
 from labkit.data.subset import ImageData
 from labkit.errors import InputError
 from labkit.plurals import counted

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import requests
 import urllib3
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+from labkit.data.pool import Display
 
 __all__ = ["DownloadError", "fetch"]
+
+_CHUNK = 1 << 16
+_SLOWEST = 1024  # bytes per second, averaged over one timeout
 
 
 class DownloadError(Exception):
@@ -20,17 +23,13 @@ class DownloadError(Exception):
         self.retryable = retryable
 
 
-def fetch(
-    url: str, path: Path, timeout: float, *, slowest: int, chunk: int, announce: Callable[[str], None]
-) -> None:
+def fetch(url: str, path: Path, timeout: float, announce: Callable[[str], None]) -> None:
     """Download `url` into `path`, resuming at the end of what `path` already contains.
 
     Args:
         url: http or https.
         path: the output file; a failed download leaves what was received in it.
-        timeout: seconds to wait for a connection, and for data.
-        slowest: bytes per second; a download that stays slower for `timeout` seconds fails.
-        chunk: the largest number of bytes to read at once.
+        timeout: seconds to wait for a connection, and for data; a download that stays too slow fails, too.
         announce: called with progress lines when there is no terminal for a progress bar.
 
     Raises:
@@ -50,7 +49,7 @@ def fetch(
                 raise DownloadError(answer, retryable=response.status_code >= 500)
             if response.status_code == requests.codes.ok:
                 start = 0
-            _receive(response, path, start, timeout, slowest, chunk, announce)
+            _receive(response, path, start, timeout, announce)
     except requests.Timeout:
         raise DownloadError(f"no answer within {timeout:g} s", retryable=True) from None
     except requests.ConnectionError:
@@ -64,58 +63,25 @@ def fetch(
 
 
 def _receive(
-    response: requests.Response,
-    path: Path,
-    start: int,
-    timeout: float,
-    slowest: int,
-    chunk: int,
-    announce: Callable[[str], None],
+    response: requests.Response, path: Path, start: int, timeout: float, announce: Callable[[str], None]
 ) -> None:
     length = response.headers.get("Content-Length", "")
     total = start + int(length) if length.isdigit() else None
     received = start
     window_start, window_received = time.monotonic(), received
-    with _Display(total, start, announce) as display, open(path, "ab" if start else "wb") as file:
+    shown = Display("downloading", total, announce, done=start, in_bytes=True)
+    with shown, open(path, "ab" if start else "wb") as file:
         # read1 returns what has arrived; read would wait for a whole chunk, however slowly it arrives.
-        while data := response.raw.read1(chunk):
+        while data := response.raw.read1(_CHUNK):
             file.write(data)
             received += len(data)
-            display.show(received)
+            shown.advance(len(data))
             elapsed = time.monotonic() - window_start
             if elapsed > timeout:
-                if received - window_received < slowest * elapsed:
+                if received - window_received < _SLOWEST * elapsed:
                     raise DownloadError(
-                        f"less than {slowest} bytes per second for {timeout:g} s", retryable=True
+                        f"less than {_SLOWEST} bytes per second for {timeout:g} s", retryable=True
                     )
                 window_start, window_received = time.monotonic(), received
     if total is not None and received < total:
         raise DownloadError(f"the data ended after {received:,} bytes", retryable=True)
-
-
-class _Display:
-    """A progress bar on a terminal; elsewhere one line after each quarter of the download."""
-
-    def __init__(self, total: int | None, start: int, announce: Callable[[str], None]) -> None:
-        console = Console(stderr=True)
-        columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
-        self._task = self._bar.add_task("download", total=total, completed=start)
-        self._total = total
-        self._announce = announce
-        self._quarter = 0 if total is None else 4 * start // max(total, 1)
-
-    def __enter__(self) -> "_Display":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def show(self, received: int) -> None:
-        """Show that `received` bytes have been downloaded."""
-        if not self._bar.disable:
-            self._bar.update(self._task, completed=received)
-        elif self._total and 4 * received // self._total > self._quarter:
-            self._quarter = 4 * received // self._total
-            self._announce(f"{received / 1e6:.1f} of {self._total / 1e6:.1f} MB downloaded")

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from labkit.data.cifar10.archives import source_sha256
-from labkit.data.shard_files import file_sha256
+from labkit.data.manifest import file_sha256
 from labkit.errors import InputError
 from labkit.plurals import without_secrets
 
@@ -34,8 +34,6 @@ __all__ = [
 
 DEFAULT_TIMEOUT = 30.0
 DEFAULT_ATTEMPTS = 3
-_CHUNK = 1 << 16
-_SLOWEST = 1024  # bytes per second, averaged over one timeout
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ def _download(
         resumed = partial.is_file() and partial.stat().st_size > 0
         announce(f"{'resuming' if resumed else 'downloading'} {source}")
         try:
-            fetch(source, partial, timeout, slowest=_SLOWEST, chunk=_CHUNK, announce=announce)
+            fetch(source, partial, timeout, announce)
         except DownloadError as error:
             if not error.retryable or attempt == attempts:
                 raise InputError(f"{source} cannot be downloaded: {error}; {way_out}") from None

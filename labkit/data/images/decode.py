@@ -35,13 +35,8 @@ FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
 DEEPEST = 65535  # the highest value of 16 bits
 MAX_PIXELS = 100_000_000  # 400 MB while it is decoded
 MAX_BYTES = 2**29
-_PLUGINS = (
-    BmpImagePlugin,
-    GifImagePlugin,
-    JpegImagePlugin,
-    PngImagePlugin,
-    WebPImagePlugin,
-)  # registers them
+# registers them
+_PLUGINS = (BmpImagePlugin, GifImagePlugin, JpegImagePlugin, PngImagePlugin, WebPImagePlugin)
 _limit_lock = threading.Lock()  # of a setting of the whole process
 _BACKGROUND = (255, 255, 255)  # behind transparent parts
 _BARS = (0, 0, 0)  # of a letterbox

@@ -11,6 +11,7 @@ import numpy as np
 
 from labkit.data.images.names import natural, shown, split_of, splits_in
 from labkit.data.images.walk import Tree, walk
+from labkit.data.subset import relabelled
 from labkit.errors import InputError
 from labkit.plurals import counted, listed
 
@@ -68,6 +69,11 @@ class Listing:
     def multi_label(self) -> bool:
         """Whether a picture may have several labels."""
         return self.labels.ndim == 2
+
+    def counts(self, rows: np.ndarray) -> np.ndarray:
+        """Return how many of the rows each class has, int [classes]."""
+        labels = self.labels[rows]
+        return labels.sum(axis=0) if self.multi_label else np.bincount(labels, minlength=len(self.classes))
 
 
 def find_folders(root: Path, classes: Collection[str] = ()) -> Listing:
@@ -317,11 +323,7 @@ def with_classes(listing: Listing, names: tuple[str, ...]) -> Listing:
     """
     if names == listing.classes:
         return listing
-    if listing.multi_label:
-        raise InputError("--classes needs a data set with one label per image; leave it out")
-    numbers = np.full(len(listing.classes), -1, np.int32)
-    numbers[[listing.classes.index(name) for name in names]] = range(len(names))
-    labels = numbers[listing.labels]
+    labels = relabelled(listing.labels, listing.classes, names)
     kept = np.flatnonzero(labels >= 0).tolist()
     return replace(
         listing,

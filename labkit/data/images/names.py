@@ -13,12 +13,8 @@ _SYSTEM = frozenset(
         *("thumbs.db", "thumbs.db:encryptable", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini"),
         *("$recycle.bin", "system volume information", "found.000"),
         *("__macosx", "icon\r", "network trash folder", "temporary items"),  # macOS
-        *(
-            "lost+found",
-            "__pycache__",
-            "picasa.ini",
-            "zbthumbnail.info",
-        ),  # Linux, Python, programs for pictures
+        # Linux, Python, programs for pictures
+        *("lost+found", "__pycache__", "picasa.ini", "zbthumbnail.info"),
         *("@eadir", "@tmp", "#recycle", "#snapshot", "@sharebin"),  # Synology
         *("@recycle", "@recently-snapshot", "@__thumb"),  # QNAP
     )

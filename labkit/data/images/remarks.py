@@ -9,7 +9,7 @@ from labkit.data.images.layouts import Listing
 from labkit.data.images.names import shown
 from labkit.plurals import counted
 
-__all__ = ["class_counts", "remarks"]
+__all__ = ["remarks"]
 
 _FEW = 10  # training pictures of a class
 _RATIO = 10  # between the largest and the smallest class
@@ -37,12 +37,6 @@ def remarks(
     ]
 
 
-def class_counts(listing: Listing, rows: np.ndarray) -> np.ndarray:
-    """Return how many of the rows each class has, int [classes]."""
-    labels = listing.labels[rows]
-    return labels.sum(axis=0) if listing.multi_label else np.bincount(labels, minlength=len(listing.classes))
-
-
 def _several_labels(listing: Listing) -> list[str]:
     """Return a line for a set of several labels: one ``;`` in a table makes it one, perhaps by mistake."""
     if not listing.multi_label:
@@ -57,7 +51,7 @@ def _several_labels(listing: Listing) -> list[str]:
 
 
 def _few(listing: Listing, train: np.ndarray) -> list[str]:
-    counts = class_counts(listing, train)
+    counts = listing.counts(train)
     lines = []
     few = np.flatnonzero(counts < _FEW).tolist()
     if few:
@@ -79,7 +73,7 @@ def _missing(listing: Listing, rows: Mapping[str, np.ndarray]) -> list[str]:
     """Return a line for each split that the source names, but that lacks some of the classes."""
     lines = []
     for split, part in rows.items():
-        missing = np.flatnonzero(class_counts(listing, part) == 0).tolist()
+        missing = np.flatnonzero(listing.counts(part) == 0).tolist()
         if missing and split in listing.splits:
             names = _some([shown(listing.classes[label]) for label in missing])
             lines.append(
@@ -139,7 +133,7 @@ def _telling_sizes(listing: Listing, facts: Sequence[Fact], rows: np.ndarray) ->
     for found in sizes:
         for size in found:
             owners[size] = owners.get(size, 0) + 1
-    counts = class_counts(listing, rows)
+    counts = listing.counts(rows)
     telling = [
         f"{shown(listing.classes[label])} ({size[0]} × {size[1]})"
         for label, found in enumerate(sizes)

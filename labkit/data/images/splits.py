@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkit.data.hashes import mix64
+from labkit.data.hashes import named_key
 from labkit.data.images.check import Fact
 from labkit.data.images.layouts import SPLITS, Listing
 from labkit.data.images.names import shown
@@ -108,7 +108,7 @@ def choose_splits(
         )
     for name, size in sizes.items():
         labels = listing.labels[rows["train"]]
-        chosen = stratified_rows(*strata(labels, len(listing.classes)), size, _key(seed, name))
+        chosen = stratified_rows(*strata(labels, len(listing.classes)), size, named_key(seed, name[:8]))
         rows[name], rows["train"] = rows["train"][chosen], rows["train"][~chosen]
         if size and named.any():
             lines.append(f"no {name} pictures are named: {size:,} of the training pictures are held out")
@@ -117,30 +117,18 @@ def choose_splits(
         rows["train"], _ = with_train_examples(
             train, listing.labels[train], len(listing.classes), train_examples, seed
         )
-    _check_classes(listing, rows["train"])
-    shuffled = {name: part[_order(len(part), _key(seed, name))] for name, part in rows.items() if len(part)}
-    return Parts(shuffled, len(rows["validation"]), tuple(lines))
-
-
-def _check_classes(listing: Listing, train: np.ndarray) -> None:
-    labels = listing.labels[train]
-    present = (
-        labels.sum(axis=0) if listing.multi_label else np.bincount(labels, minlength=len(listing.classes))
-    )
-    missing = np.flatnonzero(present == 0).tolist()
+    missing = np.flatnonzero(listing.counts(rows["train"]) == 0).tolist()
     if missing:
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         raise InputError(
             f"class {shown(listing.classes[missing[0]])}{more}: no pictures left to train on; add pictures, "
             "leave the class out, or name the splits yourself"
         )
+    shuffled = {name: _shuffled(part, named_key(seed, name[:8])) for name, part in rows.items() if len(part)}
+    return Parts(shuffled, len(rows["validation"]), tuple(lines))
 
 
-def _key(seed: int, name: str) -> int:
-    return mix64(seed, int.from_bytes(name.encode()[:8]))
-
-
-def _order(count: int, seed: int) -> np.ndarray:
-    """Return a random order, from raw numbers as in ``stratified_rows``."""
+def _shuffled(rows: np.ndarray, seed: int) -> np.ndarray:
+    """Return the rows in a random order, from raw numbers as in ``stratified_rows``."""
     bits = np.random.PCG64(np.random.SeedSequence((seed, 0x6F72646572)))  # "order" in ASCII
-    return np.argsort(bits.random_raw(count), kind="stable")
+    return rows[np.argsort(bits.random_raw(len(rows)), kind="stable")]

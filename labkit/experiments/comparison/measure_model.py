@@ -59,7 +59,7 @@ def measure(config: Config, manifest: Manifest) -> dict[str, Any]:
     import tensorflow as tf
 
     from labkit.analysis.architecture import summarize
-    from labkit.data.network_input.settings import input_shape
+    from labkit.data.network_input import input_shape
     from labkit.distributed.devices import make_strategy
     from labkit.models.registry import build_model
     from labkit.optim.network import build_model_to_train

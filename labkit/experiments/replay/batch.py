@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.config.recorded import recorded_config
+from labkit.data.batch import StepBatch, batch_from_memory
 from labkit.data.inputs import choose_input_path
-from labkit.data.numpy_batch.memory import StepBatch, batch_from_memory
 from labkit.data.of_run import data_set_of
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.data.numpy_batch.batch import StepBatch
+from labkit.data.batch import StepBatch
 from labkit.errors import InputError
 from labkit.experiments.replay.step import Replay
 from labkit.export.output import folder_beside

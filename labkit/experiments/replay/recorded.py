@@ -8,8 +8,9 @@ from typing import Any
 from labkit.config import Config
 from labkit.config.arguments import argument
 from labkit.config.recorded import recorded_config
+from labkit.data.batch import StepBatch
+from labkit.data.batch_of_step import batch_of_step
 from labkit.data.manifest import Manifest
-from labkit.data.numpy_batch.batch import StepBatch, batch_of_step
 from labkit.data.of_run import data_of_run
 from labkit.errors import InputError
 from labkit.experiments.replay.batch import is_asynchronous

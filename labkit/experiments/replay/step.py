@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.config import Config, fields_by_name
-from labkit.data.numpy_batch.batch import StepBatch
+from labkit.data.batch import StepBatch
 from labkit.experiments.replay.recorded import MAX_STEPS, RecordedStep, recorded_step
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.config import Config
-from labkit.data.manifest import Manifest
-from labkit.data.shard_files import verify_shards
+from labkit.data.manifest import Manifest, verify_shards
 from labkit.data.shards import damaged_rows
 from labkit.plurals import listed
 from labkit.run_directory import RunDirectory

@@ -216,7 +216,7 @@ def test_progress_is_printed_in_lines_without_a_terminal(tmp_path):
     with _serving("whole") as server:
         _download(tmp_path, server, announce=lines.append)
     assert lines[0].startswith("downloading http://127.0.0.1")
-    assert lines[-1] == "1.0 of 1.0 MB downloaded"
+    assert lines[-1] == "downloading: 1.0 of 1.0 MB"
 
 
 def test_a_folder_that_cannot_be_written_is_an_input_error(tmp_path):

@@ -177,7 +177,7 @@ def test_the_first_line_names_the_classes(tmp_path, make_classes):
 
 def test_grey_of_twelve_bits_is_not_black(tmp_path):
     """All pictures are scaled alike, and those that stay nearly one shade are counted."""
-    from labkit.data.loading import load_split
+    from labkit.data.shards import load_split
 
     highest = {"bright": 4095, "dark": 200}
     for name, high in highest.items():

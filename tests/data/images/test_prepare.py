@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from labkit.data.images import pool, write
-from labkit.data.loading import load_split
-from labkit.data.manifest import find_manifest, load_manifest
+from labkit.data import pool, write
+from labkit.data.manifest import find_manifest, load_manifest, verify_shards
 from labkit.data.prepare import prepare
-from labkit.data.shard_files import verify_shards
+from labkit.data.shards import load_split
 from labkit.errors import InputError
 
 
@@ -373,7 +372,7 @@ def test_an_interrupted_call_is_completed_by_the_next(pets, tmp_path, monkeypatc
         assert len(kept) == point - 1
         assert any("already written" in line for line in said) == (point > 1)
         shards = {shard.file for split in whole.splits.values() for shard in split.shards}
-        assert set(after) == shards | {"manifest.json", ".lock"}
+        assert set(after) == shards | {"manifest.json", "files.json", ".lock"}
 
 
 def test_what_an_interrupted_call_left_is_not_believed(pets, tmp_path, monkeypatch, make_pixels):
@@ -407,7 +406,7 @@ def _after(count, function):
 
 _KILLED = """
 import os, signal, sys
-from labkit.data.images import pool, prepare as own, write
+from labkit.data import pool, write
 from labkit.data.prepare import prepare
 pool._FEW = 0
 pool.usable_cores = lambda: 2

@@ -1,4 +1,8 @@
-"""The training batch of one step on the ``memory`` path. Nothing here imports TensorFlow."""
+"""The training batch of one step without TensorFlow, whose import alone takes five seconds.
+
+``labkit.data.pipeline`` makes the batches of a training as a TensorFlow graph, with the same functions.
+``tests/data/test_batch.py`` compares the two, bit by bit, for every setting of the distortion.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.config import DataConfig
-from labkit.data.hashes import distortion_key, order_key, order_of_epoch
+from labkit.data.augment import distort
+from labkit.data.hashes import distortion_key, order_key, permutation
 from labkit.data.inputs import distortion_of
 from labkit.data.manifest import Manifest
-from labkit.data.network_input.settings import network_input_of
-from labkit.data.numpy_batch.distortion import as_input, as_pixels, central_crop, distorted, shrunk
-from labkit.data.numpy_batch.mixing import mixed, partners_of, share_of
+from labkit.data.mixup import mix, partners_of_step, share_of_step, soft_targets
+from labkit.data.network_input import as_input, as_pixels, central_crop, network_input_of, shrunk
 from labkit.data.shards import find_split, read_rows
 
-__all__ = ["Rows", "StepBatch", "as_seen", "batch_from_memory", "rows_from_memory", "samples_of"]
+__all__ = ["Rows", "StepBatch", "as_seen", "batch_from_memory", "samples_of"]
 
 # Distorted images, uint8 or with changed colours float32, [n, height, width, channels], labels and indices.
 Rows = tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int64]]
@@ -55,9 +59,8 @@ class StepBatch:
         """What the loss takes: ``labels``, or with mixup the mixed labels, float32 [n, classes]."""
         if self.partners is None:
             return self.labels
-        one_hot = np.eye(len(self.classes), dtype=np.float32)
-        soft = self.labels.astype(np.float32) if self.labels.ndim == 2 else one_hot[self.labels]
-        return mixed(np.float32(self.share), soft, soft[self.partners])
+        soft = soft_targets(self.labels, len(self.classes))
+        return mix(np.float32(self.share), soft, soft[self.partners])
 
     def names(self, position: int) -> str:
         """Return the class of the example at ``position`` of the batch; with several labels, all of them.
@@ -80,29 +83,24 @@ def batch_from_memory(
 ) -> StepBatch:
     """Return the global batch of a step on the ``memory`` path, over all replicas.
 
-    Arguments and errors are those of ``labkit.data.numpy_batch.batch.batch_of_step``.
+    Arguments and errors are those of ``labkit.data.batch_of_step.batch_of_step``.
     """
     samples = samples_of(data, step)
-    rows = rows_from_memory(manifest, data, seed, samples)
+    examples = find_split(manifest, "train").count
+    epoch, key = samples // examples, order_key(seed)
+    orders = {number: permutation(examples, key, number) for number in np.unique(epoch).tolist()}
+    index = np.array([orders[sample // examples][sample % examples] for sample in samples.tolist()])
+    images, labels = read_rows(manifest, "train", index)
+    distortion = distortion_of(data)
+    if distortion:
+        images = distort(images, manifest, distortion, key=distortion_key(seed), epoch=epoch, index=index)
+    rows = central_crop(images, data.crop_size), labels, index
     return as_seen(manifest, data, rows, seed=seed, step=step, image_size=image_size)
 
 
 def samples_of(data: DataConfig, step: int) -> NDArray[np.int64]:
     """Return the numbers of a step's examples in the endless stream of epochs, int64 [n]."""
     return (step - 1) * data.train_batch_size + np.arange(data.train_batch_size)
-
-
-def rows_from_memory(manifest: Manifest, data: DataConfig, seed: int, samples: NDArray[np.int64]) -> Rows:
-    """Return distorted images, labels and indices of these samples of the endless stream of epochs."""
-    examples = find_split(manifest, "train").count
-    epoch, key = samples // examples, order_key(seed)
-    orders = {number: order_of_epoch(examples, key, number) for number in np.unique(epoch).tolist()}
-    index = np.array([orders[sample // examples][sample % examples] for sample in samples.tolist()])
-    images, labels = read_rows(manifest, "train", index)
-    distortion = distortion_of(data)
-    if distortion:
-        images = distorted(images, manifest, distortion, key=distortion_key(seed), epoch=epoch, index=index)
-    return central_crop(images, data.crop_size), labels, index
 
 
 def as_seen(
@@ -113,23 +111,15 @@ def as_seen(
     inputs = as_input(pixels, manifest, network_input_of(data))
     partners, share = None, np.float32(1)
     if data.mixup_alpha:
-        partners = partners_of(seed, step - 1, len(labels))
-        share = share_of(seed, step - 1, data.mixup_alpha)
-        inputs = mixed(share, inputs, inputs[partners])
+        partners = partners_of_step(seed, step - 1, len(labels))
+        share = share_of_step(seed, step - 1, data.mixup_alpha)
+        inputs = mix(share, inputs, inputs[partners])
         floats = pixels.astype(np.float32)
-        pixels = mixed(share, floats, floats[partners])
+        pixels = mix(share, floats, floats[partners])
     if image_size is not None:
         inputs = shrunk(inputs, image_size)
         pixels = shrunk(pixels.astype(np.float32), image_size)
     epoch = samples_of(data, step) // find_split(manifest, "train").count
     return StepBatch(
-        step,
-        as_pixels(pixels),
-        inputs,
-        labels,
-        index,
-        epoch,
-        manifest.classes,
-        partners,
-        float(share),
+        step, as_pixels(pixels), inputs, labels, index, epoch, manifest.classes, partners, float(share)
     )

@@ -10,15 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.config import Config
-from labkit.data.augment import distort, standardize
-from labkit.data.hashes import distortion_key, order_of_epoch
+from labkit.data.augment import distort
+from labkit.data.batch_of_step import batch_of_step
+from labkit.data.hashes import distortion_key, permutation
 from labkit.data.inputs import Distortion, distortion_of
-from labkit.data.network_input.settings import network_input_of
-from labkit.data.network_input.tensors import as_input
-from labkit.data.numpy_batch.batch import batch_of_step
-from labkit.data.numpy_batch.distortion import distorted, shrunk, standardized
+from labkit.data.network_input import as_input, network_input_of, shrunk, standardize
 from labkit.data.pipeline import train_dataset
-from labkit.data.tensor_hashes import permutation
 from labkit.errors import InputError
 from labkit.models.variants import shrunk as shrunk_by_tensorflow
 
@@ -42,7 +39,7 @@ def _assert_same_as_training(manifest, data, *, seed, step):
         assert batch.standardized.tobytes() == images.numpy().tobytes()
     np.testing.assert_allclose(batch.standardized, images, atol=2e-5)
     if not (data.brightness or data.contrast or data.mixup_alpha):
-        seen = as_input(batch.images, manifest, network_input_of(data))
+        seen = as_input(tf.constant(batch.images), manifest, network_input_of(data))
         assert seen.numpy().tobytes() == images.numpy().tobytes()
     assert batch.targets.tobytes() == labels.numpy().tobytes()
     assert batch.index.tobytes() == index.numpy().tobytes()
@@ -68,7 +65,7 @@ def test_every_distortion_gives_the_same_images(prepared, distortion, seed, epoc
     images = generator.integers(0, 256, (8, 32, 32, 3), np.uint8)
     epochs, index = epoch + np.arange(8) // 4, generator.integers(0, 10**5, 8)
     key = distortion_key(seed)
-    found = distorted(images, prepared, distortion, key=key, epoch=epochs, index=index)
+    found = distort(images, prepared, distortion, key=key, epoch=epochs, index=index)
     wanted = distort(
         tf.constant(images),
         prepared,
@@ -78,7 +75,7 @@ def test_every_distortion_gives_the_same_images(prepared, distortion, seed, epoc
         index=tf.constant(index),
     )
     assert found.tobytes() == wanted.numpy().tobytes()
-    assert standardized(found, prepared).tobytes() == standardize(wanted, prepared).numpy().tobytes()
+    assert standardize(found, prepared).tobytes() == standardize(wanted, prepared).numpy().tobytes()
 
 
 @pytest.mark.parametrize(
@@ -123,7 +120,7 @@ def test_a_batch_with_several_labels_for_each_image(tmp_path):
 @given(st.integers(1, 3000), st.integers(0, 2**64 - 1), st.integers(0, 10**9))
 def test_orders_are_those_of_the_pipeline(size, key, epoch):
     np.testing.assert_array_equal(
-        order_of_epoch(size, key, epoch), permutation(size, key, tf.constant(epoch, tf.int64))
+        permutation(size, key, epoch), permutation(size, key, tf.constant(epoch, tf.int64))
     )
 
 
@@ -163,7 +160,7 @@ def test_a_damaged_shard_is_named(prepared, tmp_path):
 def test_a_batch_needs_no_tensorflow(prepared):
     program = (
         "import sys; from labkit.config import Config; from labkit.data.manifest import load_manifest; "
-        "from labkit.data.numpy_batch.batch import batch_of_step; "
+        "from labkit.data.batch_of_step import batch_of_step; "
         "data = Config.from_flat({'input_path': 'memory', 'train_batch_size': 8}).data; "
         f"manifest = load_manifest({str(prepared.directory.parent)!r}, 'cifar10'); "
         "print(len(batch_of_step(manifest, data, seed=0, step=1)), 'tensorflow' in sys.modules)"

@@ -4,10 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.config import DataConfig
+from labkit.data.batch import Rows, StepBatch, as_seen, batch_from_memory, samples_of
 from labkit.data.inputs import choose_input_path, distortion_of
 from labkit.data.manifest import Manifest
-from labkit.data.network_input.settings import network_input_of
-from labkit.data.numpy_batch.memory import Rows, StepBatch, as_seen, batch_from_memory, samples_of
+from labkit.data.network_input import network_input_of
 
 __all__ = ["StepBatch", "batch_of_step"]
 

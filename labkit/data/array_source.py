@@ -1,0 +1,131 @@
+"""CIFAR-10 and labkit's own data sets as a source: all images are in memory at once."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labkit.data import shapes
+from labkit.data.cifar10 import sources
+from labkit.data.cifar10.archives import read_archive, source_sha256
+from labkit.data.folder import check_space
+from labkit.data.manifest import GENERATED, MULTI_LABEL, Manifest
+from labkit.data.request import Request
+from labkit.data.subset import (
+    ImageData,
+    class_names,
+    strata,
+    stratified_rows,
+    with_classes,
+    with_train_examples,
+)
+from labkit.data.write import ArrayExamples, Journal, Plan, shard_tasks
+from labkit.errors import InputError
+
+__all__ = ["ArraySource"]
+
+# Hold out one example in 10, so 5,000 of CIFAR-10's 50,000: He et al. 2016 (arXiv:1512.03385), section 4.2.
+_VALIDATION_DIVISOR = 10
+
+
+class ArraySource:
+    """An archive of CIFAR-10, or images that labkit draws; see ``labkit.data.prepare.Source``.
+
+    Args:
+        request: what is asked for.
+        known: the manifest of an earlier preparation; its source is read where no other one is named.
+    """
+
+    def __init__(self, request: Request, known: Manifest | None) -> None:
+        self._request, self._known = request, known
+
+    def changes(self, present: Manifest, *, decided: bool) -> list[str]:
+        archive = self._request.archive
+        if archive is None or source_sha256(archive) == present.source["sha256"]:
+            return []
+        return [f"preparing again: {archive} differs from the source {present.source['location']}"]
+
+    def plan(self, journal: Journal | None) -> Plan:
+        request, known = self._request, self._known
+        data, source, lines = self._read()
+        all_classes = data.classes
+        if request.classes:
+            data = with_classes(data, class_names(request.classes, all_classes))
+        size = request.validation_size
+        if size is None:
+            size = len(data.train_labels) // _VALIDATION_DIVISOR
+            if known is not None and known.classes == data.classes:
+                size = known.validation_size
+        return Plan(
+            shard_tasks(
+                request.directory,
+                _split(data, size, request.seed, request.train_examples),
+                ArrayExamples,
+                request.examples_per_shard,
+            ),
+            source=source,
+            classes=data.classes,
+            all_classes=all_classes if data.classes != all_classes else None,
+            multi_label=data.multi_label,
+            image_shape=data.train_images.shape[1:],
+            image_format="pixels",
+            validation_size=size,
+            train_examples=request.train_examples,
+            lines=lines,
+        )
+
+    def _read(self) -> tuple[ImageData, dict[str, Any], tuple[str, ...]]:
+        """Read the requested source, else the known one, else a download."""
+        request = self._request
+        if request.dataset in GENERATED:
+            request.announce(f"generating the {request.dataset} data set")
+            data = shapes.generate(request.seed, multi_label=request.dataset in MULTI_LABEL)
+            return data, shapes.describe(data), ()
+        path, kind, location = self._locate()
+        request.announce(f"reading {path}")
+        source = sources.describe(path, kind, location)
+        note = (
+            f"note: {source['location']} is not one of the published archives "
+            f"(SHA-256 {source['sha256']}); the manifest records this"
+        )
+        return read_archive(path), source, (note,) if source["matches_published"] is False else ()
+
+    def _locate(self) -> tuple[Path, str, str]:
+        """Return the path to read the data from, and the kind and location of the source to record."""
+        request, known = self._request, self._known.source if self._known else {}
+        if request.archive is not None:
+            kind = "folder" if request.archive.is_dir() else "archive"
+            return request.archive, kind, str(request.archive)
+        if request.url is None and known.get("kind") in ("archive", "folder"):
+            path = Path(known["location"])
+            if not path.exists():
+                raise InputError(f"{path}, the source of the data set, no longer exists; give --archive PATH")
+            return path, known["kind"], known["location"]
+        url = request.url or known.get("location") or sources.DEFAULT_URL
+        # The archive itself, and about the same again for its records.
+        check_space(request.directory, 2 * max(published.bytes for published in sources.PUBLISHED.values()))
+        path = sources.download(
+            request.data_dir / "downloads",
+            url=url,
+            timeout=request.timeout,
+            attempts=request.attempts,
+            announce=request.announce,
+        )
+        return path, "download", url
+
+
+def _split(
+    data: ImageData, size: int, seed: int, train_examples: int | None
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return images and labels by split; depends only on the arguments."""
+    total = len(data.train_labels)
+    if size >= total:
+        raise InputError(f"validation size {size} leaves nothing to train on; give less than {total}")
+    held_out = stratified_rows(*strata(data.train_labels, len(data.classes)), size, seed)
+    splits = {"train": (data.train_images[~held_out], data.train_labels[~held_out])}
+    if train_examples is not None:
+        splits["train"] = with_train_examples(*splits["train"], len(data.classes), train_examples, seed)
+    if size:
+        splits["validation"] = (data.train_images[held_out], data.train_labels[held_out])
+    splits["test"] = (data.test_images, data.test_labels)
+    return splits
