@@ -305,9 +305,9 @@ def _blended(rows: Array, points: Array) -> Array:
         points: int32 [m], in cells from the first row.
     """
     xp = namespace(rows)
-    near = points // CELLS
+    near = xp.shift_right(points, 8)  # faster than a division
     far = xp.minimum(near + 1, rows.shape[0] - 1)
-    weight = xp.cast(points % CELLS, np.float32)[:, None]
+    weight = xp.cast(points & (CELLS - 1), np.float32)[:, None]
     before, after = (xp.cast(xp.take(rows, places), np.float32) for places in (near, far))
     return before * (CELLS - weight) + after * weight
 

@@ -34,8 +34,8 @@ class _NumPy:
 
     @staticmethod
     def shift_right(bits: Array, by: int) -> Array:
-        """Shift unsigned numbers of 64 bits."""
-        return np.right_shift(bits, np.uint64(by))
+        """Shift whole numbers of any type."""
+        return np.right_shift(bits, bits.dtype.type(by))
 
     @staticmethod
     def take(rows: Array, places: Array) -> Array:
