@@ -407,7 +407,7 @@ def test_a_network_that_cannot_be_loaded_says_why(run, several, tmp_path, monkey
         networks.close()
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))  # without data
     moved = RunDirectory(shutil.copytree(run.path, tmp_path / "moved"))
-    text = moved.config_path.read_text().replace(str(run.path.parent / "data"), str(tmp_path / "none"))
+    text = moved.config_path.read_text().replace(str(run.path.parents[1] / "data"), str(tmp_path / "none"))
     moved.config_path.write_text(text)
     with pytest.raises(InputError, match="no prepared 'shapes' data set"):
         AskedNetwork(NetworkProcess(moved.path, 6)).predict(np.zeros((1, 32, 32, 3), np.uint8))
