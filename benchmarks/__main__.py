@@ -6,14 +6,11 @@ import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from benchmarks.common import MISSING_TORCH, RESULTS, ROOT, at_least, torch_is_installed
-from benchmarks.report import print_table, read_date, read_figures, read_machine
-from labkit import home
+from benchmarks.common import MISSING_TORCH, ROOT, make_parser, torch_is_installed
+from benchmarks.report import print_table, read_figures, read_origin
 
-SCRIPTS = (
+QUICK = (
     "train_step",
-    "levers",
-    "filters",
     "inference",
     "roofline",
     "input_pipeline",
@@ -23,37 +20,21 @@ SCRIPTS = (
     "startup",
     "follow",
     "scaling",
-    "links",
-    "accuracy",
-    "ablation",
-    "transfer",
-    "dashboard",
 )
-ONLY_WHEN_NAMED = (
-    "levers",
-    "filters",
-    "links",
-    "accuracy",
-    "ablation",
-    "transfer",
-    "dashboard",
-)  # need root, or take minutes or hours
-NEED_TORCH = ("inference",)  # the other scripts that compare with PyTorch can leave it out
+# They need root or a browser, or take minutes or hours.
+ONLY_WHEN_NAMED = ("levers", "filters", "links", "accuracy", "ablation", "transfer", "dashboard")
+SCRIPTS = QUICK + ONLY_WHEN_NAMED
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Return 0 if every script ran, whether its goals were met or not; 1 if one failed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = make_parser(__doc__, of_resnet=False)
+    parser.prog = "python -m benchmarks"
+    parser.set_defaults(repeats=None)  # each script's own
     words = f"of {', '.join(SCRIPTS)} (default: all but {', '.join(ONLY_WHEN_NAMED)})"
     parser.add_argument("names", nargs="*", metavar="NAME", help=words)
-    parser.add_argument("--repeats", type=at_least(1), help="repeats of each (default: the script's own)")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON results")
-    parser.add_argument(
-        "--data-dir", type=Path, default=home.data_home(), help="folder of prepared data sets"
-    )
-    parser.add_argument(
-        "--summary", action="store_true", help="show the existing results and measure nothing"
-    )
+    words = "show the existing results and measure nothing"
+    parser.add_argument("--summary", action="store_true", help=words)
     options = parser.parse_args(arguments)
     names = options.names or (SCRIPTS if options.summary else default_names())
     unknown = [name for name in names if name not in SCRIPTS]
@@ -70,21 +51,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 def default_names() -> list[str]:
     """Return the scripts that can be run here and are quick."""
-    left_out = () if torch_is_installed() else NEED_TORCH
-    for name in left_out:
-        print(f"without {name}: {MISSING_TORCH}", flush=True)
-    return [name for name in SCRIPTS if name not in left_out + ONLY_WHEN_NAMED]
+    if torch_is_installed():
+        return list(QUICK)
+    print(f"without inference: {MISSING_TORCH}", flush=True)  # other scripts leave out their forms
+    return [name for name in QUICK if name != "inference"]
 
 
 def _run(name: str, options: argparse.Namespace) -> bool:
     print(f"== {name}", flush=True)
-    values = {
-        "output": options.output.absolute(),
-        "data-dir": options.data_dir.absolute(),
-    }
+    flags = ["--output", str(options.output.absolute()), "--data-dir", str(options.data_dir.absolute())]
     if options.repeats is not None:
-        values["repeats"] = options.repeats
-    flags = [part for flag, value in values.items() for part in (f"--{flag}", str(value))]
+        flags += ["--repeats", str(options.repeats)]
     return subprocess.call([sys.executable, "-m", f"benchmarks.{name}", *flags], cwd=ROOT) == 0
 
 
@@ -100,8 +77,9 @@ def summarize(names: Sequence[str], output: Path, earlier: Collection[str]) -> N
         if not path.exists():
             print(f"{name}: no result in {output}")
             continue
-        label = f"{name} ({read_date(path):%Y-%m-%d})" if name in earlier else name
-        machines.add(read_machine(path))
+        date, machine = read_origin(path)
+        label = f"{name} ({date:%Y-%m-%d})" if name in earlier else name
+        machines.add(machine)
         rows += [(label, figure) for figure in read_figures(path) if figure.goal is not None]
     if rows:
         print_table(f"Goals, measured on: {'; '.join(sorted(machines))}", rows)

@@ -6,18 +6,13 @@ Uses CIFAR-10 if it is available, else `shapes`.
 """
 
 import statistics
-from pathlib import Path
 from typing import Any
 
-from benchmarks.common import make_parser, prepared_data
+from benchmarks.common import add_runs_flag, fast_precisions, make_parser, prepared_data
 from benchmarks.report import Figure, Report
-from benchmarks.trainings import Trained, train_to_end
-from labkit import home
-from labkit.config import Config
+from benchmarks.trainings import Trained, config_of, train_to_end
 from labkit.config.presets import preset_values
-from labkit.distributed.cpu import bfloat16_instructions
 
-QUESTION = "What does each part of the fast recipe contribute, at a short budget?"
 AS_IT_IS = "as it is"
 WITHOUT_MUON: dict[str, Any] = {
     # airbench94 (arXiv:2404.00498) has 11.5 and 0.0153 for 1,024 examples, divided by 1 + 1 / (1 - momentum).
@@ -54,51 +49,42 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--epochs", type=float, default=4.0, help="epochs of every training")
     parser.add_argument("--width-factor", type=float, default=0.5, help="width factor of the network")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
-    parser.add_argument(
-        "--runs", type=Path, default=home.runs_home() / "ablation", help="folder of the runs, which are kept"
-    )
+    add_runs_flag(parser, "ablation")
     options = parser.parse_args(arguments)
     manifest = prepared_data(options.data_dir)
-    precision = "mixed_bfloat16" if bfloat16_instructions() else "float32"
+    precision = fast_precisions()[-1]
     examples = round(options.epochs * manifest.count("train"))
     asked = {
         **preset_values("fast"),
         "precision": precision,
         "width_factor": options.width_factor,
-        "dataset": manifest.dataset,
-        "data_dir": str(manifest.directory.parent),
         "validate_every_steps": 0,
-        "num_gpus": 0,
     }
     chosen = {"dataset": manifest.dataset, "precision": precision}
-    report = Report("ablation", QUESTION, vars(options) | chosen)
+    report = Report("ablation", __doc__, vars(options) | chosen)
     found: dict[str, list[Trained]] = {name: [] for name in options.variants}
     for seed in range(options.repeats):
         for name in options.variants:
             job_dir = options.runs / f"{name.replace(' ', '-')}-{seed}"
-            values = {**asked, **VARIANTS[name], "seed": seed, "job_dir": str(job_dir)}
+            values = {**asked, **VARIANTS[name], "seed": seed}
             values |= {"train_steps": max(1, round(examples / values["train_batch_size"]))}
             values |= {"epochs": None, "steps_range": None}
-            found[name].append(train_to_end(Config.from_flat(values)))
-            print(f"seed {seed}, {name}: {_accuracy(found[name][-1]):.2f} %", flush=True)
+            found[name].append(train_to_end(config_of(manifest, job_dir, values)))
+            print(f"seed {seed}, {name}: {found[name][-1].accuracy:.2f} %", flush=True)
     report.finish(figures(found), options.output)
 
 
 def figures(found: dict[str, list[Trained]]) -> list[Figure]:
     """Return the accuracy and seconds of each variant and seed, the best variant first."""
-    order = sorted(found, key=lambda name: -statistics.mean(map(_accuracy, found[name])))
+    order = sorted(found, key=lambda name: -statistics.mean(run.accuracy for run in found[name]))
     rows = []
     for name in order:
-        rows.append(Figure(f"{name}: test accuracy", "%", tuple(map(_accuracy, found[name]))))
+        rows.append(Figure(f"{name}: test accuracy", "%", [run.accuracy for run in found[name]]))
         if name == AS_IT_IS:
-            views = tuple(100 * run.test["tta_accuracy"] for run in found[name] if run.test)
+            views = [100 * run.test["tta_accuracy"] for run in found[name] if run.test]
             rows.append(Figure(f"{name}, six views of each test image: test accuracy", "%", views))
-        rows.append(Figure(f"{name}: training", "s", tuple(run.seconds for run in found[name])))
+        rows.append(Figure(f"{name}: training", "s", [run.seconds for run in found[name]]))
     return rows
-
-
-def _accuracy(run: Trained) -> float:
-    return 100 * run.test["accuracy"] if run.test else float("nan")
 
 
 if __name__ == "__main__":

@@ -23,19 +23,21 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from benchmarks.common import MISSING_TORCH, archive_of, make_parser, prepared_data, torch_is_installed
-from benchmarks.machine import describe_machine
-from benchmarks.report import Figure, Goal, Report, read_figures
-from benchmarks.torch_trainings import TorchTrainings
-from benchmarks.trainings import Trained, evaluate_checkpoints, train_to_end
-from labkit import home
-from labkit.config import Config
+from benchmarks.common import (
+    MISSING_TORCH,
+    add_runs_flag,
+    archive_of,
+    fast_precisions,
+    make_parser,
+    prepared_data,
+    torch_is_installed,
+)
+from benchmarks.report import Figure, Goal, Report, describe_machine, ratios, read_figures
+from benchmarks.trainings import TorchTrainings, Trained, config_of, evaluate_checkpoints, train_to_end
 from labkit.config.presets import merged_with_preset
 from labkit.data.manifest import Manifest
 from labkit.data.prepare import prepare
-from labkit.distributed.cpu import bfloat16_instructions
 
-QUESTION = "How accurate is a network after how much training?"
 POINTS = 12  # checkpoints of a curve
 # What has to be equal for earlier results to be kept.
 CONDITIONS = {
@@ -84,13 +86,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.set_defaults(repeats=3)
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
     parser.add_argument("--steps", type=int, help="steps of every training, to try the script out")
-    parser.add_argument(
-        "--runs", type=Path, default=home.runs_home() / "accuracy", help="folder of the runs, which are kept"
-    )
+    add_runs_flag(parser, "accuracy")
     options = parser.parse_args(arguments)
     manifest = all_images(options)
-    chosen = {"dataset": manifest.dataset, "precision": _precision()}
-    report = Report("accuracy", QUESTION, vars(options) | chosen)
+    chosen = {"dataset": manifest.dataset, "precision": fast_precisions()[-1]}
+    report = Report("accuracy", __doc__, vars(options) | chosen)
     path = options.output / "accuracy.json"
     rows, details = earlier(path, report.configuration)  # before the hours
     found: dict[str, list[Trained]] = {}
@@ -163,16 +163,14 @@ def peer_name(name: str) -> str:
 def train(options: argparse.Namespace, manifest: Manifest, name: str, seed: int) -> Trained:
     """Train a recipe of labkit with a seed."""
     recipe = RECIPES[name]
-    location = {"dataset": manifest.dataset, "data_dir": str(manifest.directory.parent), "num_gpus": 0}
-    changes = {**recipe.changes, **location, "precision": _precision()}
-    values = merged_with_preset(recipe.preset, changes)
+    values = merged_with_preset(recipe.preset, {**recipe.changes, "precision": fast_precisions()[-1]})
     if options.steps:
         values["train_steps"] = options.steps
     values["keep_checkpoints"] = POINTS + 1
     values["checkpoint_every_steps"] = max(1, values["train_steps"] // POINTS)
     values["checkpoint_every_seconds"] = None
-    job_dir = str(options.runs / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}")
-    config = Config.from_flat({**values, "seed": seed, "job_dir": job_dir})
+    job_dir = options.runs / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}"
+    config = config_of(manifest, job_dir, {**values, "seed": seed})
     train_to_end(config)
     return evaluate_checkpoints(config, "test")
 
@@ -180,13 +178,8 @@ def train(options: argparse.Namespace, manifest: Manifest, name: str, seed: int)
 def all_images(options: argparse.Namespace) -> Manifest:
     """Prepare the data set in the runs' folder, with no training images held out."""
     known = prepared_data(options.data_dir)
-    archive = archive_of(known)
-    folder = options.runs / "all_images"
+    folder, archive = options.runs / "all_images", archive_of(known)
     return prepare(known.dataset, folder, archive=archive, validation_size=0, progress=print).manifest
-
-
-def _precision() -> str:
-    return "mixed_bfloat16" if bfloat16_instructions() else "float32"
 
 
 def figures(name: str, found: dict[str, list[Trained]], *, with_goals: bool = True) -> list[Figure]:
@@ -198,12 +191,10 @@ def figures(name: str, found: dict[str, list[Trained]], *, with_goals: bool = Tr
         return rows
     pairs = list(zip(found[name], theirs, strict=True))
     share = None if recipe.share is None else Goal("at most", recipe.share)
-    minutes = tuple(ours.seconds / their.seconds for ours, their in pairs)
+    minutes = ratios((run.seconds for run in found[name]), (run.seconds for run in theirs))
     rows.append(Figure(f"{name}: minutes over those of {peer_name(name)}", "x", minutes, share))
     key, words = ("accuracy", "plain") if recipe.share is None else ("tta_accuracy", "with six views")
-    points = tuple(
-        100 * (ours.test[key] - their.test[key]) for ours, their in pairs if ours.test and their.test
-    )
+    points = [100 * (ours.test[key] - their.test[key]) for ours, their in pairs if ours.test and their.test]
     goal = None if recipe.share is None else Goal("at least", 0.0)
     rows.append(Figure(f"{name}: points over {peer_name(name)}, {words}", "points", points, goal))
     return rows + figures_of(peer_name(name), theirs, Recipe(recipe.preset))
@@ -216,12 +207,12 @@ def figures_of(name: str, runs: list[Trained], recipe: Recipe) -> list[Figure]:
         ("accuracy", "test accuracy", recipe.accuracy),
         ("tta_accuracy", "test accuracy with test-time augmentation", recipe.augmented),
     ):
-        values = tuple(100 * run.test[key] for run in runs if run.test and key in run.test)
+        values = [100 * run.test[key] for run in runs if run.test and key in run.test]
         if values:
             bound = None if goal is None else Goal("at least", goal)
             rows.append(Figure(f"{name}: {words}", "%", values, bound))
     limit = None if recipe.minutes is None else Goal("at most", recipe.minutes)
-    return [*rows, Figure(f"{name}: training", "min", tuple(run.seconds / 60 for run in runs), limit)]
+    return [*rows, Figure(f"{name}: training", "min", [run.seconds / 60 for run in runs], limit)]
 
 
 def draw(found: dict[str, list[list[tuple[float, float]]]], path: Path) -> None:
@@ -233,7 +224,7 @@ def draw(found: dict[str, list[list[tuple[float, float]]]], path: Path) -> None:
             values = [100 * accuracy for _, accuracy in curve]
             label = name if curve is curves[0] else None
             axis.plot(minutes, values, "o-", markersize=3, color=f"C{number}", label=label)
-    axis.set(xlabel="minutes of training", ylabel="test accuracy (%)", title=QUESTION)
+    axis.set(xlabel="minutes of training", ylabel="test accuracy (%)", title=__doc__.partition("\n")[0])
     axis.set_xscale("log")  # recipes take from ten minutes to an hour
     axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.xaxis.set_major_formatter("{x:g}")

@@ -1,4 +1,4 @@
-"""Flags, data set and folders that all scripts share."""
+"""Flags, data set, turns and folders that all scripts share."""
 
 import argparse
 import importlib.util
@@ -6,37 +6,24 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
+from benchmarks.report import Figure, Report
 from labkit import home
 from labkit.data.manifest import Manifest, find_manifest
 from labkit.data.prepare import prepare
 from labkit.distributed.cpu import bfloat16_instructions
 
-__all__ = [
-    "MISSING_TORCH",
-    "PRECISIONS",
-    "RESULTS",
-    "ROOT",
-    "add_precisions_flag",
-    "archive_of",
-    "at_least",
-    "cifar10_archive",
-    "make_parser",
-    "prepared_data",
-    "torch_is_installed",
-    "work_folder",
-    "write_arrays",
-]
-
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PRECISIONS = ("float32", "mixed_bfloat16")
 MISSING_TORCH = "PyTorch is not installed; run make peers"
+Side, Value = TypeVar("Side"), TypeVar("Value")
 
 
 def at_least(minimum: int) -> Callable[[str], int]:
@@ -52,8 +39,17 @@ def at_least(minimum: int) -> Callable[[str], int]:
     return convert
 
 
-def make_parser(description: str | None, *, of_resnet: bool = True) -> argparse.ArgumentParser:
-    """Return a parser with the flags of every script, and with ``of_resnet`` those of a ResNet."""
+def make_parser(
+    description: str | None,
+    *,
+    of_resnet: bool = True,
+    steps: int | None = None,
+    warmup_steps: int | None = None,
+) -> argparse.ArgumentParser:
+    """Return a parser with the flags of every script, and with ``of_resnet`` those of a ResNet.
+
+    ``steps`` and ``warmup_steps``: the defaults of scripts whose turns are training steps.
+    """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
@@ -62,11 +58,20 @@ def make_parser(description: str | None, *, of_resnet: bool = True) -> argparse.
     parser.add_argument(
         "--data-dir", type=Path, default=home.data_home(), help="folder of prepared data sets"
     )
-    if not of_resnet:
-        return parser
-    parser.add_argument("--num-layers", type=at_least(8), default=20, help="depth of the ResNet")
-    parser.add_argument("--batch-size", type=at_least(1), default=128, help="examples per training step")
+    if of_resnet:
+        parser.add_argument("--num-layers", type=at_least(8), default=20, help="depth of the ResNet")
+        parser.add_argument("--batch-size", type=at_least(1), default=128, help="examples per training step")
+    if steps is not None:
+        parser.add_argument("--steps", type=at_least(1), default=steps, help="steps of a turn")
+    if warmup_steps is not None:
+        words = "steps before the first turn"
+        parser.add_argument("--warmup-steps", type=at_least(1), default=warmup_steps, help=words)
     return parser
+
+
+def fast_precisions() -> tuple[str, ...]:
+    """Return the precisions that the CPU has instructions for, the fastest one last."""
+    return PRECISIONS if bfloat16_instructions() else PRECISIONS[:1]
 
 
 def add_precisions_flag(parser: argparse.ArgumentParser, *, help: str) -> None:
@@ -75,9 +80,15 @@ def add_precisions_flag(parser: argparse.ArgumentParser, *, help: str) -> None:
         "--precisions",
         nargs="+",
         choices=PRECISIONS,
-        default=[name for name in PRECISIONS if name == "float32" or bfloat16_instructions()],
+        default=fast_precisions(),
         help=help,
     )
+
+
+def add_runs_flag(parser: argparse.ArgumentParser, name: str) -> None:
+    """Declare the folder of whole trainings, which are kept."""
+    words = "folder of the runs, which are kept"
+    parser.add_argument("--runs", type=Path, default=home.runs_home() / name, help=words)
 
 
 def cifar10_archive() -> Path | None:
@@ -112,12 +123,41 @@ def torch_is_installed() -> bool:
 
 def write_arrays(manifest: Manifest, split: str, path: Path) -> None:
     """Write a split for ``torch_peer``: images uint8 [n, height, width, channels], labels, mean and std."""
-    from labkit.data.shards import load_split
+    from labkit.data.shards import load_split  # imports TensorFlow
 
     images, labels = load_split(manifest, split)
     whole = path.with_name(f"unfinished-{path.name}")  # an interrupted call leaves no half file of this name
     np.savez(whole, images=images, labels=labels, mean=manifest.channel_mean, std=manifest.channel_std)
     os.replace(whole, path)
+
+
+def take_turns(
+    turns: Mapping[Side, Callable[[], Value]], repeats: int, show: Callable[[Value], str] = "{:,.0f}".format
+) -> dict[Side, list[Value]]:
+    """Return what each of ``turns`` measures, one value per repeat, and print it as ``show`` does."""
+    measured: dict[Side, list[Value]] = {side: [] for side in turns}
+    for repeat in range(repeats):
+        # In alternating order, so that a drift favours neither side.
+        for side in list(turns) if repeat % 2 == 0 else list(turns)[::-1]:
+            measured[side].append(turns[side]())
+        line = "  ".join(f"{side} {show(values[-1])}" for side, values in measured.items())
+        print(f"repeat {repeat + 1}/{repeats}: {line}", flush=True)
+    return measured
+
+
+def measure_and_report(
+    name: str,
+    description: str | None,
+    options: argparse.Namespace,
+    measure: Callable[[argparse.Namespace, Manifest, Path], list[Figure]],
+) -> list[Figure]:
+    """Measure with a prepared data set and a work folder, write the report and return its figures."""
+    manifest = prepared_data(options.data_dir)
+    report = Report(name, description, vars(options) | {"dataset": manifest.dataset})
+    with work_folder() as folder:
+        figures = measure(options, manifest, folder)
+    report.finish(figures, options.output)
+    return figures
 
 
 @contextmanager

@@ -3,38 +3,24 @@
 import argparse
 import statistics
 import time
-from contextlib import ExitStack
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from benchmarks.dashboard_runs import (
-    EventStream,
-    followed,
-    make_run,
-    write_events,
-    write_metrics,
-)
+from benchmarks.common import take_turns
+from benchmarks.dashboard_runs import EventStream, followed, make_run, row
 from benchmarks.dashboard_servers import (
     SECONDS_TO_WAIT,
-    browser,
     chart_drawn,
     dashboard,
     free_port,
+    opened,
+    seconds,
     tensorboard,
-    visit,
 )
-from benchmarks.processes import Training, train_flags, train_images_per_second
+from benchmarks.processes import Training, train_command
+from benchmarks.report import Figure, Goal, ratios
 from labkit.data.manifest import Manifest
-
-__all__ = [
-    "TENSORBOARD_RELOAD_SECONDS",
-    "follow",
-    "follow_in_tensorboard",
-    "long_run",
-    "long_run_in_tensorboard",
-    "memory",
-    "training_beside",
-]
 
 SESSIONS = 5
 TENSORBOARD_RELOAD_SECONDS = 30  # of the page: the shortest that its settings accept
@@ -72,26 +58,30 @@ SHOWN = "n => window.benchStep >= n && document.querySelector('line-chart canvas
 SECONDS_FOR_TABS = 5.0  # TensorBoard's page asks once which runs there are; then a person reloads it
 
 
-def long_run(folder: Path, repeats: int, rows: int) -> dict[str, list[float]]:
-    """Return the seconds to open a long run with a new server, to open it again, and to zoom into it.
+def long_run(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
+    """Measure opening a long run with a new server, opening it again, and zooming into it.
 
     The browser has been there before. What it takes to load the code of the page is measured by itself.
     """
-    run = make_run(folder, "long", step=rows)
-    write_metrics(run, rows)
+    run = make_run(folder, "long", options.rows)
     taken: dict[str, list[float]] = {"first": [], "again": [], "zoom": []}
     port = free_port()
-    with browser() as chromium, visit(chromium) as page:
-        for _ in range(-1, repeats):
+    with opened() as page:
+        for _ in range(-1, options.repeats):
             with dashboard(folder, port) as server:
-                address = f"{server.address}/live?run={run.name}"
                 for name in ("first", "again"):
                     page.goto("about:blank")
-                    taken[name].append(chart_drawn(page, address, rows))
+                    address = f"{server.address}/live?run={run.name}"
+                    taken[name].append(chart_drawn(page, address, options.rows))
                     page.wait_for_timeout(1000)
                 taken["zoom"].append(_zoom(page))
                 page.goto("about:blank")
-    return {name: values[1:] for name, values in taken.items()}
+    what = f"a run of {options.rows:,} rows"
+    return [
+        seconds(f"{what}, opened by a new server", taken["first"][1:], 2.0),
+        seconds(f"{what}, opened again", taken["again"][1:], 1.0),
+        seconds(f"{what}, zoomed", taken["zoom"][1:], 0.3),
+    ]
 
 
 def _zoom(page: Any) -> float:
@@ -120,23 +110,25 @@ def _zoom(page: Any) -> float:
     return float(page.evaluate("() => window.benchTook")) / 1e3
 
 
-def long_run_in_tensorboard(folder: Path, repeats: int, rows: int) -> list[float]:
-    """Return the seconds until a TensorBoard that has just started shows the last step of the same scalars.
+def long_run_in_tensorboard(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
+    """Measure until a TensorBoard that has just started shows the last step of the same scalars.
 
     The browser has been there before. Where a page has not all of it after five seconds, it is reloaded, as
     a person would do.
     Raises playwright's TimeoutError after ``SECONDS_TO_WAIT``.
     """
-    write_events(folder / "events" / "long", rows)
+    with closing(EventStream(folder / "events" / "long")) as stream:
+        for step in range(1, options.rows + 1):
+            stream.write(row(step))
     taken = []
     port = free_port()
-    with browser() as chromium, visit(chromium) as page:
+    with opened() as page:
         page.add_init_script(f"({NOTE_SERIES})()")
-        for _ in range(-1, repeats):
+        for _ in range(-1, min(options.repeats, 3)):
             with tensorboard(folder / "events", folder / "tensorboard.log", port) as server:
-                taken.append(_opened(page, server.address, rows))
+                taken.append(_opened(page, server.address, options.rows))
             page.goto("about:blank")
-    return taken[1:]
+    return [seconds(f"TensorBoard: {options.rows:,} rows (1,000 points of each curve), opened", taken[1:])]
 
 
 def _opened(page: Any, address: str, step: int) -> float:
@@ -154,35 +146,29 @@ def _opened(page: Any, address: str, step: int) -> float:
                 raise
 
 
-def follow(folder: Path, repeats: int, seconds: float) -> dict[str, list[float]]:
-    """Follow a run of ten rows a second. Returns lists with one value per repeat of ``seconds``.
-
-    ``median`` and ``worst``: seconds from a row in the file to its place on the screen; ``cpu``: per cent of
-    a core that the server takes meanwhile.
-    """
+def follow(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
+    """Follow a run of ten rows a second: from a row in the file to its place on the screen, and the CPU."""
     run = make_run(folder, "followed", state="running")
-    taken: dict[str, list[float]] = {"median": [], "worst": [], "cpu": []}
-    with (
-        dashboard(folder) as server,
-        followed(run) as written,
-        browser() as chromium,
-        visit(chromium) as page,
-    ):
+    median, worst, cpu = [], [], []
+    with dashboard(folder) as server, followed(run) as written, opened() as page:
         chart_drawn(page, f"{server.address}/live?run={run.name}", 100)
         page.wait_for_timeout(3000)
         page.evaluate(NOTE_STEPS)
-        for _ in range(repeats):
+        for _ in range(options.repeats):
             began, moment, used = time.perf_counter(), time.time(), server.cpu_seconds()
-            page.wait_for_timeout(seconds * 1e3)
-            cpu = (server.cpu_seconds() - used) / (time.perf_counter() - began)
+            page.wait_for_timeout(options.seconds * 1e3)
+            cpu.append(100 * (server.cpu_seconds() - used) / (time.perf_counter() - began))
             until = time.time()
             last = max(step for step, when in written.items() if when < until)
             page.wait_for_function("n => (window.benchSteps.at(-1)?.[0] ?? -1) >= n", arg=last)
             late = delays(written, page.evaluate("() => window.benchSteps"), moment, until)
-            taken["median"].append(statistics.median(late))
-            taken["worst"].append(max(late))
-            taken["cpu"].append(100 * cpu)
-    return taken
+            median.append(statistics.median(late))
+            worst.append(max(late))
+    return [
+        seconds("a row written to its place on the screen, median", median, 1.0),
+        seconds("a row written to its place on the screen, worst", worst, 2.0),
+        Figure("server's CPU with one followed run, of a core", "%", cpu, Goal("at most", 5.0)),
+    ]
 
 
 def delays(
@@ -206,76 +192,76 @@ def delays(
     return late
 
 
-def follow_in_tensorboard(folder: Path, repeats: int) -> list[float]:
-    """Return the seconds from an event in the file to its place in TensorBoard's chart.
+def follow_in_tensorboard(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
+    """Measure from an event in the file to its place in TensorBoard's chart.
 
     The server looks for new events every second and the page asks for them every 30 s. Events are written at
     times spread over that interval.
     """
-    taken = []
-    stream = EventStream(folder / "events" / "followed")
-    try:
+    taken, repeats = [], min(options.repeats, 3)
+    with closing(EventStream(folder / "events" / "followed")) as stream:
+
+        def write(step: int) -> float:
+            stream.write(row(step, time.time()), ["loss"])
+            return stream.flush()
+
         for step in range(1, 100):
-            stream.loss(step)
-        with (
-            tensorboard(folder / "events", folder / "tensorboard.log") as server,
-            browser() as chromium,
-            visit(chromium) as page,
-        ):
+            write(step)
+        with tensorboard(folder / "events", folder / "tensorboard.log") as server, opened() as page:
             page.add_init_script(f"({NOTE_SERIES})()")
             _opened(page, server.address, 99)
             for repeat in range(repeats):
                 share = (repeat + 0.5) / repeats  # of the interval since the last reload
                 page.wait_for_timeout(share * TENSORBOARD_RELOAD_SECONDS * 1e3)
-                written = stream.loss(100 + repeat)
+                written = write(100 + repeat)
                 page.wait_for_function("n => window.benchStep >= n", arg=100 + repeat)
                 taken.append(page.evaluate("() => window.benchMoment") - written)
-    finally:
-        stream.close()
-    return taken
+    return [seconds("TensorBoard: an event written to its place on the screen", taken)]
 
 
-def memory(folder: Path, ticks: int) -> tuple[float, float]:
-    """Return the server's memory, MB, and its growth, per cent, in ``ticks`` seconds of five sessions."""
+def memory(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
+    """Measure the server's memory, and its growth while five sessions are open."""
     run = make_run(folder, "followed", state="running")
-    with dashboard(folder) as server, followed(run), browser() as chromium, ExitStack() as stack:
-        for _ in range(SESSIONS):
-            page = stack.enter_context(visit(chromium))
+    with dashboard(folder) as server, followed(run), opened() as first:
+        for page in (first, *(first.context.browser.new_page() for _ in range(SESSIONS - 1))):
             chart_drawn(page, f"{server.address}/live?run={run.name}", 100)
-        page.wait_for_timeout(min(240, ticks) * 1e3)  # caches fill
+        first.wait_for_timeout(min(240, options.ticks) * 1e3)  # caches fill
         before = server.megabytes()
-        page.wait_for_timeout(ticks * 1e3)
+        first.wait_for_timeout(options.ticks * 1e3)
         after = server.megabytes()
-    return after, 100 * (after / before - 1)
+    growth = 100 * (after / before - 1)
+    return [
+        Figure("server's memory with five sessions", "MB", [after], Goal("at most", 400.0)),
+        Figure(f"its growth in {options.ticks} s", "%", [growth], Goal("at most", 5.0)),
+    ]
 
 
-def training_beside(
-    options: argparse.Namespace, manifest: Manifest, folder: Path
-) -> tuple[list[float], list[float]]:
-    """Return per repeat the images/s of a training without and with an open page that follows it."""
-    flags = train_flags(manifest, num_layers=options.num_layers, batch_size=options.batch_size)
-    alone: list[float] = []
-    beside: list[float] = []
+def training(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
+    """Measure a training without and with an open page that follows it, in turns."""
     with (
-        Training(folder / "runs", flags) as training,
+        Training(folder / "runs", train_command(options, manifest)) as trained,
         dashboard(folder) as server,
-        browser() as chromium,
-        visit(chromium) as page,
+        opened() as page,
     ):
-        training.start(options.warmup_steps)
-        address = f"{server.address}/live?run={training.run.name}"
+        trained.start(options.warmup_steps)
+        address = f"{server.address}/live?run={trained.run.name}"
         chart_drawn(page, address, 1)
 
-        def turn(speeds: list[float], *, opened: bool) -> None:
-            if opened:
-                chart_drawn(page, address, 1)
-            else:
-                page.goto("about:blank")
+        def speed() -> float:
             page.wait_for_timeout(2000)  # what opening and closing takes is not measured
-            speeds.append(train_images_per_second(training.turn(options.steps), options.batch_size))
+            return trained.speed(options.steps, options.batch_size)
 
-        for repeat in range(options.repeats):
-            for opened in (False, True) if repeat % 2 == 0 else (True, False):
-                turn(beside if opened else alone, opened=opened)
-            print(f"repeat {repeat + 1}: {alone[-1]:.0f} images/s, open {beside[-1]:.0f}", flush=True)
-    return alone, beside
+        def closed() -> float:
+            page.goto("about:blank")
+            return speed()
+
+        def open_page() -> float:
+            chart_drawn(page, address, 1)
+            return speed()
+
+        alone, beside = take_turns({"closed": closed, "open": open_page}, options.repeats).values()
+    return [
+        Figure("training with an open page over without", "x", ratios(beside, alone), Goal("at least", 0.99)),
+        Figure("training without an open page", "images/s", alone),
+        Figure("training with an open page", "images/s", beside),
+    ]

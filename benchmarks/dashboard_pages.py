@@ -1,19 +1,22 @@
 """What `dashboard.py` measures on single pages of the dashboard: tables, switches, filters, answers."""
 
-import subprocess
-import sys
+import argparse
 import time
 from pathlib import Path
-from typing import Any
 
-from benchmarks.common import ROOT
-from benchmarks.dashboard_runs import make_run, write_metrics, write_predictions
-from benchmarks.dashboard_servers import browser, chart_drawn, dashboard, free_port, timed, visit
-from benchmarks.processes import train_flags
+from benchmarks.dashboard_runs import make_run, write_predictions
+from benchmarks.dashboard_servers import (
+    behind_a_first,
+    chart_drawn,
+    dashboard,
+    free_port,
+    opened,
+    seconds,
+    timed,
+)
+from benchmarks.processes import LABKIT, run, train_command
+from benchmarks.report import Figure
 from labkit.data.manifest import Manifest
-from labkit.run_directory import RunDirectory
-
-__all__ = ["cold_browser", "filters", "listing", "switches", "what_if"]
 
 SMALL_ROWS = 1000  # of the runs on which pages are opened
 PAUSE_MS = 1000  # between two actions, so that nothing of the last one is still going on
@@ -41,111 +44,104 @@ ANSWER = """() => {
 }"""
 
 
-def cold_browser(folder: Path, repeats: int) -> list[float]:
-    """Return the seconds from asking for a run's page in a browser that has just started to its charts."""
-    run = make_run(folder, "small", step=SMALL_ROWS)
-    write_metrics(run, SMALL_ROWS)
-    taken = []
+def cold_browser(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
+    """Measure from asking for a run's page in a browser that has just started to its charts."""
+    small = make_run(folder, "small", SMALL_ROWS)
+
+    def take() -> float:
+        with opened() as page:
+            return chart_drawn(page, f"{server.address}/live?run={small.name}", SMALL_ROWS)
+
     with dashboard(folder) as server:
-        address = f"{server.address}/live?run={run.name}"
-        for repeat in range(-1, repeats):  # the first visit makes the server warm
-            with browser() as chromium, visit(chromium) as page:
-                seconds = chart_drawn(page, address, SMALL_ROWS)
-            if repeat >= 0:
-                taken.append(seconds)
-    return taken
+        taken = behind_a_first(options.repeats, take)
+    return [seconds("charts in a browser that has just started", taken, 2.5)]
 
 
-def listing(folder: Path, repeats: int, count: int) -> tuple[list[float], list[float]]:
-    """Return the seconds until a table of ``count`` runs is drawn, by a new server and by the same again.
+def listing(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
+    """Measure until a table of many runs is drawn, by a new server and by the same again.
 
     The browser has been there before.
     """
-    for number in range(count):
-        write_metrics(make_run(folder, f"run-{number:04d}", step=20), 20)
+    for number in range(options.runs):
+        make_run(folder, f"run-{number:04d}", 20)
     first: list[float] = []
     again: list[float] = []
-    words = f"{count:,} run"
     listed = """words => document.querySelector('TABLE') !== null
         && [...document.querySelectorAll('[data-testid=stMain] [data-testid=stCaptionContainer]')]
            .some(e => e.textContent.startsWith(words))""".replace("TABLE", TABLE)
     port = free_port()
-    with browser() as chromium, visit(chromium) as page:
-        for _ in range(-1, repeats):
+    with opened() as page:
+        for _ in range(-1, options.repeats):
             with dashboard(folder, port) as server:
                 for taken in (first, again):
                     page.goto("about:blank")
                     started = time.perf_counter()
                     page.goto(server.address, wait_until="commit")
-                    page.wait_for_function(listed, arg=words)
+                    page.wait_for_function(listed, arg=f"{options.runs:,} run")
                     taken.append(time.perf_counter() - started)
                     page.wait_for_timeout(PAUSE_MS)
                 page.goto("about:blank")
-    return first[1:], again[1:]
+    return [
+        seconds(f"{options.runs:,} runs listed by a new server", first[1:], 1.5),
+        seconds(f"{options.runs:,} runs listed again", again[1:], 1.5),
+    ]
 
 
-def switches(folder: Path, repeats: int) -> dict[str, list[float]]:
-    """Return the seconds from a click on a page's name to the page, for each of four pages."""
+def switches(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
+    """Measure from a click on a page's name to the page, for each of four pages."""
     for name in ("one", "two"):
-        write_metrics(make_run(folder, name, step=SMALL_ROWS), SMALL_ROWS)
+        make_run(folder, name, SMALL_ROWS)
     taken: dict[str, list[float]] = {name: [] for name in PAGES}
-    with dashboard(folder) as server, browser() as chromium, visit(chromium) as page:
+    with dashboard(folder) as server, opened() as page:
         chart_drawn(page, f"{server.address}/live?run=one", SMALL_ROWS)
-        for repeat in range(-1, repeats):  # the first round loads each page's part of the browser's code
+        for _ in range(-1, options.repeats):  # the first round loads each page's part of the browser's code
             for name in PAGES:
                 page.wait_for_timeout(PAUSE_MS)
                 link = page.get_by_test_id("stSidebarNav").get_by_role("link", name=name, exact=False).first
-                seconds = timed(page, link.click, ARRIVED.replace("NAME", name), "(before, now) => now")
-                if repeat >= 0:
-                    taken[name].append(seconds)
-    return taken
+                arrived = ARRIVED.replace("NAME", name)
+                taken[name].append(timed(page, link.click, arrived, "(before, now) => now"))
+    return [seconds(f"a click on {name} to its page", values[1:], 0.7) for name, values in taken.items()]
 
 
-def filters(folder: Path, repeats: int, images: int) -> list[float]:
-    """Return the seconds from a click on a filter of ``images`` predictions to the images; two a repeat."""
-    run = make_run(folder, "predicted", step=SMALL_ROWS)
-    write_metrics(run, SMALL_ROWS)
-    write_predictions(run, images)
+def filters(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
+    """Measure from a click on a filter of many predictions to the images; two a repeat."""
+    predicted = make_run(folder, "predicted", SMALL_ROWS)
+    write_predictions(predicted, options.images)
     taken = []
-    with dashboard(folder) as server, browser() as chromium, visit(chromium) as page:
-        page.goto(f"{server.address}/predictions?run={run.name}")
+    with dashboard(folder) as server, opened() as page:
+        page.goto(f"{server.address}/predictions?run={predicted.name}")
         page.wait_for_selector(".lk-grid img")
-        for repeat in range(-1, repeats):
+        for _ in range(-1, options.repeats):
             for name in ("Right", "All"):  # the images that stand first are wrong ones
                 page.wait_for_timeout(PAUSE_MS)
                 choice = page.get_by_test_id("stMain").get_by_text(name, exact=True).first
-                seconds = timed(page, choice.click, TILES)
-                if repeat >= 0:
-                    taken.append(seconds)
-    return taken
+                taken.append(timed(page, choice.click, TILES))
+    return [seconds(f"a filter of {options.images:,} predictions to its images", taken[2:], 0.3)]
 
 
-def what_if(folder: Path, repeats: int, manifest: Manifest, num_layers: int) -> list[float]:
-    """Return the seconds from a step of a slider to the network's answer, with a trained ResNet."""
-    run = _trained(folder, manifest, num_layers)
-    taken = []
-    with dashboard(folder) as server, browser() as chromium, visit(chromium) as page:
-        page.goto(f"{server.address}/image?run={run.name}&split=test&index=0")
+def what_if(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
+    """Measure from a step of a slider to the answer of a ResNet that was trained for some steps."""
+    (folder / "data").symlink_to(manifest.directory.parent)
+    command = train_command(
+        options,
+        manifest,
+        job_dir=folder / "runs" / "trained",
+        train_batch_size=32,
+        train_steps=20,
+        checkpoint_every_steps=20,
+        learning_rate=0.02,  # with the decay: or all answers are alike
+        batch_norm_decay=0.9,
+    )
+    run([LABKIT, *command], folder / "train.log")
+    with dashboard(folder) as server, opened() as page:
+        page.goto(f"{server.address}/image?run=trained&split=test&index=0")
         page.wait_for_selector(".lk-before")
         slider = page.get_by_role("slider", name="Shift to the right, pixels")
-        for repeat in range(-1, repeats):
+
+        def take() -> float:
             page.wait_for_timeout(PAUSE_MS)
             slider.focus()
-            seconds = timed(page, lambda: page.keyboard.press("ArrowRight"), ANSWER)
-            if repeat >= 0:
-                taken.append(seconds)
-    return taken
+            return timed(page, lambda: page.keyboard.press("ArrowRight"), ANSWER)
 
-
-def _trained(folder: Path, manifest: Manifest, num_layers: int) -> RunDirectory:
-    """Train for a few steps, so that there is a checkpoint to ask. Raises RuntimeError if that fails."""
-    run = RunDirectory(folder / "runs" / "trained")
-    run.path.parent.mkdir(parents=True)
-    flags: list[Any] = train_flags(manifest, num_layers=num_layers, batch_size=32)
-    flags += ["--train-steps", "20", "--checkpoint-every-steps", "20"]
-    flags += ["--learning-rate", "0.02", "--batch-norm-decay", "0.9"]  # or all answers are alike
-    command = [sys.executable, "-m", "labkit", "train", "--job-dir", str(run.path), *flags]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    if done.returncode:
-        raise RuntimeError(f"labkit train failed:\n{done.stderr[-3000:]}")
-    return run
+        taken = behind_a_first(options.repeats, take)
+    return [seconds("a step of a what-if slider to the network's answer", taken, 0.5)]

@@ -7,7 +7,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,23 +18,14 @@ from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.reader import MetricsReader, summary_of
 
-__all__ = [
-    "EventStream",
-    "followed",
-    "make_run",
-    "write_events",
-    "write_metrics",
-    "write_predictions",
-]
-
 ROWS_PER_SECOND = 10
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 FIRST_WALL_TIME = 1.7e9
 EVENT_SCALARS = ("loss", "accuracy", "learning_rate", "examples_per_second")
 
 
-def make_run(home: Path, name: str, *, state: str = "finished", step: int = 0) -> RunDirectory:
-    """Create a run without metrics in ``home``."""
+def make_run(home: Path, name: str, rows: int = 0, *, state: str = "finished") -> RunDirectory:
+    """Create a run in ``home`` with ``rows`` metrics rows, ten a second, and their summary in its status."""
     run = RunDirectory(home / "runs" / name)
     run.create()
     config = {
@@ -45,7 +36,9 @@ def make_run(home: Path, name: str, *, state: str = "finished", step: int = 0) -
     write_json_atomic(run.config_path, config)
     environment = {"versions": {}, "description": "CPU", "command": ["labkit", "train"], "replicas": 1}
     write_json_atomic(run.environment_path, environment)
-    write_status(run, state, step)
+    with open(run.metrics_path, "w") as file:  # quicker than ``MetricsWriter``, which isn't measured here
+        file.writelines(json.dumps(row(step)) + "\n" for step in range(1, rows + 1))
+    write_status(run, state, rows)
     return run
 
 
@@ -69,8 +62,11 @@ def write_status(run: RunDirectory, state: str, step: int) -> None:
     )
 
 
-def row(step: int, wall_time: float) -> dict[str, Any]:
-    """Return a row as a training writes it after ``step``, with noise that depends on ``step`` alone."""
+def row(step: int, wall_time: float | None = None) -> dict[str, Any]:
+    """Return a row as a training writes it after ``step``, with noise that depends on ``step`` alone.
+
+    ``wall_time``: None: as if there were ten steps a second.
+    """
     noise = random.Random(step).random()
     loss = 2.3 * math.exp(-step / 3e5) + 0.1 * noise
     return {
@@ -83,37 +79,8 @@ def row(step: int, wall_time: float) -> dict[str, Any]:
         "examples_per_second": 1000.0 + noise,
         "seconds_per_step": 0.1,
         "input_wait_fraction": 0.01,
-        "wall_time": wall_time,
+        "wall_time": FIRST_WALL_TIME + step / ROWS_PER_SECOND if wall_time is None else wall_time,
     }
-
-
-def rows(count: int) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a training of ``count`` steps, ten a second."""
-    for step in range(1, count + 1):
-        yield row(step, FIRST_WALL_TIME + step / ROWS_PER_SECOND)
-
-
-def write_metrics(run: RunDirectory, count: int) -> None:
-    """Write ``count`` rows. Quicker than ``MetricsWriter``, which is not measured here."""
-    with open(run.metrics_path, "w") as file:
-        file.writelines(json.dumps(values) + "\n" for values in rows(count))
-    if status := run.read_status():
-        write_status(run, status.state, status.step)
-
-
-def write_events(folder: Path, count: int) -> None:
-    """Write the scalars of the same rows as TensorBoard events."""
-    import tensorflow as tf
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
-
-    folder.mkdir(parents=True)
-    with tf.io.TFRecordWriter(str(folder / "events.out.tfevents.1700000000.benchmark")) as writer:
-        writer.write(Event(wall_time=FIRST_WALL_TIME, file_version="brain.Event:2").SerializeToString())
-        for values in rows(count):
-            scalars = [Summary.Value(tag=f"train/{tag}", simple_value=values[tag]) for tag in EVENT_SCALARS]
-            event = Event(wall_time=values["wall_time"], step=values["step"], summary=Summary(value=scalars))
-            writer.write(event.SerializeToString())
 
 
 @contextmanager
@@ -150,33 +117,34 @@ def followed(run: RunDirectory) -> Iterator[dict[int, float]]:
 
 
 class EventStream:
-    """A TensorBoard event file of which each event reaches the disk at once."""
+    """A TensorBoard event file with scalars of made-up rows."""
 
     def __init__(self, folder: Path) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.summary.writer.record_writer import RecordWriter
+        import tensorflow as tf
 
         folder.mkdir(parents=True)
-        self._file = open(folder / "events.out.tfevents.1700000000.benchmark", "wb")  # noqa: SIM115
-        self._records = RecordWriter(self._file)
-        self._records.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
-        self._file.flush()
+        self._records = tf.io.TFRecordWriter(str(folder / "events.out.tfevents.1700000000.benchmark"))
+        self._write(wall_time=FIRST_WALL_TIME, file_version="brain.Event:2")
 
-    def loss(self, step: int) -> float:
-        """Write one event and return when, in seconds since the epoch."""
-        from tensorboard.compat.proto.event_pb2 import Event
+    def write(self, values: dict[str, Any], scalars: Sequence[str] = EVENT_SCALARS) -> None:
+        """Write scalars of a row as one event."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        now = time.time()
-        value = Summary.Value(tag="train/loss", simple_value=row(step, now)["loss"])
-        self._records.write(
-            Event(wall_time=now, step=step, summary=Summary(value=[value])).SerializeToString()
-        )
-        self._file.flush()
+        parts = [Summary.Value(tag=f"train/{name}", simple_value=values[name]) for name in scalars]
+        self._write(wall_time=values["wall_time"], step=values["step"], summary=Summary(value=parts))
+
+    def _write(self, **content: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._records.write(Event(**content).SerializeToString())
+
+    def flush(self) -> float:
+        """Let what was written reach the disk and return when, in seconds since the epoch."""
+        self._records.flush()
         return time.time()
 
     def close(self) -> None:
-        self._file.close()
+        self._records.close()
 
 
 def write_predictions(run: RunDirectory, examples: int) -> None:

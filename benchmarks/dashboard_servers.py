@@ -4,31 +4,17 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-import psutil
 import requests
 
-from benchmarks.common import ROOT
-
-__all__ = [
-    "CHROMIUM",
-    "SECONDS_TO_WAIT",
-    "Server",
-    "browser",
-    "chart_drawn",
-    "dashboard",
-    "free_port",
-    "tensorboard",
-    "timed",
-    "visit",
-]
+from benchmarks.processes import Process
+from benchmarks.report import Figure, Goal
 
 SECONDS_TO_WAIT = 120.0  # the longest that anything in a page may take
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -64,7 +50,7 @@ WATCH = """() => {
 }"""
 
 
-class Server:
+class Server(Process):
     """A server and its children on the loopback address, ended with the block.
 
     A browser keeps a page's code by the port, so that a new server at the port of an earlier one is opened by
@@ -73,61 +59,36 @@ class Server:
 
     def __init__(self, command: Sequence[str], log: Path, environment: dict[str, str], port: int) -> None:
         self.port = port
-        self._log = log
-        with open(log, "wb") as output:
-            self._process = subprocess.Popen(
-                [*command, str(self.port)],
-                cwd=ROOT,
-                env=environment,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        super().__init__([*command, str(port)], log, environment, start_new_session=True)
 
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
+        """Wait until it answers: Streamlit listens before it has loaded the dashboard."""
         try:
-            self._wait()
+            self.wait_until(self._answers, "answer of the server", SECONDS_TO_WAIT)
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        super().__exit__()
 
-    def _wait(self) -> None:
-        """Wait until it answers. Raises RuntimeError with the end of its log if it doesn't.
-
-        Streamlit listens before it has loaded the dashboard.
-        """
-        give_up = time.monotonic() + SECONDS_TO_WAIT
-        while True:
-            try:
-                requests.get(self.address, timeout=SECONDS_TO_WAIT).close()
-                return
-            except OSError:
-                if self._process.poll() is not None or time.monotonic() > give_up:
-                    tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
-                    raise RuntimeError(f"the server did not start; the end of its log:\n{tail}") from None
-            time.sleep(0.02)
-
-    def cpu_seconds(self) -> float:
-        """Return the CPU time that it and its children have used."""
-        return sum(sum(one.cpu_times()[:2]) for one in self._all())
+    def _answers(self) -> bool:
+        try:
+            requests.get(self.address, timeout=SECONDS_TO_WAIT).close()
+        except OSError:
+            return False
+        return True
 
     def megabytes(self) -> float:
         """Return the resident memory of it and its children, MB."""
-        return sum(one.memory_info().rss for one in self._all()) / 1e6
-
-    def _all(self) -> list[psutil.Process]:
-        parent = psutil.Process(self._process.pid)
-        return [parent, *parent.children(recursive=True)]
+        return sum(one.memory_info().rss for one in self.family()) / 1e6
 
 
 def free_port() -> int:
@@ -154,8 +115,8 @@ def tensorboard(folder: Path, log: Path, port: int | None = None) -> Server:
 
 
 @contextmanager
-def browser() -> Iterator[Any]:
-    """Start a Chromium with an empty cache. Raises RuntimeError if there is none."""
+def opened() -> Iterator[Any]:
+    """Open a page of 1280 x 720 pixels in a Chromium with an empty cache. RuntimeError if there is none."""
     if CHROMIUM is None:
         raise RuntimeError("no Chromium on this machine (Debian: apt-get install chromium)")
     from playwright.sync_api import sync_playwright
@@ -163,20 +124,21 @@ def browser() -> Iterator[Any]:
     with sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
         try:
-            yield chromium
+            page = chromium.new_page(viewport={"width": 1280, "height": 720})
+            page.set_default_timeout(SECONDS_TO_WAIT * 1e3)
+            yield page
         finally:
             chromium.close()
 
 
-@contextmanager
-def visit(chromium: Any) -> Iterator[Any]:
-    """Open a page of 1280 x 720 pixels without cookies and cache of earlier ones; close it with the block."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 720})
-    context.set_default_timeout(SECONDS_TO_WAIT * 1e3)
-    try:
-        yield context.new_page()
-    finally:
-        context.close()
+def seconds(name: str, taken: Sequence[float], goal: float | None = None) -> Figure:
+    """Return the figure of the seconds that something took, with the longest that they may be."""
+    return Figure(name, "s", taken, None if goal is None else Goal("at most", goal))
+
+
+def behind_a_first(repeats: int, take: Callable[[], float]) -> list[float]:
+    """Return what ``repeats`` calls take, behind one that loads what a server or a browser then keeps."""
+    return [take() for _ in range(repeats + 1)][1:]
 
 
 def chart_drawn(page: Any, address: str, step: int) -> float:

@@ -4,17 +4,17 @@
 one process. `labkit.models.convolution` has the rule that follows from this.
 """
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.common import add_precisions_flag, at_least, make_parser
-from benchmarks.report import Figure, Report
+from benchmarks.common import add_precisions_flag, at_least, make_parser, take_turns
+from benchmarks.report import Figure, Report, ratios
 from labkit.models.convolution import filter_gradient
 
-QUESTION = "Where is the gradient of filters faster by matrix products?"
 SIZE = (3, 3)
 TURN_SECONDS = 0.3
 # Side in pixels and channels: of ResNet-20, of the fast net as its images grow, and of VGG and wide networks.
@@ -26,17 +26,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--batch-size", type=at_least(1), default=256, help="images")
     add_precisions_flag(parser, help="precisions of the operands")
     options = parser.parse_args(arguments)
-    report = Report("filters", QUESTION, vars(options))
+    report = Report("filters", __doc__, vars(options))
     rows = []
     for precision in options.precisions:
         for side, channels in SHAPES:
             name = f"{precision}: {side} x {side} pixels, {channels} channels"
-            rows.append(Figure(name, "x", ratios(options, precision, side, channels)))
+            rows.append(Figure(name, "x", speed_up(options, precision, side, channels)))
             print(f"{name}: {rows[-1].median:.2f} x", flush=True)
     report.finish(rows, options.output)
 
 
-def ratios(options: Any, precision: str, side: int, channels: int) -> tuple[float, ...]:
+def speed_up(options: Any, precision: str, side: int, channels: int) -> tuple[float, ...]:
     """Return the seconds of oneDNN's operation over those of matrix products, for each repeat."""
     dtype = tf.bfloat16 if precision == "mixed_bfloat16" else tf.float32
     generator = tf.random.Generator.from_seed(0)
@@ -57,13 +57,11 @@ def ratios(options: Any, precision: str, side: int, channels: int) -> tuple[floa
     def products():
         return filter_gradient(images, upstream, SIZE)
 
-    ways = (operation, products)
-    count = max(1, round(TURN_SECONDS / max(seconds_of(way, 1) for way in ways)))
-    pairs = []
-    for repeat in range(options.repeats):
-        spent = {way: seconds_of(way, count) for way in (ways if repeat % 2 == 0 else ways[::-1])}
-        pairs.append(spent[operation] / spent[products])
-    return tuple(pairs)
+    ways = {"operation": operation, "products": products}
+    count = max(1, round(TURN_SECONDS / max(seconds_of(way, 1) for way in ways.values())))
+    turns = {name: functools.partial(seconds_of, way, count) for name, way in ways.items()}
+    spent = take_turns(turns, options.repeats, "{:.3f} s".format)
+    return ratios(spent["operation"], spent["products"])
 
 
 def seconds_of(way: Callable[[], tf.Tensor], count: int) -> float:

@@ -2,17 +2,14 @@
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from benchmarks.allocators import ALLOCATORS, environment_with
-from benchmarks.common import add_precisions_flag
-from benchmarks.processes import Turns
-from benchmarks.report import Figure, Goal
-
-__all__ = ["Form", "add_form_flags", "best_of", "figures", "start_turns", "take_turns"]
+from benchmarks.common import Side, add_precisions_flag
+from benchmarks.processes import ALLOCATORS, Turns
+from benchmarks.report import Figure, Goal, ratios
 
 
 class Form(NamedTuple):
@@ -22,8 +19,7 @@ class Form(NamedTuple):
     variant: str
     allocator: str
 
-    @property
-    def name(self) -> str:
+    def __str__(self) -> str:
         details = ", ".join(filter(None, (self.variant, self.allocator)))
         return f"{self.side} ({details})" if details else self.side
 
@@ -33,55 +29,37 @@ Speeds = Mapping[Form, list[float]]
 
 def add_form_flags(parser: argparse.ArgumentParser) -> None:
     """Declare the flags that all sides share."""
-    parser.add_argument(
-        "--allocators",
-        nargs="+",
-        choices=ALLOCATORS,
-        default=list(ALLOCATORS),
-        help="allocator settings of each side",
-    )
+    words = "allocator settings of each side"
+    parser.add_argument("--allocators", nargs="+", choices=ALLOCATORS, default=list(ALLOCATORS), help=words)
     add_precisions_flag(parser, help="precisions of every side")
 
 
 def start_turns(
     stack: ExitStack,
-    sides: Iterable[tuple[Form, str, Sequence[str]]],
+    sides: Iterable[tuple[Side, str, Mapping[str, Any], Mapping[str, str]]],
     folder: Path,
     left_out: dict[str, str],
-) -> dict[Form, Callable[[], float]]:
+) -> dict[Side, Callable[[], float]]:
     """Start a process for each of ``sides`` and let it take a first turn, which traces and compiles.
 
     Args:
         stack: ends the processes.
-        sides: forms, each with the module of this package that runs it, and its flags.
+        sides: each with the module of this package that runs it, what it is told and its environment.
         folder: of the logs.
-        left_out: gets the forms that can't be run here, with the reason.
+        left_out: gets the sides that can't be run here, with the reason.
 
-    Returns, for each of the other forms, a function that takes a turn and returns images per second.
+    Returns, for each of the other sides, a function that takes a turn and returns images per second.
     """
-    turns: dict[Form, Callable[[], float]] = {}
-    for form, module, flags in sides:
-        log_folder = folder / form.name.replace(" ", "-")
-        side = stack.enter_context(Turns(module, log_folder, flags, environment_with(form.allocator)))
+    turns: dict[Side, Callable[[], float]] = {}
+    for name, module, options, environment in sides:
+        side = stack.enter_context(Turns(module, folder / str(name).replace(" ", "-"), options, environment))
         reason = side.turn().get("unavailable")
         if reason:
-            left_out[form.name] = reason
-            print(f"without {form.name}: {reason}", flush=True)
+            left_out[str(name)] = reason
+            print(f"without {name}: {reason}", flush=True)
         else:
-            turns[form] = lambda side=side: side.turn()["images_per_second"]
+            turns[name] = lambda side=side: side.turn()["images_per_second"]
     return turns
-
-
-def take_turns(turns: Mapping[Form, Callable[[], float]], repeats: int) -> dict[Form, list[float]]:
-    """Return images per second of each form, one value per repeat, and print them."""
-    speeds: dict[Form, list[float]] = {form: [] for form in turns}
-    for repeat in range(repeats):
-        # In alternating order, so that a drift favours neither side.
-        for form in list(turns) if repeat % 2 == 0 else list(turns)[::-1]:
-            speeds[form].append(turns[form]())
-        line = "  ".join(f"{form.name} {values[-1]:.0f}" for form, values in speeds.items())
-        print(f"repeat {repeat + 1}/{repeats}, images/s: {line}", flush=True)
-    return speeds
 
 
 def best_of(speeds: Speeds, side: str) -> Form | None:
@@ -98,16 +76,13 @@ def figures(found: Mapping[str, Speeds], ours: str, goals: Mapping[str, Mapping[
         ours: labkit's side.
         goals: by side and precision; a side that was not measured gets no ratio.
     """
-    ratios, rates = [], []
+    compared, rates = [], []
     for precision, speeds in found.items():
         mine = best_of(speeds, ours)
         for side, by_precision in goals.items():
             peer = best_of(speeds, side)
             if mine is not None and peer is not None:
-                values = tuple(a / b for a, b in zip(speeds[mine], speeds[peer], strict=True))
-                name = f"{precision}: {mine.name} over {peer.name}"
-                ratios.append(Figure(name, "x", values, by_precision.get(precision)))
-        rates += [
-            Figure(f"{precision}: {form.name}", "images/s", tuple(values)) for form, values in speeds.items()
-        ]
-    return ratios + rates
+                name, goal = f"{precision}: {mine} over {peer}", by_precision.get(precision)
+                compared.append(Figure(name, "x", ratios(speeds[mine], speeds[peer]), goal))
+        rates += [Figure(f"{precision}: {form}", "images/s", values) for form, values in speeds.items()]
+    return compared + rates

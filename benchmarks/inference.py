@@ -12,23 +12,24 @@ import argparse
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from benchmarks.common import (
     MISSING_TORCH,
     PRECISIONS,
-    at_least,
     make_parser,
+    measure_and_report,
     prepared_data,
+    take_turns,
     torch_is_installed,
-    work_folder,
     write_arrays,
 )
-from benchmarks.forms import Form, add_form_flags, figures, start_turns, take_turns
-from benchmarks.report import Goal, Report
-from benchmarks.turns import data_set_flags, turns_flags
+from benchmarks.forms import Form, add_form_flags, figures, start_turns
+from benchmarks.processes import environment_with
+from benchmarks.report import Figure, Goal
+from benchmarks.turns import turn_options
 from labkit.data.manifest import Manifest
 
-QUESTION = "Does labkit's predict step make at least as many images per second as PyTorch's inference_mode?"
 LABKIT, EAGER, COMPILED = "labkit evaluate", "PyTorch eager", "torch.compile"
 AS_FAST = dict.fromkeys(PRECISIONS, Goal("at least", 1.0))
 GOALS = {EAGER: AS_FAST, COMPILED: AS_FAST}
@@ -36,54 +37,46 @@ FORMS = {"eager": EAGER, "compile": COMPILED}
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = make_parser(__doc__)
+    parser = make_parser(__doc__, steps=12)
     parser.set_defaults(batch_size=256)
-    parser.add_argument("--steps", type=at_least(1), default=12, help="batches of a turn")
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS), help="forms of PyTorch")
     add_form_flags(parser)
     options = parser.parse_args(arguments)
     if not torch_is_installed():
         sys.exit(f"inference: {MISSING_TORCH}")
-    manifest = prepared_data(options.data_dir)
-    if options.batch_size > manifest.count("test"):
-        parser.error(f"--batch-size is {options.batch_size}; allowed: at most {manifest.count('test')}")
-    left_out: dict[str, str] = {}
-    report = Report(
-        "inference", QUESTION, vars(options) | {"dataset": manifest.dataset, "left_out": left_out}
-    )
-    with work_folder() as folder:
-        found = {
-            precision: measure(options, precision, manifest, folder / precision, left_out)
-            for precision in options.precisions
-        }
-    report.finish(figures(found, LABKIT, GOALS), options.output)
+    count = prepared_data(options.data_dir).count("test")
+    if options.batch_size > count:
+        parser.error(f"--batch-size is {options.batch_size}; allowed: at most {count}")
+    options.left_out = {}
+    measure_and_report("inference", __doc__, options, measure)
 
 
-def measure(
-    options: argparse.Namespace, precision: str, manifest: Manifest, folder: Path, left_out: dict[str, str]
-) -> dict[Form, list[float]]:
-    """Return images per second of every form; those that can't be run go to ``left_out`` with the reason."""
-    folder.mkdir()
+def measure(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
+    """Measure images per second of every form; those that can't be run go to ``options.left_out``."""
     arrays = folder / "test.npz"
     write_arrays(manifest, "test", arrays)
-    with ExitStack() as stack:
-        turns = start_turns(stack, _sides(options, precision, manifest, arrays), folder, left_out)
-        return take_turns(turns, options.repeats)
+    found = {}
+    for precision in options.precisions:
+        with ExitStack() as stack:
+            sides = _sides(options, precision, manifest, arrays)
+            turns = start_turns(stack, sides, folder / precision, options.left_out)
+            found[precision] = take_turns(turns, options.repeats)
+    return figures(found, LABKIT, GOALS)
 
 
 def _sides(
     options: argparse.Namespace, precision: str, manifest: Manifest, arrays: Path
-) -> list[tuple[Form, str, list[str]]]:
-    ours = [*turns_flags(options, precision), *data_set_flags(manifest)]
-    theirs = [*turns_flags(options, precision), "--task", "predict", "--arrays", str(arrays)]
+) -> list[tuple[Form, str, dict[str, Any], dict[str, str]]]:
+    common = turn_options(options, manifest, precision=precision, task="predict", arrays=str(arrays))
     sides = []
     for allocator in options.allocators:
-        sides.append((Form(LABKIT, "", allocator), "predict_turns", ours))
+        environment = environment_with(allocator)
+        sides.append((Form(LABKIT, "", allocator), "turns", common, environment))
         for kind in options.forms:
-            flags = [*theirs, "--form", kind]
-            sides.append((Form(FORMS[kind], "as it is", allocator), "torch_peer", flags))
-            folded = "folded" if kind == "eager" else "frozen"
-            sides.append((Form(FORMS[kind], folded, allocator), "torch_peer", [*flags, "--folded"]))
+            for folded in (False, True):
+                variant = {"eager": "folded", "compile": "frozen"}[kind] if folded else "as it is"
+                told = {**common, "form": kind, "folded": folded}
+                sides.append((Form(FORMS[kind], variant, allocator), "torch_peer", told, environment))
     return sides
 
 

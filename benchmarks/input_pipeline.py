@@ -10,23 +10,22 @@ data set's images, which are as detailed as photographs, and the published ResNe
 """
 
 import argparse
+import functools
 import io
-import os
+import itertools
 import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
 import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from benchmarks.common import at_least, make_parser, prepared_data, work_folder
-from benchmarks.processes import Training, train_flags
-from benchmarks.report import Figure, Goal, Report
+from benchmarks.common import at_least, make_parser, measure_and_report, take_turns
+from benchmarks.processes import Row, Training, train_command
+from benchmarks.report import Figure, Goal, ratios
 from labkit.data.augment import PADDING, Distortion
 from labkit.data.inputs import SMALLEST_SHARE
 from labkit.data.manifest import Manifest
@@ -35,9 +34,6 @@ from labkit.data.pipeline import train_dataset
 from labkit.data.records import write_derived
 from labkit.data.shards import load_split
 
-QUESTION = (
-    "Is the input pipeline at least 3 times as fast as per-example map, and does a step wait at most 2 %?"
-)
 SPEED_GOAL = Goal("at least", 3.0)
 WAIT_GOAL = Goal("at most", 2.0)
 JPEG_WAIT_GOAL = Goal("at most", 5.0)
@@ -45,34 +41,37 @@ JPEG_BATCH_SIZES = (32, 128)
 JPEG_EXAMPLES = 1024
 EXAMPLE = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
 ENDLESS = 10_000_000
+PATHS = ("memory", "streaming")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = make_parser(__doc__)
+    parser = make_parser(__doc__, steps=24, warmup_steps=10)
     parser.add_argument("--batches", type=at_least(1), default=400, help="batches of a turn")
     parser.add_argument(
         "--warmup-batches", type=at_least(1), default=400, help="batches before those of a turn"
     )
-    parser.add_argument("--steps", type=at_least(1), default=24, help="training steps of a turn")
-    parser.add_argument("--warmup-steps", type=at_least(1), default=10, help="steps before the first turn")
     parser.add_argument("--jpeg-side", type=at_least(65), default=128, help="pixels of the large images")
-    options = parser.parse_args(arguments)
-    options.model = "resnet"
-    manifest = prepared_data(options.data_dir)
-    report = Report("input_pipeline", QUESTION, vars(options) | {"dataset": manifest.dataset})
-    with work_folder() as folder:
-        speeds = measure_speeds(manifest, options, folder)
-        waits = {path: measure_waits(manifest, options, path, folder) for path in ("memory", "streaming")}
-        large = jpeg_data(manifest, folder / "jpegs", options.jpeg_side)
-        jpeg_speeds = measure_jpeg_speeds(large, options)
-        changed = {"batch_size": JPEG_BATCH_SIZES[0], "model": "imagenet_resnet", "num_layers": 18}
-        shorter = argparse.Namespace(**vars(options) | changed)
-        shorter.steps = max(2, options.steps // 4)
-        jpeg_waits = {
-            f"ResNet-18, JPEGs, {path}": measure_waits(large, shorter, path, folder, f"jpegs-{path}")
-            for path in ("memory", "streaming")
-        }
-    report.finish(figures(speeds, waits, jpeg_speeds, jpeg_waits), options.output)
+    measure_and_report("input_pipeline", __doc__, parser.parse_args(arguments), measure)
+
+
+def measure(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
+    """Measure the pipelines by themselves, and how long a step waits for each path."""
+    speeds = measure_speeds(manifest, options, folder)
+    waits = {
+        path: measure_waits(manifest, options, options.steps, folder / path, input_path=path)
+        for path in PATHS
+    }
+    large = jpeg_data(manifest, folder / "jpegs", options.jpeg_side)
+    jpeg_speeds = measure_jpeg_speeds(large, options)
+    resnet18 = {"model": "imagenet_resnet", "num_layers": 18, "train_batch_size": JPEG_BATCH_SIZES[0]}
+    steps = max(2, options.steps // 4)
+    jpeg_waits = {
+        f"ResNet-18, JPEGs, {path}": measure_waits(
+            large, options, steps, folder / f"jpegs-{path}", input_path=path, **resnet18
+        )
+        for path in PATHS
+    }
+    return figures(speeds, waits, jpeg_speeds, jpeg_waits)
 
 
 def jpeg_data(manifest: Manifest, folder: Path, side: int) -> Manifest:
@@ -93,33 +92,30 @@ def jpeg_data(manifest: Manifest, folder: Path, side: int) -> Manifest:
     return write_derived(manifest, folder, splits, image_shape=(side, side, channels))
 
 
+def our_dataset(manifest: Manifest, path: str, size: int, **options: Any) -> tf.data.Dataset:
+    """Return labkit's training batches of ``size`` examples by an input path, without end."""
+    return train_dataset(
+        manifest,
+        global_batch_size=size,
+        seed=0,
+        start_step=0,
+        stop_step=ENDLESS,
+        input_path=path,
+        arrays=load_split(manifest, "train") if path == "memory" else None,
+        **options,
+    )
+
+
 def measure_jpeg_speeds(manifest: Manifest, options: argparse.Namespace) -> dict[str, list[float]]:
     """Return images per second of each input path and batch size, one value per repeat, in turns."""
-    arrays = load_split(manifest, "train")
-    pipelines = {
-        f"JPEGs, {path}, batch {size}": (
-            train_dataset(
-                manifest,
-                global_batch_size=size,
-                seed=0,
-                start_step=0,
-                stop_step=ENDLESS,
-                distortion=Distortion(random_resized_crop=SMALLEST_SHARE),
-                input_path=path,
-                arrays=arrays if path == "memory" else None,
-            ),
-            size,
-        )
-        for path in ("memory", "streaming")
-        for size in JPEG_BATCH_SIZES
-    }
-    speeds: dict[str, list[float]] = {name: [] for name in pipelines}
-    count = options.batches * 8  # images of a turn: they have 16 times the pixels
-    for _ in range(options.repeats):
-        for name, (dataset, size) in pipelines.items():
-            batches = -(-count // size)
-            speeds[name].append(_images_per_second(dataset, batches, batches, size))
-    return speeds
+    crops = Distortion(random_resized_crop=SMALLEST_SHARE)
+    turns = {}
+    for path, size in itertools.product(PATHS, JPEG_BATCH_SIZES):
+        dataset = our_dataset(manifest, path, size, distortion=crops)
+        batches = -(-options.batches * 8 // size)  # 8 images for a batch: they have 16 times the pixels
+        turn = functools.partial(_images_per_second, dataset, batches, batches, size)
+        turns[f"JPEGs, {path}, batch {size}"] = turn
+    return take_turns(turns, options.repeats)
 
 
 def write_examples(manifest: Manifest, folder: Path) -> str:
@@ -169,33 +165,16 @@ def measure_speeds(manifest: Manifest, options: argparse.Namespace, folder: Path
     """Return images per second of every pipeline, one value per repeat, measured in turns in this process."""
     size = options.batch_size
     path = write_examples(manifest, folder)
-
-    def ours(path: str) -> tf.data.Dataset:
-        arrays = load_split(manifest, "train") if path == "memory" else None
-        return train_dataset(
-            manifest,
-            global_batch_size=size,
-            seed=0,
-            start_step=0,
-            stop_step=ENDLESS,
-            input_path=path,
-            arrays=arrays,
-        )
-
     pipelines = {
-        "memory": ours("memory"),
-        "streaming": ours("streaming"),
+        **{path: our_dataset(manifest, path, size) for path in PATHS},
         "per example, autotuned": per_example_dataset(manifest, path, size, tf.data.AUTOTUNE),
         "per example, a call for each example": per_example_dataset(manifest, path, size, size),
     }
-    speeds: dict[str, list[float]] = {name: [] for name in pipelines}
-    for repeat in range(options.repeats):
-        for name in list(pipelines) if repeat % 2 == 0 else list(pipelines)[::-1]:
-            dataset, warmup = pipelines[name], options.warmup_batches
-            speeds[name].append(_images_per_second(dataset, warmup, options.batches, size))
-        line = "  ".join(f"{name} {values[-1]:,.0f}" for name, values in speeds.items())
-        print(f"repeat {repeat + 1}/{options.repeats}, images/s: {line}", flush=True)
-    return speeds
+    counts = options.warmup_batches, options.batches, size
+    turns = {
+        name: functools.partial(_images_per_second, dataset, *counts) for name, dataset in pipelines.items()
+    }
+    return take_turns(turns, options.repeats)
 
 
 def _images_per_second(dataset: tf.data.Dataset, warmup: int, count: int, batch_size: int) -> float:
@@ -213,22 +192,18 @@ def _images_per_second(dataset: tf.data.Dataset, warmup: int, count: int, batch_
 
 
 def measure_waits(
-    manifest: Manifest, options: argparse.Namespace, path: str, folder: Path, name: str = ""
+    manifest: Manifest, options: argparse.Namespace, steps: int, folder: Path, **fields: Any
 ) -> list[float]:
-    """Return the share of its time that ``labkit train`` waits for input, in per cent."""
-    flags = train_flags(
-        manifest,
-        model=options.model,
-        num_layers=options.num_layers,
-        batch_size=options.batch_size,
-        input_path=path,
-    )
-    with Training(folder / (name or path), flags) as training:
+    """Return the share of its time that ``labkit train`` waits for input, in per cent, of each repeat.
+
+    ``steps``: of a turn. ``fields``: of the configuration.
+    """
+    with Training(folder, train_command(options, manifest, **fields)) as training:
         training.start(options.warmup_steps)
-        return [wait_percent(training.turn(options.steps)[1:]) for _ in range(options.repeats)]
+        return [wait_percent(training.turn(steps)[1:]) for _ in range(options.repeats)]
 
 
-def wait_percent(rows: Sequence[dict[str, Any]]) -> float:
+def wait_percent(rows: Sequence[Row]) -> float:
     """Return the share of the rows' time that was spent waiting for input, in per cent."""
     seconds = sum(row["seconds_per_step"] for row in rows)
     return 100.0 * sum(row["input_wait_fraction"] * row["seconds_per_step"] for row in rows) / seconds
@@ -243,22 +218,18 @@ def figures(
     """Return the ratios to the faster peer and the waiting shares, which have goals, then all speeds."""
     peers = {name: values for name, values in speeds.items() if name.startswith("per example")}
     best = max(peers, key=lambda name: statistics.median(peers[name]))
-    ratios = {
-        path: tuple(ours / theirs for ours, theirs in zip(speeds[path], peers[best], strict=True))
-        for path in ("memory", "streaming")
-    }
+    shares = [(waits, WAIT_GOAL), (jpeg_waits, JPEG_WAIT_GOAL)]
     return [
-        Figure(f"memory path over {best}", "x", ratios["memory"], SPEED_GOAL),
-        Figure(f"streaming path over {best}", "x", ratios["streaming"], SPEED_GOAL),
         *(
-            Figure(f"share of a training step spent waiting, {path}", "%", tuple(values), WAIT_GOAL)
-            for path, values in waits.items()
+            Figure(f"{path} path over {best}", "x", ratios(speeds[path], peers[best]), SPEED_GOAL)
+            for path in PATHS
         ),
         *(
-            Figure(f"share of a training step spent waiting, {path}", "%", tuple(values), JPEG_WAIT_GOAL)
-            for path, values in jpeg_waits.items()
+            Figure(f"share of a training step spent waiting, {path}", "%", values, goal)
+            for measured, goal in shares
+            for path, values in measured.items()
         ),
-        *(Figure(name, "images/s", tuple(values)) for name, values in {**speeds, **jpeg_speeds}.items()),
+        *(Figure(name, "images/s", values) for name, values in {**speeds, **jpeg_speeds}.items()),
     ]
 
 

@@ -7,7 +7,6 @@ does what in a run only every so many do. The first step of each side, which com
 
 import argparse
 import itertools
-import os
 import random
 import statistics
 import time
@@ -16,10 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
-from benchmarks.common import at_least, make_parser, prepared_data, work_folder
-from benchmarks.report import Figure, Goal, Report
+from benchmarks.common import make_parser, measure_and_report
+from benchmarks.report import Figure, Goal
 from benchmarks.turns import network_on_cpu
 from labkit.callbacks.builtin import builtin_callbacks
 from labkit.callbacks.callback import Callback, TrainingView
@@ -27,8 +24,6 @@ from labkit.callbacks.calls import Calls
 from labkit.data.manifest import Manifest
 from labkit.distributed.synchronous import SynchronousEngine
 from labkit.run_directory import RunDirectory
-
-QUESTION = "Does --inspect-every-steps 50 cost at most 3 % of a run?"
 
 
 @dataclass(frozen=True)
@@ -73,15 +68,9 @@ VARIANTS = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = make_parser(__doc__)
-    parser.add_argument("--steps", type=at_least(1), default=10, help="steps of each side in a repeat")
-    options = parser.parse_args(arguments)
-    manifest = prepared_data(options.data_dir)
-    options.dataset, options.precision = manifest.dataset, "float32"
-    report = Report("inspection", QUESTION, vars(options))
-    with work_folder() as folder:
-        measured = measure(options, manifest, folder)
-    report.finish(figures(measured), options.output)
+    options = make_parser(__doc__, steps=10).parse_args(arguments)
+    options.precision = "float32"
+    measure_and_report("inspection", __doc__, options, measure)
 
 
 class Side:
@@ -100,7 +89,6 @@ class Side:
         self._engine = SynchronousEngine(
             network.steps, itertools.repeat(network.batch(0)), step=0, stopping=lambda: False, name="worker:0"
         )
-        self._step = 0
         started = time.perf_counter()
         self._calls.on_start()
         self.seconds_at_start = time.perf_counter() - started
@@ -109,8 +97,7 @@ class Side:
     def seconds(self) -> float:
         """Make one step. Returns its wall time, the callbacks' included."""
         started = time.perf_counter()
-        self._step += 1
-        self._calls.before_step(self._step)
+        self._calls.before_step(len(self.calls) + 1)
         called = time.perf_counter() - started
         result = self._engine.next_step()
         self._calls.training.observation = result.observation
@@ -126,28 +113,18 @@ class Side:
         self._calls.on_end("finished")
 
 
-@dataclass
-class Measured:
-    """Seconds: of each side before its first step, of that step, of its others and of their callbacks.
-
-    ``steps`` and ``calls`` have one list for each repeat.
-    """
-
-    start: dict[str, float]
-    first: dict[str, float]
-    steps: dict[str, list[list[float]]]
-    calls: dict[str, list[list[float]]]
-
-
-def measure(options: argparse.Namespace, manifest: Manifest, folder: Path) -> Measured:
+def measure(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
     """Make the steps of all sides in turn."""
+    options.dataset = manifest.dataset
     variants = {"plain step": Variant(), **VARIANTS}
     sides = {
         name: Side(options, variant, folder / str(index))
         for index, (name, variant) in enumerate(variants.items())
     }
-    first = {name: side.seconds() for name, side in sides.items()}
-    start = {name: side.seconds_at_start for name, side in sides.items()}
+    first = [Figure(f"{name}: first step", "s", [side.seconds()]) for name, side in sides.items()]
+    start = [
+        Figure(f"{name}: before the first step", "s", [side.seconds_at_start]) for name, side in sides.items()
+    ]
     steps: dict[str, list[list[float]]] = {name: [] for name in sides}
     calls: dict[str, list[list[float]]] = {name: [] for name in sides}
     order, shuffled = list(sides), random.Random(0)
@@ -163,21 +140,23 @@ def measure(options: argparse.Namespace, manifest: Manifest, folder: Path) -> Me
         print(", ".join(medians), flush=True)
     for side in sides.values():
         side.close()
-    return Measured(start, first, steps, calls)
+    return [*figures(steps, calls), *first, *start]
 
 
-def figures(measured: Measured) -> list[Figure]:
+def figures(steps: dict[str, list[list[float]]], calls: dict[str, list[list[float]]]) -> list[Figure]:
     """Return each variant's share of a run, then the times of the steps.
+
+    ``steps`` and ``calls``: seconds of each side's steps and of their callbacks, a list for each repeat.
 
     A repeat counts with the median of its rounds. For a variant that changes the step itself: what a round's
     step takes more than its plain step, as a share of the plain step. For the others: the time of their
     callbacks, which is less than the noise of the steps, as a share of the plain step.
     """
-    steps = measured.steps
     plain = steps["plain step"]
     shares = []
-    for name in [name for name in VARIANTS if name in steps]:
-        variant = VARIANTS[name]
+    for name, variant in VARIANTS.items():
+        if name not in steps:
+            continue
         if variant.changes_step:
             more = [
                 statistics.median(one / other - 1 for one, other in zip(mine, theirs, strict=True))
@@ -186,20 +165,15 @@ def figures(measured: Measured) -> list[Figure]:
         else:
             more = [
                 statistics.median(called) / statistics.median(taken)
-                for called, taken in zip(measured.calls[name], plain, strict=True)
+                for called, taken in zip(calls[name], plain, strict=True)
             ]
-        share = tuple(100 * x / variant.every for x in more)
+        share = [100 * x / variant.every for x in more]
         shares.append(Figure(f"{name}, of a run", "%", share, variant.goal))
     times = [
-        Figure(f"{name}: one such step", "ms", tuple(1e3 * statistics.median(found) for found in repeats))
+        Figure(f"{name}: one such step", "ms", [1e3 * statistics.median(found) for found in repeats])
         for name, repeats in steps.items()
     ]
-    return [
-        *shares,
-        *times,
-        *(Figure(f"{name}: first step", "s", (taken,)) for name, taken in measured.first.items()),
-        *(Figure(f"{name}: before the first step", "s", (taken,)) for name, taken in measured.start.items()),
-    ]
+    return shares + times
 
 
 if __name__ == "__main__":

@@ -9,19 +9,15 @@ import os
 import sys
 import time
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
 import keras
 
-from benchmarks.turns import COLD_STEPS, make_turns_parser
+from benchmarks.turns import COLD_STEPS, read_options
 from labkit.config import Config
-from labkit.data.manifest import Manifest, load_manifest
+from labkit.data.manifest import load_manifest
 from labkit.data.pipeline import train_dataset
 from labkit.data.shards import load_split
 from labkit.export.standard import KerasLayerFactory
-from labkit.models.resnet import resnet
-
-__all__ = ["compile_peer", "make_peer"]
+from labkit.models.registry import BUILDERS
 
 
 def make_peer(config: Config, *, num_classes: int, image_shape: tuple[int, int, int]) -> keras.Model:
@@ -34,14 +30,8 @@ def make_peer(config: Config, *, num_classes: int, image_shape: tuple[int, int, 
         batch_norm_epsilon=model.batch_norm_epsilon,
     )
     images = keras.Input(image_shape, name="images", dtype="float32")
-    logits = resnet(
-        layers,
-        images,
-        num_layers=model.num_layers,
-        version=model.resnet_version,
-        block=model.block,
-        num_classes=num_classes,
-    )
+    network, values = BUILDERS[model.model]
+    logits = network(layers, images, **values(model), num_classes=num_classes)
     return keras.Model(images, logits)
 
 
@@ -90,10 +80,7 @@ class _Turns(keras.callbacks.Callback):
 
 
 def main() -> None:
-    parser = make_turns_parser(__doc__)
-    parser.add_argument("--steps-per-execution", type=int, default=1)
-    parser.add_argument("--jit-compile", action="store_true")
-    options = parser.parse_args()
+    options = read_options(steps_per_execution=1, jit_compile=False)
     config = Config.from_flat(
         {
             "num_layers": options.num_layers,
@@ -107,22 +94,18 @@ def main() -> None:
     compile_peer(
         model, config, steps_per_execution=options.steps_per_execution, jit_compile=options.jit_compile
     )
-    _fit(model, manifest, config, options.steps)
-
-
-def _fit(model: keras.Model, manifest: Manifest, config: Config, steps: int) -> None:
     epochs = 10_000  # never reached: the process is ended
     images = train_dataset(
         manifest,
-        global_batch_size=config.data.train_batch_size,
+        global_batch_size=options.batch_size,
         seed=config.run.seed,
         start_step=0,
-        stop_step=epochs * steps,
+        stop_step=epochs * options.steps,
         input_path="memory",
         arrays=load_split(manifest, "train"),
     )
-    turns = _Turns(steps, config.data.train_batch_size)
-    model.fit(images, epochs=epochs, steps_per_epoch=steps, verbose=0, callbacks=[turns])
+    turns = _Turns(options.steps, options.batch_size)
+    model.fit(images, epochs=epochs, steps_per_epoch=options.steps, verbose=0, callbacks=[turns])
 
 
 if __name__ == "__main__":

@@ -6,22 +6,19 @@ their own, which exist at the same time and take turns of some steps.
 """
 
 import argparse
-import json
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.allocators import ALLOCATORS, environment_with
-from benchmarks.common import add_precisions_flag, at_least, make_parser, prepared_data, work_folder
-from benchmarks.forms import Form, take_turns
-from benchmarks.processes import Turns
-from benchmarks.report import Figure, Report
-from benchmarks.turns import data_set_flags, turns_flags
+from benchmarks.common import add_precisions_flag, make_parser, measure_and_report, take_turns
+from benchmarks.forms import start_turns
+from benchmarks.processes import ALLOCATORS, environment_with
+from benchmarks.report import Figure, ratios
+from benchmarks.turns import turn_options
 from labkit.config.presets import preset_values
 from labkit.data.manifest import Manifest
 
-QUESTION = "Which settings change the speed of a training step?"
 AS_IT_IS = "as_it_is"
 
 
@@ -55,44 +52,34 @@ LEVERS = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = make_parser(__doc__)
-    parser.add_argument("--steps", type=at_least(1), default=8, help="steps of a turn")
+    parser = make_parser(__doc__, steps=8)
     parser.add_argument("--network", choices=NETWORKS, default="ResNet-20")
     parser.add_argument("--levers", nargs="+", choices=LEVERS, default=list(LEVERS))
     add_precisions_flag(parser, help="precisions of the step")
-    options = parser.parse_args(arguments)
-    manifest = prepared_data(options.data_dir)
-    report = Report("levers", QUESTION, vars(options) | {"dataset": manifest.dataset})
+    measure_and_report("levers", __doc__, parser.parse_args(arguments), measure)
+
+
+def measure(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
+    """Return for each precision the speed as it is, and that with each lever over it."""
+    levers = {AS_IT_IS: Lever(), **{name: LEVERS[name] for name in options.levers}}
     rows: list[Figure] = []
-    with work_folder() as folder:
-        for precision in options.precisions:
-            rows += figures(precision, measure(options, precision, manifest, folder / precision))
-    report.finish(rows, options.output)
-
-
-def measure(
-    options: argparse.Namespace, precision: str, manifest: Manifest, folder: Path
-) -> dict[Form, list[float]]:
-    """Return images per second as it is and with each lever."""
-    flags = [*turns_flags(options, precision), *data_set_flags(manifest)]
-    with ExitStack() as stack:
-        turns = {}
-        for name, lever in {AS_IT_IS: Lever(), **{name: LEVERS[name] for name in options.levers}}.items():
-            values = ["--values", json.dumps(NETWORKS[options.network] | lever.values)]
-            environment = environment_with("default") | lever.environment
-            side = stack.enter_context(Turns("step_turns", folder / name, [*flags, *values], environment))
-            side.turn()  # traces and compiles
-            turns[Form(name, "", "")] = lambda side=side: side.turn()["images_per_second"]
-        return take_turns(turns, options.repeats)
-
-
-def figures(precision: str, speeds: dict[Form, list[float]]) -> list[Figure]:
-    """Return for each repeat the speed with each lever over that without."""
-    [base, *others] = speeds
-    rows = [Figure(f"{precision}: {AS_IT_IS}", "images/s", tuple(speeds[base]))]
-    for form in others:
-        values = tuple(fast / plain for fast, plain in zip(speeds[form], speeds[base], strict=True))
-        rows.append(Figure(f"{precision}: {form.side}", "x", values))
+    for precision in options.precisions:
+        common = turn_options(options, manifest, precision=precision, task="train")
+        sides = [
+            (
+                name,
+                "turns",
+                {**common, "values": NETWORKS[options.network] | lever.values},
+                environment_with("default") | lever.environment,
+            )
+            for name, lever in levers.items()
+        ]
+        with ExitStack() as stack:
+            turns = start_turns(stack, sides, folder / precision, {})
+            speeds = take_turns(turns, options.repeats)
+        base = speeds.pop(AS_IT_IS)
+        rows.append(Figure(f"{precision}: {AS_IT_IS}", "images/s", base))
+        rows += [Figure(f"{precision}: {name}", "x", ratios(fast, base)) for name, fast in speeds.items()]
     return rows
 
 

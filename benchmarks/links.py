@@ -6,26 +6,22 @@ nothing, and the time of the exchanged bytes on the link.
 """
 
 import argparse
-import functools
 import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from benchmarks.common import at_least, make_parser, prepared_data, work_folder
-from benchmarks.processes import train_flags
-from benchmarks.report import Figure, Report
-from benchmarks.scaling import images_per_second, rows_of_run
+from benchmarks.common import at_least, make_parser, measure_and_report
+from benchmarks.processes import Row, Training, images_per_second, train_command
+from benchmarks.report import Figure
 from labkit.cluster.hosts import check_link
 from labkit.data.manifest import Manifest
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.worker_metrics import read_worker_metrics
 
-QUESTION = "How fast is a cluster by its workers and links, and what do step time and bytes predict?"
 UNSHAPED = "unshaped"
 LINKS = ("10mbit", "100mbit", "1000mbit", UNSHAPED)
 MODES = ("sync", "sync bfloat16", "async")
@@ -41,19 +37,27 @@ class Case:
     workers: int
     link: str = UNSHAPED
 
-    def command(self, flags: Sequence[str], batch_size: int) -> list[str]:
+    def images(self, batch_size: int) -> int:
+        """Return the images of one of its steps."""
+        return batch_size * (self.workers if self.mode.startswith("sync") else 1)
+
+    def command(self, manifest: Manifest, options: argparse.Namespace) -> list[str]:
         """Return the arguments of ``labkit``."""
-        train = ["train", "--num-intra-threads", "1", *flags]
-        if self.mode == SEPARATE:
-            return [*train, "--train-batch-size", str(batch_size)]
-        cluster = ["cluster", "local", "--workers", str(self.workers), "--hosts"]
-        if self.link != UNSHAPED:
-            cluster += ["--link", self.link]
-        if self.mode == "async":
-            return [*cluster, "--ps", "1", "--", *train, "--no-sync", "--train-batch-size", str(batch_size)]
+        fields: dict[str, object] = {
+            "num_intra_threads": 1,
+            "train_batch_size": self.images(options.batch_size),
+            "eval_batch_size": math.lcm(*options.workers),
+        }
+        if self.mode != SEPARATE:
+            fields["sync"] = self.mode != "async"
         if self.mode == "sync bfloat16":
-            train += ["--gradient-compression", "bfloat16"]
-        return [*cluster, "--", *train, "--sync", "--train-batch-size", str(self.workers * batch_size)]
+            fields["gradient_compression"] = "bfloat16"
+        train = train_command(options, manifest, **fields)
+        if self.mode == SEPARATE:
+            return train
+        link = [] if self.link == UNSHAPED else ["--link", self.link]
+        servers = ["--ps", "1"] if self.mode == "async" else []
+        return ["cluster", "local", "--workers", str(self.workers), "--hosts", *link, *servers, "--", *train]
 
 
 @dataclass(frozen=True)
@@ -101,70 +105,58 @@ def cases(options: argparse.Namespace) -> list[Case]:
     return [alone, *separate, *clusters, alone]
 
 
-def measure(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Measured]:
+def measure(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
     """Train on each cluster for some seconds."""
-    flags = train_flags(manifest, num_layers=options.num_layers, batch_size=options.batch_size)
-    at = flags.index("--train-batch-size")
-    flags = [*flags[:at], *flags[at + 2 :], "--eval-batch-size", str(math.lcm(*options.workers))]
     found: list[Measured] = []
     for number, case in enumerate(cases(options)):
-        job_dir, command = folder / str(number), case.command(flags, options.batch_size)
+        logs, command = folder / str(number), case.command(manifest, options)
+        images = case.images(options.batch_size)
         if case.mode == SEPARATE:
-            rows = rows_of_separate(command, job_dir, case.workers, options)
-            each = [speeds_of(beside, options.batch_size, options.repeats) for beside in rows]
+            together = rows_of_separate(command, logs, case.workers, options)
+            each = [speeds_of(rows, images, options.repeats) for rows in together]
             found.append(Measured(case, tuple(map(sum, zip(*each, strict=True)))))
         else:
-            images = options.batch_size * (1 if case.mode == "async" else case.workers)
-            _, timed = rows_of_run(
-                command, job_dir, lambda rows: lasts(rows[WARMUP_STEPS:], options.seconds, options.repeats)
-            )
-            speeds = speeds_of(timed[WARMUP_STEPS:], images, options.repeats)
-            found.append(Measured(case, speeds, *bytes_of(RunDirectory(job_dir))))
-        print(f"{case.mode}, {case.workers}, {case.link}: {statistics.median(found[-1].speeds):.0f} images/s",
-              flush=True)  # fmt: skip
-    return found
+            with Training(logs, command) as cluster:
+                rows = cluster.wait_for_rows(
+                    lambda rows: lasts(rows[WARMUP_STEPS:], options.seconds, options.repeats)
+                )
+            speeds = speeds_of(rows[WARMUP_STEPS:], images, options.repeats)
+            found.append(Measured(case, speeds, *bytes_of(cluster.run)))
+        speed = statistics.median(found[-1].speeds)
+        print(f"{case.mode}, {case.workers}, {case.link}: {speed:.0f} images/s", flush=True)
+    height, width, channels = manifest.image_shape
+    return figures(found, options.batch_size, height * width * channels + 4)
 
 
 def rows_of_separate(
     command: Sequence[str], folder: Path, count: int, options: argparse.Namespace
-) -> list[list[dict[str, Any]]]:
+) -> list[list[Row]]:
     """Train ``count`` times at the same time. Returns the rows of the seconds in which all were warm."""
-    warm: dict[int, list[dict[str, Any]]] = {}
+    with ExitStack() as stack:
+        runs = [stack.enter_context(Training(folder / str(index), command)) for index in range(count)]
+        together: list[list[Row]] = []
 
-    def common() -> float:
-        """Return when all of them were warm, in seconds since 1970."""
-        return max(min(row["wall_time"] for row in rows) for rows in warm.values())
+        def enough(_: list[Row]) -> bool:
+            warm = [run.poll()[WARMUP_STEPS:] for run in runs]
+            for run in runs:
+                run.check()
+            if not all(warm):
+                return False
+            begin = max(min(row["wall_time"] for row in rows) for rows in warm)
+            together[:] = [[row for row in rows if row["wall_time"] >= begin] for rows in warm]
+            return all(lasts(rows, options.seconds, options.repeats) for rows in together)
 
-    def enough(rows: list[dict[str, Any]], index: int) -> bool:
-        warm[index] = rows[WARMUP_STEPS:]
-        if any(run.done() for run in runs):  # all have enough, or one failed
-            return True
-        if len(warm) < count or not all(warm.values()):
-            return False
-        begin = common()
-        return all(
-            lasts([row for row in beside if row["wall_time"] >= begin], options.seconds, options.repeats)
-            for beside in list(warm.values())
-        )
-
-    runs: list[Future[Any]] = []
-    with ThreadPoolExecutor(count) as pool:
-        for index in range(count):
-            job_dir = folder.with_name(f"{folder.name}-{index}")
-            runs.append(pool.submit(rows_of_run, command, job_dir, functools.partial(enough, index=index)))
-    for run in runs:
-        run.result()
-    begin = common()
-    return [[row for row in warm[index] if row["wall_time"] >= begin] for index in range(count)]
+        runs[0].wait_for_rows(enough)
+    return together
 
 
-def lasts(rows: Sequence[dict[str, Any]], seconds: float, steps: int) -> bool:
+def lasts(rows: Sequence[Row], seconds: float, steps: int) -> bool:
     """Return whether there are more than ``steps`` rows, and ``seconds`` between the first and the last."""
     timed = [row["wall_time"] for row in rows]
     return len(timed) > steps and max(timed) - min(timed) >= seconds
 
 
-def speeds_of(rows: Sequence[dict[str, Any]], images: int, windows: int) -> tuple[float, ...]:
+def speeds_of(rows: Sequence[Row], images: int, windows: int) -> tuple[float, ...]:
     """Return the images per second of windows with equal numbers of steps. ``images``: of a step."""
     rows = sorted(rows, key=lambda row: row["wall_time"])
     edges = [round(index * (len(rows) - 1) / windows) for index in range(windows + 1)]
@@ -176,8 +168,8 @@ def speeds_of(rows: Sequence[dict[str, Any]], images: int, windows: int) -> tupl
 def bytes_of(run: RunDirectory) -> tuple[float, float]:
     """Return the bytes that a worker sends and receives in a step; zeros for one process."""
     rows = [rows[-1] for rows in read_worker_metrics(run.cluster_path).values()]
-    return tuple(max((row[f"bytes_{way}_per_step"] for row in rows), default=0.0)
-                 for way in ("sent", "received"))  # type: ignore[return-value] # fmt: skip
+    each = [(row["bytes_sent_per_step"], row["bytes_received_per_step"]) for row in rows]
+    return max((sent for sent, _ in each), default=0.0), max((received for _, received in each), default=0.0)
 
 
 def figures(measured: Sequence[Measured], batch_size: int, image: int) -> list[Figure]:
@@ -187,20 +179,25 @@ def figures(measured: Sequence[Measured], batch_size: int, image: int) -> list[F
         if each.case.mode == SEPARATE:
             separate.setdefault(each.case.workers, []).extend(each.speeds)
     alone = statistics.median(separate[1])
-    found = [Figure("one process of one thread", "images/s", tuple(separate[1]))]
+
+    def over_alone(name: str, speeds: Sequence[float]) -> Figure:
+        return Figure(f"{name} over one process", "x", [speed / alone for speed in speeds])
+
+    found = [Figure("one process of one thread", "images/s", separate[1])]
     for count, speeds in separate.items():
         if count > 1:
-            name = f"{SEPARATE}, {count} workers, {UNSHAPED}"
-            found.append(Figure(f"{name} over one process", "x", tuple(value / alone for value in speeds)))
+            found.append(over_alone(f"{SEPARATE}, {count} workers, {UNSHAPED}", speeds))
     for each in measured:
-        if each.case.mode == SEPARATE:
+        case = each.case
+        if case.mode == SEPARATE:
             continue
-        name = f"{each.case.mode}, {each.case.workers} workers, {each.case.link}"
-        found.append(Figure(f"{name} over one process", "x", tuple(value / alone for value in each.speeds)))
-        step = batch_size * each.case.workers / statistics.median(separate[each.case.workers])
-        expected = predicted(each.case, step=step, batch_size=batch_size, sent=each.sent,
-                             received=each.received, image=image)  # fmt: skip
-        found.append(Figure(f"{name}, predicted", "x", (expected / alone,)))
+        name = f"{case.mode}, {case.workers} workers, {case.link}"
+        step = batch_size * case.workers / statistics.median(separate[case.workers])
+        expected = predicted(
+            case, step=step, batch_size=batch_size, sent=each.sent, received=each.received, image=image
+        )
+        found.append(over_alone(name, each.speeds))
+        found.append(Figure(f"{name}, predicted", "x", [expected / alone]))
     return found
 
 
@@ -209,24 +206,21 @@ def markdown(figures: Sequence[Figure]) -> str:
 
     A cell has the speed over that of one process, and in parentheses what was predicted.
     """
-    ratios = {figure.name: figure.median for figure in figures}
-    names = [name.removesuffix(" over one process") for name in ratios if name.endswith(" over one process")]
-    parts = [name.split(", ") for name in names]
-    workers = sorted({part[1] for part in parts})
+    medians = {figure.name: figure.median for figure in figures}
+    end = " over one process"
+    ratio = {
+        tuple(name.removesuffix(end).split(", ")): medians[name] for name in medians if name.endswith(end)
+    }
+    expected = {parts: medians.get(f"{', '.join(parts)}, predicted") for parts in ratio}
+    workers = sorted({count for _, count, _ in ratio})
     lines = [f"| | link | {' | '.join(workers)} |", "| --- | --- |" + " --- |" * len(workers)]
-    for mode, link in dict.fromkeys((part[0], part[2]) for part in parts):
+    for mode, link in dict.fromkeys((mode, link) for mode, _, link in ratio):
         cells = []
-        for count in workers:
-            name = f"{mode}, {count}, {link}"
-            cell = f"{ratios[f'{name} over one process']:.2f}" if name in names else "–"
-            expected = ratios.get(f"{name}, predicted")
-            cells.append(cell if expected is None else f"{cell} ({expected:.2f})")
+        for key in ((mode, count, link) for count in workers):
+            predicted = f" ({expected[key]:.2f})" if expected.get(key) else ""
+            cells.append(f"{ratio[key]:.2f}{predicted}" if key in ratio else "–")
         lines.append(f"| {mode} | {link} | {' | '.join(cells)} |")
-    errors = [
-        abs(ratios[f"{name} over one process"] / ratios[f"{name}, predicted"] - 1)
-        for name in names
-        if f"{name}, predicted" in ratios
-    ]
+    errors = [abs(ratio[key] / value - 1) for key, value in expected.items() if value]
     off = f"The prediction is off by {statistics.median(errors):.0%} (median), {max(errors):.0%} at most."
     return "\n".join([*lines, "", off])
 
@@ -242,15 +236,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--seconds", type=float, default=10.0, help="to measure each; a repeat is an equal part of its steps"
     )
-    options = parser.parse_args(arguments)
-    manifest = prepared_data(options.data_dir)
-    report = Report("links", QUESTION, vars(options) | {"dataset": manifest.dataset})
-    with work_folder() as folder:
-        measured = measure(options, manifest, folder)
-    height, width, channels = manifest.image_shape
-    found = figures(measured, options.batch_size, height * width * channels + 4)
-    report.finish(found, options.output)
-    print(markdown(found))
+    print(markdown(measure_and_report("links", __doc__, parser.parse_args(arguments), measure)))
 
 
 if __name__ == "__main__":

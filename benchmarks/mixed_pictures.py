@@ -8,6 +8,7 @@ JPEG that lies on its side, with the orientation in its EXIF data.
 import argparse
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -18,6 +19,15 @@ from labkit.home import data_home
 
 PERIOD = 25
 ORDINARY = (".jpg", ".png", ".bmp", ".gif", ".webp")
+UNUSUAL = {
+    15: ("P", ".png"),
+    16: ("L", ".bmp"),
+    20: ("L", ".jpg"),
+    21: ("turned", ".jpg"),
+    22: ("CMYK", ".jpeg"),
+    23: ("I;16", ".png"),
+    24: ("RGBA", ".png"),
+}
 ORIENTATION, TURNED = 0x0112, 6  # EXIF: shown right after a turn by 90° clockwise
 
 
@@ -46,26 +56,17 @@ def main(arguments: list[str] | None = None) -> None:
 
 def save(image: Image.Image, path: Path, place: int) -> None:
     """Write an image in the format and mode of its ``place`` among 25."""
-    if place == 15:
-        image.convert("P").save(path.with_suffix(".png"))
-    elif place == 16:
-        image.convert("L").save(path.with_suffix(".bmp"))
-    elif place == 20:
-        image.convert("L").save(path.with_suffix(".jpg"), quality=95)
-    elif place == 21:
-        exif = Image.Exif()
-        exif[ORIENTATION] = TURNED
-        image.transpose(Image.Transpose.ROTATE_90).save(path.with_suffix(".jpg"), quality=95, exif=exif)
-    elif place == 22:
-        image.convert("CMYK").save(path.with_suffix(".jpeg"), quality=95)
-    elif place == 23:
-        grey = np.asarray(image.convert("L")).astype(np.uint16) * 257
-        Image.fromarray(grey).save(path.with_suffix(".png"))
-    elif place == 24:
-        image.convert("RGBA").save(path.with_suffix(".png"))
+    mode, suffix = UNUSUAL.get(place, ("RGB", ORDINARY[place % len(ORDINARY)]))
+    options: dict[str, Any] = {"quality": 95} if suffix in (".jpg", ".jpeg", ".webp") else {}
+    if mode == "I;16":
+        image = Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)
+    elif mode == "turned":
+        options["exif"] = Image.Exif()
+        options["exif"][ORIENTATION] = TURNED
+        image = image.transpose(Image.Transpose.ROTATE_90)
     else:
-        suffix = ORDINARY[place % len(ORDINARY)]
-        image.save(path.with_suffix(suffix), **({"quality": 95} if suffix in (".jpg", ".webp") else {}))
+        image = image.convert(mode)
+    image.save(path.with_suffix(suffix), **options)
 
 
 if __name__ == "__main__":

@@ -7,21 +7,16 @@ unshuffled, and without resizing (``image_size`` is that of the files).
 """
 
 import argparse
-import os
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
 import numpy as np
 
-from benchmarks.common import ROOT, at_least, make_parser, work_folder
-from benchmarks.report import Figure, Goal, Report
+from benchmarks.common import at_least, make_parser, take_turns, work_folder
+from benchmarks.processes import LABKIT, run
+from benchmarks.report import Figure, Goal, Report, ratios
 
-QUESTION = "Are small pictures prepared at 5,000 a second or more?"
 GOAL = Goal("at least", 5_000.0)
 CLASSES = 10
 
@@ -30,11 +25,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__, of_resnet=False)
     parser.add_argument("--pictures", type=at_least(40), default=50_000, help="PNG files of 32 x 32")
     options = parser.parse_args(arguments)
-    report = Report("prepare_images", QUESTION, vars(options))
+    report = Report("prepare_images", __doc__, vars(options))
     with work_folder() as folder:
-        write_pictures(folder / "pictures", options.pictures)
-        speeds = measure(options, folder)
-    report.finish(figures(speeds), options.output)
+        figures = measure(options, folder)
+    report.finish(figures, options.output)
 
 
 def write_pictures(root: Path, count: int) -> None:
@@ -51,24 +45,27 @@ def write_pictures(root: Path, count: int) -> None:
         Image.fromarray(noisy).save(folder / f"{number:06d}.png")
 
 
-def measure(options: argparse.Namespace, folder: Path) -> dict[str, list[float]]:
-    """Return pictures per second of the command and of the peer, in turns, one value per repeat."""
-    turns = {"labkit data prepare": seconds_of_prepare, "image_dataset_from_directory": seconds_of_keras}
-    speeds: dict[str, list[float]] = {name: [] for name in turns}
-    for repeat in range(options.repeats):
-        for name in list(turns) if repeat % 2 == 0 else list(turns)[::-1]:
-            speeds[name].append(options.pictures / turns[name](folder))
-        line = "  ".join(f"{name} {values[-1]:,.0f}" for name, values in speeds.items())
-        print(f"repeat {repeat + 1}/{options.repeats}, pictures/s: {line}", flush=True)
-    return speeds
+def measure(options: argparse.Namespace, folder: Path) -> list[Figure]:
+    """Measure pictures per second of the command and of the peer, in turns."""
+    write_pictures(folder / "pictures", options.pictures)
+    turns = {
+        "labkit data prepare": lambda: options.pictures / seconds_of_prepare(folder),
+        "image_dataset_from_directory": lambda: options.pictures / seconds_of_keras(folder),
+    }
+    ours, theirs = take_turns(turns, options.repeats).values()
+    return [
+        Figure("labkit data prepare, whole command", "pictures/s", ours, GOAL),
+        Figure(
+            "labkit data prepare over one pass of image_dataset_from_directory", "x", ratios(ours, theirs)
+        ),
+        Figure("image_dataset_from_directory, one pass", "pictures/s", theirs),
+    ]
 
 
 def seconds_of_prepare(folder: Path) -> float:
     """Return how long the whole command takes, from its start to its end."""
     words = ["data", "prepare", "--images", str(folder / "pictures"), "--data-dir", str(folder / "data")]
-    started = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "labkit", *words], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-    seconds = time.perf_counter() - started
+    seconds = run([LABKIT, *words], folder / "prepare.log")
     shutil.rmtree(folder / "data")
     return seconds
 
@@ -84,17 +81,6 @@ def seconds_of_keras(folder: Path) -> float:
     for _ in batches:
         pass
     return time.perf_counter() - started
-
-
-def figures(speeds: dict[str, list[float]]) -> list[Figure]:
-    """Return the command's speed, which has the goal, its ratio to the peer's, and the peer's."""
-    ours, theirs = speeds.values()
-    ratios = tuple(own / other for own, other in zip(ours, theirs, strict=True))
-    return [
-        Figure("labkit data prepare, whole command", "pictures/s", tuple(ours), GOAL),
-        Figure("labkit data prepare over one pass of image_dataset_from_directory", "x", ratios),
-        Figure("image_dataset_from_directory, one pass", "pictures/s", tuple(theirs)),
-    ]
 
 
 if __name__ == "__main__":

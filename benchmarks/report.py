@@ -1,21 +1,29 @@
-"""The result of a benchmark: figures with all repeats and goals, as JSON and as a table."""
+"""The result of a benchmark: figures with all repeats and goals, the machine, as JSON and as a table."""
 
 import datetime
 import json
+import operator
+import os
+import platform
+import re
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import describe_machine, load_average
 from labkit.run_directory import write_json_atomic
 
-__all__ = ["Figure", "Goal", "Report", "print_table", "read_date", "read_figures", "read_machine"]
+PACKAGES = ("labkit", "tensorflow", "keras", "numpy", "tensorboard", "torch")
+INSTRUCTION_SETS = re.compile(r"sse4_2|fma|avx.*|amx.*|asimd.*|sve.*")
+# Variables that affect TensorFlow's speed or memory allocation (TF_CLI_ belongs to Terraform).
+ENVIRONMENT = re.compile(r"(TF(?!_CLI)|XLA|MALLOC|OMP|KMP|ONEDNN|DNNL|CUDA|KERAS)_|LD_PRELOAD$")
 
 
 @dataclass(frozen=True)
@@ -25,15 +33,10 @@ class Goal:
     bound: str
     value: float
 
-    def __post_init__(self) -> None:
-        if self.bound not in ("at least", "at most", "below"):
-            raise ValueError(f"bound is {self.bound!r}; allowed: at least, at most, below")
-
     def is_met(self, figure: float) -> bool:
         """Return whether ``figure`` is within the bound; NaN never is."""
-        if self.bound == "at least":
-            return figure >= self.value
-        return figure <= self.value if self.bound == "at most" else figure < self.value
+        holds = {"at least": operator.ge, "at most": operator.le, "below": operator.lt}[self.bound]
+        return holds(figure, self.value)
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,11 @@ class Figure:
 
     name: str
     unit: str
-    repeats: tuple[float, ...]
+    repeats: Sequence[float]
     goal: Goal | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "repeats", tuple(self.repeats))
         if not self.repeats:
             raise ValueError(f"{self.name!r} was never measured")
 
@@ -81,7 +85,7 @@ class Figure:
     def from_json(cls, value: Mapping[str, Any]) -> "Figure":
         """Inverse of ``to_json``; median and verdict are computed from the repeats again."""
         goal = Goal(value["goal"]["bound"], value["goal"]["value"]) if value["goal"] else None
-        return cls(value["name"], value["unit"], tuple(value["repeats"]), goal)
+        return cls(value["name"], value["unit"], value["repeats"], goal)
 
 
 class Report:
@@ -89,18 +93,18 @@ class Report:
 
     Args:
         name: of the script, and of the file in ``results/``.
-        question: what the script answers, one sentence.
+        description: of the script; its first line is the question that it answers.
         configuration: all settings, flags included. Paths are left out: they don't affect the figures, and
             results are published.
     """
 
-    def __init__(self, name: str, question: str, configuration: Mapping[str, Any]) -> None:
-        self.name, self.question = name, question
+    def __init__(self, name: str, description: str | None, configuration: Mapping[str, Any]) -> None:
+        self.name, self.question = name, (description or "").partition("\n")[0]
         self.configuration = {
             key: value for key, value in configuration.items() if not isinstance(value, Path)
         }
         self._started = datetime.datetime.now(datetime.UTC)
-        self._load = load_average()
+        self._load = [round(value, 2) for value in os.getloadavg()]
 
     def finish(self, figures: Sequence[Figure], output: Path) -> Path:
         """Write ``<output>/<name>.json``, print the table, return the file's path."""
@@ -124,22 +128,22 @@ class Report:
         return path
 
 
+def ratios(ours: Iterable[float], theirs: Iterable[float], factor: float = 1.0) -> tuple[float, ...]:
+    """Return ``factor`` times the quotient of each repeat."""
+    return tuple(factor * one / other for one, other in zip(ours, theirs, strict=True))
+
+
 def read_figures(path: Path) -> list[Figure]:
     """Return the figures of a file written by ``Report.finish``."""
     return [Figure.from_json(value) for value in json.loads(path.read_text())["figures"]]
 
 
-def read_date(path: Path) -> datetime.datetime:
-    """Return the date of a file written by ``Report.finish``."""
-    return datetime.datetime.fromisoformat(json.loads(path.read_text())["date"])
-
-
-def read_machine(path: Path) -> str:
-    """Return the machine of a file written by ``Report.finish``, in words."""
+def read_origin(path: Path) -> tuple[datetime.datetime, str]:
+    """Return the date of a file written by ``Report.finish``, and the machine in words."""
     content = json.loads(path.read_text())
     hardware, versions = content["hardware"], content["versions"]
     memory = hardware["memory_bytes"] / 2**30
-    return (
+    return datetime.datetime.fromisoformat(content["date"]), (
         f"{hardware['cpu']}, {hardware['cores_allowed']} cores, {memory:.0f} GiB, "
         f"Python {versions['python']}, TensorFlow {versions['tensorflow']}"
     )
@@ -167,3 +171,44 @@ def print_table(title: str, rows: Iterable[tuple[str, Figure]]) -> None:
 def _text(value: float, unit: str = "") -> str:
     digits = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
     return f"{digits}{'' if unit in ('', 'x', '%') else ' '}{unit}"
+
+
+# ---- the machine -------------------------------------------------------------------------------------------
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return ``hardware``, ``versions`` and the ``environment`` variables that matter for speed."""
+    cpu = _cpu_information()
+    return {
+        "hardware": {
+            "cpu": cpu.get("model name") or platform.processor() or platform.machine(),
+            "cpu_family_model_stepping": [cpu.get(key) for key in ("cpu family", "model", "stepping")],
+            "instruction_sets": [
+                flag for flag in cpu.get("flags", "").split() if INSTRUCTION_SETS.match(flag)
+            ],
+            "logical_cores": psutil.cpu_count(),
+            "physical_cores": psutil.cpu_count(logical=False),
+            "cores_allowed": len(os.sched_getaffinity(0)) if sys.platform == "linux" else psutil.cpu_count(),
+            "memory_bytes": psutil.virtual_memory().total,
+            "system": platform.platform(),
+        },
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "environment": {name: value for name, value in sorted(os.environ.items()) if ENVIRONMENT.match(name)},
+    }
+
+
+def _cpu_information() -> dict[str, str]:
+    """Return the first CPU's entries of /proc/cpuinfo; empty without that file."""
+    try:
+        first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

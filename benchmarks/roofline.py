@@ -23,23 +23,16 @@ import matplotlib.pyplot as plt
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from benchmarks.common import add_precisions_flag, at_least, make_parser, prepared_data
-from benchmarks.report import Figure, Goal, Report
+from benchmarks.common import add_precisions_flag, at_least, make_parser, measure_and_report
+from benchmarks.report import Figure, Goal, ratios
 from labkit.config import Config
 from labkit.config.presets import preset_values
 from labkit.data.manifest import Manifest
 from labkit.experiments.profile import profile_training
-from labkit.experiments.trace import (
-    FILTER_GRADIENT,
-    FORWARD,
-    INPUT_GRADIENT,
-    MATRIX,
-    kind_of,
-)
+from labkit.experiments.trace import FILTER_GRADIENT, FORWARD, INPUT_GRADIENT, MATRIX, kind_of
 from labkit.training import network as training_network
 from labkit.training.plan import plan_measurement
 
-QUESTION = "Where does the time of a training step go, and what is the machine's limit for it?"
 CONVOLUTIONS = (FORWARD, INPUT_GRADIENT, FILTER_GRADIENT)
 ARITHMETIC = (*CONVOLUTIONS, MATRIX)  # products compute some filters' gradients (labkit.models.convolution)
 FAST_GOAL = Goal("at least", 75.0)
@@ -107,16 +100,18 @@ def main(arguments: list[str] | None = None) -> None:
     add_precisions_flag(parser, help="precisions of the networks")
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--batch-size", type=at_least(1), help="of each network, to try the script out")
-    options = parser.parse_args(arguments)
-    manifest = prepared_data(options.data_dir)
-    report = Report("roofline", QUESTION, vars(options) | {"dataset": manifest.dataset})
+    measure_and_report("roofline", __doc__, parser.parse_args(arguments), measure_all)
+
+
+def measure_all(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
+    """Measure each network in each precision, and draw what was found."""
     found = {
         (name, precision): measure(options, manifest, name, precision)
         for name in options.networks
         for precision in options.precisions
     }
-    figures = [figure for key, each in found.items() for figure in figures_of(*key, each)]
-    draw(found, report.finish(figures, options.output).with_suffix(".png"))
+    draw(found, options.output / "roofline.png")
+    return [figure for key, each in found.items() for figure in figures_of(*key, each)]
 
 
 def measure(options: argparse.Namespace, manifest: Manifest, name: str, precision: str) -> Measured:
@@ -129,18 +124,15 @@ def measure(options: argparse.Namespace, manifest: Manifest, name: str, precisio
     seconds: dict[str, list[float]] = defaultdict(list)
     machine = []
     for _ in range(options.repeats):
-        profile = profile_training(
-            config, steps=NETWORKS[name].steps, output=None, announce=lambda line: None
-        )
+        steps = NETWORKS[name].steps
+        profile = profile_training(config, steps=steps, output=None, announce=lambda line: None)
         assert profile.times is not None
         for kind in profile.times.kinds:
             seconds[kind.kind].append(kind.seconds)
         seconds["nothing runs"].append(profile.times.idle_seconds)
         machine.append(Machine(profile.ceiling_gflops, bandwidth()))
-        print(
-            f"{name}, {precision}: {1e3 * profile.times.seconds:.1f} ms a traced step, {machine[-1]}",
-            flush=True,
-        )
+        step = f"{1e3 * profile.times.seconds:.1f} ms a traced step"
+        print(f"{name}, {precision}: {step}, {machine[-1]}", flush=True)
     return Measured(dict(seconds), machine, work_of_step(config))
 
 
@@ -160,10 +152,10 @@ def work_of_step(config: Config) -> dict[str, Work]:
         (each.post_optimization_graph for each in metadata.function_graphs), key=lambda g: len(g.node)
     )
     work: dict[str, Work] = defaultdict(lambda: Work(0.0, 0.0))
-    known = {op.name: op for op in _operations(traced)}
+    known = {operation.name: operation for operation in traced.get_operations() if operation.outputs}
     for node in graph.node:
         operation = known.get(node.name)
-        if operation is None or not operation.outputs:
+        if operation is None:
             continue
         inputs = [_tensor(known, name) for name in node.input if not name.startswith("^")]
         outputs = operation.outputs[:1] if "BatchNorm" in node.op else operation.outputs
@@ -176,15 +168,10 @@ def work_of_step(config: Config) -> dict[str, Work]:
     return dict(work)
 
 
-def _operations(graph: Any) -> list[Any]:
-    return list(graph.get_operations())
-
-
 def _tensor(known: dict[str, Any], name: str) -> Any:
     """Return the traced tensor that a node of the optimized graph names as its input; None if it is new."""
     node, _, index = name.partition(":")
-    operation = known.get(node)
-    return None if operation is None or not operation.outputs else operation.outputs[int(index or 0)]
+    return known[node].outputs[int(index or 0)] if node in known else None
 
 
 def _bytes(tensor: Any) -> float:
@@ -198,13 +185,9 @@ def _flops(operation: Any) -> float:
     """Return the floating-point operations of a convolution or matrix product, 0 for all others."""
     kind = kind_of(operation.type)
     if kind in CONVOLUTIONS:
-        _, kernel, outputs = {
-            FORWARD: lambda: (operation.inputs[0], operation.inputs[1], operation.outputs[0]),
-            INPUT_GRADIENT: lambda: (operation.outputs[0], operation.inputs[1], operation.inputs[2]),
-            FILTER_GRADIENT: lambda: (operation.inputs[0], operation.outputs[0], operation.inputs[2]),
-        }[kind]()
-        positions = math.prod(outputs.shape[:-1])
-        return 2.0 * math.prod(kernel.shape) * positions
+        kernel = operation.outputs[0] if kind == FILTER_GRADIENT else operation.inputs[1]
+        outputs = operation.outputs[0] if kind == FORWARD else operation.inputs[2]
+        return 2.0 * math.prod(kernel.shape) * math.prod(outputs.shape[:-1])
     if kind == MATRIX:
         first, outputs = operation.inputs[0], operation.outputs[0]
         inner = first.shape[0 if operation.get_attr("transpose_a") else 1]
@@ -237,36 +220,30 @@ def figures_of(name: str, precision: str, measured: Measured) -> list[Figure]:
     words = f"{name}, {precision}"
     steps = measured.steps
     physical = [sum(limits) for limits in zip(*map(measured.limits, ARITHMETIC), strict=True)]
+    share = f"{words}: its arithmetic at the speed of a large matrix product over the step"
     found = [
-        Figure(f"{words}: a traced step", "ms", tuple(1e3 * step for step in steps)),
-        Figure(
-            f"{words}: its arithmetic at the speed of a large matrix product over the step",
-            "%",
-            tuple(100 * limit / step for limit, step in zip(physical, steps, strict=True)),
-            NETWORKS[name].goal,
-        ),
-        Figure(f"{words}: large matrix product", "GFLOP/s", tuple(each.gflops for each in measured.machine)),
-        Figure(f"{words}: sum of vectors", "GB/s", tuple(each.gigabytes for each in measured.machine)),
+        Figure(f"{words}: a traced step", "ms", [1e3 * step for step in steps]),
+        Figure(share, "%", ratios(physical, steps, 100.0), NETWORKS[name].goal),
+        Figure(f"{words}: large matrix product", "GFLOP/s", [each.gflops for each in measured.machine]),
+        Figure(f"{words}: sum of vectors", "GB/s", [each.gigabytes for each in measured.machine]),
     ]
     for kind, values in sorted(measured.seconds.items(), key=lambda item: -statistics.median(item[1])):
-        shares = tuple(100 * value / step for value, step in zip(values, steps, strict=True))
+        shares = ratios(values, steps, 100.0)
         if statistics.median(shares) < 100 * SMALL:
             continue
         found.append(Figure(f"{words}: {kind}", "%", shares))
         limits = measured.limits(kind)
         if all(limits):
-            ratios = tuple(value / limit for value, limit in zip(values, limits, strict=True))
-            found.append(Figure(f"{words}: {kind} over its limit", "x", ratios))
+            found.append(Figure(f"{words}: {kind} over its limit", "x", ratios(values, limits)))
     return found
 
 
 def draw(found: dict[tuple[str, str], Measured], path: Path) -> None:
     """Draw the time of each kind, and within it the machine's limit."""
     columns = len({precision for _, precision in found})
+    rows = -(-len(found) // columns)
     size = (6 * columns, 3.2 * len(found) / columns)
-    figure, axes = plt.subplots(
-        -(-len(found) // columns), columns, figsize=size, layout="constrained", squeeze=False
-    )
+    figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
     for axis, ((name, precision), measured) in zip(axes.flat, found.items(), strict=True):
         medians = {kind: 1e3 * statistics.median(values) for kind, values in measured.seconds.items()}
         step = sum(medians.values())
@@ -280,10 +257,10 @@ def draw(found: dict[tuple[str, str], Measured], path: Path) -> None:
             axis.text(spent, row, f" {spent:.0f} ms, {100 * spent / step:.0f} %", va="center", fontsize=8)
         axis.set_yticks(range(len(bars)), list(bars), fontsize=8)
         axis.invert_yaxis()
-        axis.set(
-            title=f"{name}, {precision}: a step of {step:.0f} ms", xlabel="ms; dark: at the machine's limit"
-        )
+        axis.set_title(f"{name}, {precision}: a step of {step:.0f} ms")
+        axis.set_xlabel("ms; dark: at the machine's limit")
         axis.margins(x=0.25)
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

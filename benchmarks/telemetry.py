@@ -7,27 +7,22 @@ step itself is measured with `labkit train`, which takes turns with this process
 """
 
 import argparse
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.common import at_least, make_parser, prepared_data, work_folder
-from benchmarks.processes import Training, train_flags
-from benchmarks.report import Figure, Goal, Report
+from benchmarks.common import at_least, make_parser, measure_and_report
+from benchmarks.processes import Row, Training, train_command
+from benchmarks.report import Figure, Goal, ratios
 from labkit.config import Config
 from labkit.data.manifest import Manifest
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.tensorboard.events import EventWriter
 from labkit.training.telemetry import Pace, Telemetry
 
-QUESTION = "Do metrics, events and status together cost at most 1 % of a training step?"
 GOAL = Goal("at most", 1.0)
 OVERWRITTEN_BYTES = 64 * 2**20  # more than two cores' share of the last-level cache
 
@@ -35,31 +30,20 @@ TELEMETRY = "metrics, events and status"
 EVENTS = "events alone"
 SUMMARIES = "the same floats through tf.summary.scalar"
 
-Row = dict[str, Any]
-
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = make_parser(__doc__)
+    parser = make_parser(__doc__, steps=16, warmup_steps=10)
     parser.add_argument("--rows", type=at_least(1), default=100, help="rows recorded in a turn")
-    parser.add_argument("--steps", type=at_least(1), default=16, help="training steps of a turn")
-    parser.add_argument("--warmup-steps", type=at_least(1), default=10, help="steps before the first turn")
-    options = parser.parse_args(arguments)
-    manifest = prepared_data(options.data_dir)
-    report = Report("telemetry", QUESTION, vars(options) | {"dataset": manifest.dataset})
-    with work_folder() as folder:
-        steps, costs = measure(options, manifest, folder)
-    report.finish(figures(steps, costs), options.output)
+    measure_and_report("telemetry", __doc__, parser.parse_args(arguments), measure)
 
 
-def measure(
-    options: argparse.Namespace, manifest: Manifest, folder: Path
-) -> tuple[list[float], dict[str, list[float]]]:
-    """Return the seconds of a training step and of each way to record one, one value per repeat."""
-    flags = train_flags(manifest, num_layers=options.num_layers, batch_size=options.batch_size)
+def measure(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
+    """Measure the seconds of a training step and of each way to record one, in turns."""
+    command = train_command(options, manifest)
     ways = {TELEMETRY: seconds_of_telemetry, EVENTS: seconds_of_events, SUMMARIES: seconds_of_summaries}
     steps: list[float] = []
     costs: dict[str, list[float]] = {name: [] for name in ways}
-    with Training(folder / "labkit", flags) as training:
+    with Training(folder / "labkit", command) as training:
         training.start(options.warmup_steps)
         for repeat in range(options.repeats):
             rows = training.turn(options.steps)
@@ -68,7 +52,7 @@ def measure(
                 costs[name].append(seconds_of(rows, options.rows, folder / f"{repeat}-{index}"))
             line = ", ".join(f"{name} {values[-1] * 1e3:.3f} ms" for name, values in costs.items())
             print(f"repeat {repeat + 1}/{options.repeats}: step {steps[-1] * 1e3:.0f} ms, {line}", flush=True)
-    return steps, costs
+    return figures(steps, costs)
 
 
 def seconds_of_telemetry(rows: list[Row], count: int, folder: Path) -> float:
@@ -127,16 +111,11 @@ def _seconds_per_row(
 def figures(steps: list[float], costs: dict[str, list[float]]) -> list[Figure]:
     """Return each way's share of a step, with the goal for the whole telemetry, then the absolute times."""
     shares = [
-        Figure(
-            f"{name}, of a step",
-            "%",
-            tuple(100.0 * cost / step for cost, step in zip(values, steps, strict=True)),
-            GOAL if name == TELEMETRY else None,
-        )
-        for name, values in costs.items()
+        Figure(f"{name}, of a step", "%", ratios(cost, steps, 100.0), GOAL if name == TELEMETRY else None)
+        for name, cost in costs.items()
     ]
-    absolute = [Figure(name, "ms", tuple(1e3 * value for value in values)) for name, values in costs.items()]
-    return [*shares, *absolute, Figure("training step", "ms", tuple(1e3 * value for value in steps))]
+    times = {**costs, "training step": steps}
+    return [*shares, *(Figure(name, "ms", [1e3 * value for value in times[name]]) for name in times)]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,23 +20,9 @@ import torch.nn.functional as F  # noqa: N812 - the usual name
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from benchmarks.turns import COLD_STEPS, make_turns_parser, serve_turns
+from benchmarks.turns import COLD_STEPS, read_options, serve_turns
 
-__all__ = [
-    "LEARNING_RATE",
-    "MOMENTUM",
-    "WEIGHT_DECAY",
-    "Batches",
-    "ResNet",
-    "autocast",
-    "fold_norms",
-    "make_loss",
-    "make_optimizer",
-    "standardizer",
-    "views",
-]
-
-# As in processes.train_flags; PyTorch adds the weight decay to the gradient.
+# As in processes.train_command; PyTorch adds the weight decay to the gradient.
 LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 0.1, 0.9, 2e-4
 BATCH_NORM_MOMENTUM = 1 - 0.997  # labkit's decay is 0.997; PyTorch's momentum is one minus that
 STAGE_WIDTHS = (16, 32, 64)  # He et al. (2015), arXiv:1512.03385, table 6
@@ -128,7 +113,7 @@ def autocast(precision: str) -> contextlib.AbstractContextManager[Any]:
     return torch.autocast("cpu", dtype=torch.bfloat16)
 
 
-def views(images: np.ndarray, padding: int = PADDING, mode: str = "constant") -> torch.Tensor:
+def views(images: np.ndarray, padding: int, mode: str) -> torch.Tensor:
     """Return every crop of the padded ``images``, uint8 [n, top, left, height, width, channels], uncopied."""
     _, height, width, _ = images.shape
     widths = ((0, 0), (padding, padding), (padding, padding), (0, 0))
@@ -136,28 +121,32 @@ def views(images: np.ndarray, padding: int = PADDING, mode: str = "constant") ->
     return padded.unfold(1, height, 1).unfold(2, width, 1).permute(0, 1, 2, 4, 5, 3)
 
 
-class Batches:
-    """An endless sequence of shuffled epochs of augmented, standardised batches, channels last."""
+def batches(
+    arrays: Any, size: int, padding: int = PADDING, mode: str = "constant", *, alternating: bool = False
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield shuffled, cropped, mirrored and standardised images, channels last, and labels, without end.
 
-    def __init__(self, arrays: Any, batch_size: int) -> None:
-        self._views = views(arrays["images"])
-        self._labels = torch.from_numpy(arrays["labels"].astype(np.int64))
-        self._batch_size = batch_size
-        self._standardize = standardizer(arrays)
-
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        while True:
-            order = torch.randperm(len(self._labels))
-            for index in order.split(self._batch_size):
-                if len(index) == self._batch_size:
-                    yield self._batch(index)
-
-    def _batch(self, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        top, left = torch.randint(0, 2 * PADDING + 1, (2, len(index)))
-        images = self._views[index, top, left]
-        flip = torch.rand(len(index)) < 0.5
-        images = torch.where(flip[:, None, None, None], images.flip(2), images)
-        return self._standardize(images), self._labels[index]
+    Args:
+        arrays: of a file by ``common.write_arrays``.
+        size: of a batch.
+        padding: pixels around an image, filled in ``mode``.
+        mode: of ``numpy.pad``.
+        alternating: whether every second epoch mirrors those images that the one before didn't; otherwise
+            chance decides for each.
+    """
+    shown = views(arrays["images"], padding, mode)
+    labels = torch.from_numpy(arrays["labels"].astype(np.int64))
+    standardize = standardizer(arrays)
+    mirrored = torch.rand(len(labels)) < 0.5
+    while True:
+        order = torch.randperm(len(labels))
+        mirrored = ~mirrored if alternating else torch.rand(len(labels)) < 0.5
+        for index in order.split(size):
+            if len(index) == size:
+                top, left = torch.randint(0, 2 * padding + 1, (2, size))
+                images = shown[index, top, left]
+                images = torch.where(mirrored[index][:, None, None, None], images.flip(2), images)
+                yield standardize(images), labels[index]
 
 
 def standardizer(arrays: Any) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -176,11 +165,11 @@ def training(arrays: Any, options: argparse.Namespace) -> Callable[[], float]:
     loss = make_loss(model, options.precision)
     if options.form == "compile":
         loss = torch.compile(loss, dynamic=False)
-    batches = iter(Batches(arrays, options.batch_size))
+    source = batches(arrays, options.batch_size)
 
     def turn() -> float:
         started = 0.0
-        for step, (images, labels) in enumerate(itertools.islice(batches, options.steps + COLD_STEPS)):
+        for step, (images, labels) in enumerate(itertools.islice(source, options.steps + COLD_STEPS)):
             if step == COLD_STEPS:
                 started = time.perf_counter()
             optimizer.zero_grad(set_to_none=True)
@@ -208,12 +197,12 @@ def prediction(arrays: Any, options: argparse.Namespace) -> Callable[[], float]:
     run = torch.compile(predict, dynamic=False) if options.form == "compile" else predict
     whole = len(arrays["images"]) // options.batch_size * options.batch_size
     images = standardizer(arrays)(torch.from_numpy(arrays["images"][:whole]))
-    batches = itertools.cycle(images.split(options.batch_size))
+    source = itertools.cycle(images.split(options.batch_size))
 
     def turn() -> float:
         started = time.perf_counter()
         with torch.inference_mode():
-            for batch in itertools.islice(batches, options.steps):
+            for batch in itertools.islice(source, options.steps):
                 run(batch).numpy()
         return options.steps * options.batch_size / (time.perf_counter() - started)
 
@@ -221,12 +210,7 @@ def prediction(arrays: Any, options: argparse.Namespace) -> Callable[[], float]:
 
 
 def main() -> None:
-    parser = make_turns_parser(__doc__, of_data_set=False)
-    parser.add_argument("--task", choices=("train", "predict"), required=True)
-    parser.add_argument("--form", choices=("eager", "compile"), required=True)
-    parser.add_argument("--folded", action="store_true", help="predict with folded batch normalization")
-    parser.add_argument("--arrays", type=Path, required=True, help="file written by common.write_arrays")
-    options = parser.parse_args()
+    options = read_options(folded=False)  # whether to predict with folded batch normalization
     torch.manual_seed(0)
     torch.set_flush_denormal(True)  # as TensorFlow does
     with np.load(options.arrays) as stored:

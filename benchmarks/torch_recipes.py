@@ -12,7 +12,7 @@ import copy
 import datetime
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,11 @@ import torch.nn.functional as F  # noqa: N812 - the usual name
 from torch import nn
 
 from benchmarks.common import PRECISIONS
-from benchmarks.torch_peer import ResNet, autocast, standardizer, views
+from benchmarks.torch_peer import ResNet, autocast, batches, make_loss, standardizer
 from labkit.config import Config
 from labkit.config.presets import preset_values
 from labkit.optim.schedules import learning_rate_at
 from labkit.run_directory import write_json_atomic
-
-__all__ = ["RECIPES"]
 
 EVAL_BATCH = 500
 Step = Callable[[torch.Tensor, torch.Tensor, int], None]
@@ -38,9 +36,8 @@ Step = Callable[[torch.Tensor, torch.Tensor, int], None]
 class Training:
     """A network with its recipe. ``step`` trains on a batch; its last argument counts steps from 0.
 
-    ``warmup``: steps, of which each compiles another form of the computation, or none. ``mirrors``: whether
-    every second epoch mirrors those images that the one before didn't; otherwise chance decides for each.
-    ``padding`` pixels around an image are filled in ``padding_mode``.
+    ``warmup``: steps, of which each compiles another form of the computation, or none. ``augmentation``:
+    further arguments of ``torch_peer.batches``.
     """
 
     model: nn.Module
@@ -49,9 +46,10 @@ class Training:
     steps: int
     warmup: tuple[int, ...]
     batch_size: int
-    padding: int
-    padding_mode: str
-    mirrors: bool
+    augmentation: dict[str, Any] = field(default_factory=dict)
+
+    def batches(self, arrays: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return batches(arrays, self.batch_size, **self.augmentation)
 
 
 # ---- airbench94_muon ------------------------------------------------------------------------------------
@@ -179,9 +177,7 @@ def airbench94_muon(arrays: Any, options: argparse.Namespace) -> Training:
         steps,
         warmup=(0, 0, whitening_steps, whitening_steps),
         batch_size=batch_size,
-        padding=2,
-        padding_mode="reflect",
-        mirrors=True,
+        augmentation={"padding": 2, "mode": "reflect", "alternating": True},
     )
 
 
@@ -205,11 +201,7 @@ def resnet20(arrays: Any, options: argparse.Namespace) -> Training:
     momentum = config.optimizer.momentum
     sgd = torch.optim.SGD(groups, lr=values["learning_rate"], momentum=momentum, nesterov=True, fused=True)
 
-    def loss(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        with autocast(options.precision):
-            logits = model(images)
-        return F.cross_entropy(logits.float(), labels)
-
+    loss = make_loss(model, options.precision)
     compute = torch.compile(loss, dynamic=False) if options.form == "compile" else loss
 
     def step(images: torch.Tensor, labels: torch.Tensor, index: int) -> None:
@@ -220,17 +212,7 @@ def resnet20(arrays: Any, options: argparse.Namespace) -> Training:
         compute(images, labels).backward()
         sgd.step()
 
-    return Training(
-        model,
-        [sgd],
-        step,
-        steps,
-        warmup=(0, 0),
-        batch_size=batch_size,
-        padding=4,
-        padding_mode="constant",
-        mirrors=False,
-    )
+    return Training(model, [sgd], step, steps, warmup=(0, 0), batch_size=batch_size)
 
 
 RECIPES: dict[str, Callable[[Any, argparse.Namespace], Training]] = {
@@ -242,27 +224,10 @@ RECIPES: dict[str, Callable[[Any, argparse.Namespace], Training]] = {
 # ---- training and testing -------------------------------------------------------------------------------
 
 
-def batches(arrays: Any, training: Training) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield shuffled, cropped, mirrored and standardised batches, without end."""
-    shown = views(arrays["images"], training.padding, training.padding_mode)
-    labels = torch.from_numpy(arrays["labels"].astype(np.int64))
-    standardize = standardizer(arrays)
-    size, mirrored = training.batch_size, torch.rand(len(labels)) < 0.5
-    while True:
-        order = torch.randperm(len(labels))
-        mirrored = ~mirrored if training.mirrors else torch.rand(len(labels)) < 0.5
-        for index in order.split(size):
-            if len(index) == size:
-                top, left = torch.randint(0, 2 * training.padding + 1, (2, size))
-                images = shown[index, top, left]
-                images = torch.where(mirrored[index][:, None, None, None], images.flip(2), images)
-                yield standardize(images), labels[index]
-
-
 def warm_up(training: Training, arrays: Any, images: int | None = None) -> None:
     """Compile, and forget what the weights learned by that. ``images``: of a batch, if not all."""
     weights = copy.deepcopy(training.model.state_dict())
-    for index, (shown, labels) in zip(training.warmup, batches(arrays, training), strict=False):
+    for index, (shown, labels) in zip(training.warmup, training.batches(arrays), strict=False):
         training.step(shown[:images], labels[:images], index)
     training.model.load_state_dict(weights)
     for optimizer in training.optimizers:
@@ -281,10 +246,8 @@ def accuracies(
         return (model(images).float() + model(images.flip(-1)).float()) / 2
 
     with torch.inference_mode(), autocast(precision):
-        pairs = zip(
-            torch.from_numpy(arrays["images"]).split(EVAL_BATCH), labels.split(EVAL_BATCH), strict=True
-        )
-        for images, wanted in pairs:
+        batched = torch.from_numpy(arrays["images"]).split(EVAL_BATCH)
+        for images, wanted in zip(batched, labels.split(EVAL_BATCH), strict=True):
             shown = standardize(images)
             plain = model(shown).float()
             right += int((plain.argmax(1) == wanted).sum())
@@ -319,7 +282,7 @@ def main() -> None:
     steps = min(training.steps, options.steps or training.steps)
     every = max(1, training.steps // 12)
     seconds, curve = 0.0, []
-    source = batches(arrays, training)
+    source = training.batches(arrays)
     for index in range(steps):
         started = time.perf_counter()
         training.step(*next(source), index)

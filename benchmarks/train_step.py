@@ -8,28 +8,28 @@ keep freed memory. A ratio compares the forms with the best medians.
 """
 
 import argparse
+import functools
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-from benchmarks.allocators import environment_with
 from benchmarks.common import (
     MISSING_TORCH,
     PRECISIONS,
     at_least,
     make_parser,
-    prepared_data,
+    measure_and_report,
+    take_turns,
     torch_is_installed,
-    work_folder,
     write_arrays,
 )
-from benchmarks.forms import Form, add_form_flags, figures, start_turns, take_turns
-from benchmarks.processes import Training, train_flags, train_images_per_second
-from benchmarks.report import Goal, Report
-from benchmarks.turns import data_set_flags, turns_flags
+from benchmarks.forms import Form, add_form_flags, figures, start_turns
+from benchmarks.processes import Training, environment_with, train_command
+from benchmarks.report import Figure, Goal
+from benchmarks.turns import turn_options
 from labkit.data.manifest import Manifest
 
-QUESTION = "How much faster is labkit's training step than Keras 3's model.fit and PyTorch's?"
 LABKIT, KERAS, EAGER, COMPILED = "labkit train", "model.fit", "PyTorch eager", "torch.compile"
 GOALS: dict[str, dict[str, Goal]] = {
     KERAS: {"float32": Goal("at least", 1.5), "mixed_bfloat16": Goal("at least", 1.75)},
@@ -42,27 +42,18 @@ PEERS = (*KERAS_PEERS, *TORCH_PEERS)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = make_parser(__doc__)
-    parser.add_argument("--steps", type=at_least(1), default=24, help="training steps of a turn")
-    parser.add_argument("--warmup-steps", type=at_least(1), default=10, help="steps before the first turn")
+    parser = make_parser(__doc__, steps=24, warmup_steps=10)
     parser.add_argument("--peers", nargs="+", choices=PEERS, help="what to compare with (default: all)")
     add_form_flags(parser)
     parser.add_argument(
         "--steps-per-execution", type=at_least(2), default=8, help="of model.fit in this form"
     )
     options = parser.parse_args(arguments)
-    left_out = choose_peers(parser, options)
+    options.left_out = choose_peers(parser, options)
     if "steps_per_execution" in options.peers and options.steps % options.steps_per_execution:
         parser.error("--steps must be a multiple of --steps-per-execution")
-    manifest = prepared_data(options.data_dir)
-    chosen = {"dataset": manifest.dataset, "interleaved": "turns of steps", "left_out": left_out}
-    report = Report("train_step", QUESTION, vars(options) | chosen)
-    with work_folder() as folder:
-        found = {
-            precision: measure(options, precision, manifest, folder / precision, left_out)
-            for precision in options.precisions
-        }
-    report.finish(figures(found, LABKIT, GOALS), options.output)
+    options.interleaved = "turns of steps"
+    measure_and_report("train_step", __doc__, options, measure)
 
 
 def choose_peers(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, str]:
@@ -77,69 +68,50 @@ def choose_peers(parser: argparse.ArgumentParser, options: argparse.Namespace) -
     return dict.fromkeys(missing, MISSING_TORCH)
 
 
-def measure(
-    options: argparse.Namespace, precision: str, manifest: Manifest, folder: Path, left_out: dict[str, str]
-) -> dict[Form, list[float]]:
-    """Return images per second of every form in ``precision``, one value per repeat.
-
-    ``left_out`` gets the forms that can't be run here, with the reason.
-    """
-    folder.mkdir()
+def measure(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
+    """Measure images per second of every form; those that can't be run go to ``options.left_out``."""
     arrays = folder / "train.npz"
     if set(options.peers) & set(TORCH_PEERS):
         write_arrays(manifest, "train", arrays)
-    turns: dict[Form, Callable[[], float]] = {}
-    with ExitStack() as stack:
-        for allocator in options.allocators:
-            turns[Form(LABKIT, "", allocator)] = _labkit(
-                stack, options, precision, manifest, folder, allocator
-            )
-        turns |= start_turns(stack, _peers(options, precision, manifest, arrays), folder, left_out)
-        return take_turns(turns, options.repeats)
-
-
-def _labkit(
-    stack: ExitStack,
-    options: argparse.Namespace,
-    precision: str,
-    manifest: Manifest,
-    folder: Path,
-    allocator: str,
-) -> Callable[[], float]:
-    flags = train_flags(
-        manifest,
-        num_layers=options.num_layers,
-        batch_size=options.batch_size,
-        precision=precision,
-    )
-    log_folder = folder / f"labkit-{allocator}"
-    training = stack.enter_context(Training(log_folder, flags, environment_with(allocator)))
-    training.start(options.warmup_steps)
-    return lambda: train_images_per_second(training.turn(options.steps), options.batch_size)
+    found = {}
+    for precision in options.precisions:
+        turns: dict[Form, Callable[[], float]] = {}
+        with ExitStack() as stack:
+            for allocator in options.allocators:
+                command = train_command(options, manifest, precision=precision)
+                logs, environment = folder / precision / f"labkit-{allocator}", environment_with(allocator)
+                training = stack.enter_context(Training(logs, command, environment))
+                training.start(options.warmup_steps)
+                speed = functools.partial(training.speed, options.steps, options.batch_size)
+                turns[Form(LABKIT, "", allocator)] = speed
+            sides = _peers(options, precision, manifest, arrays)
+            turns |= start_turns(stack, sides, folder / precision, options.left_out)
+            found[precision] = take_turns(turns, options.repeats)
+    return figures(found, LABKIT, GOALS)
 
 
 def _peers(
     options: argparse.Namespace, precision: str, manifest: Manifest, arrays: Path
-) -> list[tuple[Form, str, list[str]]]:
-    """Return the forms of the peers, each with its module and flags."""
-    common = turns_flags(options, precision)
-    keras = [*common, *data_set_flags(manifest)]
+) -> list[tuple[Form, str, dict[str, Any], dict[str, str]]]:
+    """Return the forms of the peers, each with its module, what it is told and its environment."""
+    common = turn_options(options, manifest, precision=precision)
     execution = {
-        "plain": [],
-        "steps_per_execution": ["--steps-per-execution", str(options.steps_per_execution)],
-        "xla": ["--jit-compile"],
+        "plain": {},
+        "steps_per_execution": {"steps_per_execution": options.steps_per_execution},
+        "xla": {"jit_compile": True},
     }
     found = []
     for name in options.peers:
         for allocator in options.allocators:
             if name == "xla" and (allocator, precision) != (options.allocators[0], "float32"):
                 continue  # half as fast as the other forms, so more of it would not change the best
+            environment = environment_with(allocator)
             if name in TORCH_PEERS:
-                kind = name.removeprefix("torch_")
-                flags = [*common, "--task", "train", "--form", kind, "--arrays", str(arrays)]
-                found.append((Form(TORCH_PEERS[name], "", allocator), "torch_peer", flags))
+                told = {**common, "task": "train", "form": name.removeprefix("torch_"), "arrays": str(arrays)}
+                found.append((Form(TORCH_PEERS[name], "", allocator), "torch_peer", told, environment))
             else:
-                found.append((Form(KERAS, name, allocator), "keras_fit", keras + execution[name]))
+                told = {**common, **execution[name]}
+                found.append((Form(KERAS, name, allocator), "keras_fit", told, environment))
     return found
 
 

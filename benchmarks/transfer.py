@@ -8,22 +8,18 @@ step. Uses CIFAR-10 if it is available, else `shapes`.
 """
 
 import argparse
+import functools
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import archive_of, at_least, cifar10_archive, make_parser, work_folder
+from benchmarks.common import archive_of, at_least, make_parser, prepared_data, work_folder
 from benchmarks.report import Figure, Goal, Report
-from benchmarks.trainings import train_to_end
-from labkit.config import Config
+from benchmarks.trainings import config_of, train_to_end
 from labkit.data.manifest import Manifest, find_manifest
 from labkit.data.prepare import prepare
 
-QUESTION = (
-    "Is a network fine-tuned on few images of new classes better than one trained on them from scratch?"
-)
 GOAL = Goal("at least", 5.0)  # points of accuracy; several times the spread over seeds
 RECIPE: dict[str, Any] = {
     "model": "resnet",
@@ -34,21 +30,8 @@ RECIPE: dict[str, Any] = {
     "weight_decay_of": "kernels",
     "batch_norm_decay": 0.9,
     "validate_every_steps": 0,
-    "num_gpus": 0,
 }
 SCRATCH, TUNED, GRADUAL = "from scratch", "fine-tuned", "fine-tuned, thawing stage by stage"
-
-
-@dataclass(frozen=True)
-class Source:
-    """The data set that the parts are prepared from, its classes, and the archive that it is read from."""
-
-    dataset: str
-    classes: tuple[str, ...]
-    archive: Path | None
-
-    def part(self, data_dir: Path, classes: tuple[str, ...], **choice: Any) -> Manifest:
-        return prepare(self.dataset, data_dir, archive=self.archive, classes=classes, **choice).manifest
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -79,22 +62,18 @@ def main(arguments: list[str] | None = None) -> None:
         "--head-factor", type=float, default=4.0, help="factor of the learning rate for the new head"
     )
     options = parser.parse_args(arguments)
-    report = Report("transfer", QUESTION, vars(options))
+    report = Report("transfer", __doc__, vars(options))
     found: dict[str, list[float]] = {way: [] for way in ways_of(options, None)}
     with work_folder() as folder:
-        source = find_source(options.data_dir, folder)
-        half = len(source.classes) // 2
-        known, new = source.classes[:half], source.classes[half:]
+        source, archive = find_source(options.data_dir)
+        part = functools.partial(prepare, source.dataset, archive=archive)
+        classes = source.all_classes or source.classes
+        known, new = classes[: len(classes) // 2], classes[len(classes) // 2 :]
         report.configuration |= {"dataset": source.dataset, "known": known, "new": new}
-        before = source.part(folder / "known", known)
+        before = part(folder / "known", classes=known).manifest
+        few_images = {"train_examples": options.examples_per_class * len(new), "validation_size": 0}
         for seed in range(options.repeats):
-            few = source.part(
-                folder / f"few-{seed}",
-                new,
-                train_examples=options.examples_per_class * len(new),
-                validation_size=0,
-                seed=seed,
-            )
+            few = part(folder / f"few-{seed}", classes=new, seed=seed, **few_images).manifest
             for way, accuracy in measure(options, folder / str(seed), before, few, seed).items():
                 found[way].append(accuracy)
                 print(f"seed {seed}, {way}: {accuracy:.2f} %", flush=True)
@@ -104,16 +83,13 @@ def main(arguments: list[str] | None = None) -> None:
     report.finish(figures(found), options.output)
 
 
-def find_source(data_dir: Path, folder: Path) -> Source:
-    """Return CIFAR-10 if its archive is known or recorded in the prepared data set, else `shapes`."""
-    archive = cifar10_archive()
-    prepared = find_manifest(data_dir, "cifar10")
-    if prepared is None and archive is not None:
-        prepared = prepare("cifar10", folder / "cifar10", archive=archive).manifest
-    if prepared is not None and (archive := archive_of(prepared)) is not None:
-        return Source("cifar10", prepared.all_classes or prepared.classes, archive)
-    drawn = find_manifest(data_dir, "shapes") or prepare("shapes", folder / "shapes").manifest
-    return Source("shapes", drawn.all_classes or drawn.classes, None)
+def find_source(data_dir: Path) -> tuple[Manifest, Path | None]:
+    """Return CIFAR-10 and its archive, if that is known or recorded in the data set, else `shapes`."""
+    prepared = prepared_data(data_dir)
+    archive = archive_of(prepared)
+    if archive is None and prepared.dataset == "cifar10":  # it can't be prepared in parts
+        prepared = find_manifest(data_dir, "shapes") or prepare("shapes", data_dir).manifest
+    return prepared, archive
 
 
 def measure(
@@ -130,7 +106,7 @@ def measure(
         "learning_rate": options.few_learning_rate,
     }
     return {
-        way: 100 * train(options, few, seed, folder / way.replace(" ", "-"), then | values)
+        way: train(options, few, seed, folder / way.replace(" ", "-"), then | values)
         for way, values in ways_of(options, pretrained).items()
     }
 
@@ -148,21 +124,18 @@ def ways_of(options: argparse.Namespace, pretrained: Path | None) -> dict[str, d
 def train(
     options: argparse.Namespace, manifest: Manifest, seed: int, run: Path, values: Mapping[str, Any]
 ) -> float:
-    """Run `labkit train`; return the test accuracy, NaN without one."""
-    location = {"dataset": manifest.dataset, "data_dir": str(manifest.directory.parent), "job_dir": str(run)}
-    test = train_to_end(
-        Config.from_flat({**RECIPE, "num_layers": options.num_layers, "seed": seed, **location, **values})
-    ).test
-    return test["accuracy"] if test else float("nan")
+    """Run `labkit train`; return the test accuracy in per cent, NaN without one."""
+    values = {**RECIPE, "num_layers": options.num_layers, "seed": seed, **values}
+    return train_to_end(config_of(manifest, run, values)).accuracy
 
 
 def figures(found: Mapping[str, list[float]]) -> list[Figure]:
     """Return each way's accuracy, and the gain of fine-tuning for each seed."""
-    rows = [Figure(f"test accuracy, {way}", "%", tuple(values)) for way, values in found.items()]
+    rows = [Figure(f"test accuracy, {way}", "%", values) for way, values in found.items()]
     # The best rate is chosen by test accuracy, which can only favor training from scratch.
     scratch = max((values for way, values in found.items() if way.startswith(SCRATCH)), key=statistics.mean)
     for way in (TUNED, GRADUAL):
-        gains = tuple(ours - theirs for ours, theirs in zip(found[way], scratch, strict=True))
+        gains = [ours - theirs for ours, theirs in zip(found[way], scratch, strict=True)]
         rows.append(Figure(f"{way}: points over the best from scratch", "points", gains, GOAL))
     return rows
 

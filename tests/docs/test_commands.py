@@ -81,8 +81,8 @@ def _check_labkit(words: list[str]) -> None:
 
 
 def _check_benchmark(name: str, words: list[str]) -> None:
-    """Find the options in the script; those that scripts share are made in two other files."""
-    sources = [name] if name == "__main__" else [name, "common", "turns"]
+    """Find the options in the script; those that scripts share are declared in two other files."""
+    sources = [name, "common", "forms"]
     text = "".join((ROOT / "benchmarks" / f"{source}.py").read_text() for source in sources)
     for word in words:
         assert f'"{word}"' in text or not word.startswith("--"), f"{name} has no {word}"
