@@ -52,7 +52,6 @@ def main(arguments: list[str] | None = None) -> None:
     options.left_out = choose_peers(parser, options)
     if "steps_per_execution" in options.peers and options.steps % options.steps_per_execution:
         parser.error("--steps must be a multiple of --steps-per-execution")
-    options.interleaved = "turns of steps"
     measure_and_report("train_step", __doc__, options, measure)
 
 

@@ -1,8 +1,10 @@
 """Fixtures that every test may use."""
 
+import fcntl
 import gc
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec
@@ -28,7 +30,7 @@ LONGEST = (
     "test_replicas.py",
     "test_browser_charts.py",
     "test_resume.py",
-    "test_recipe.py",
+    "test_recipes.py",
     "test_browser.py",
     "test_benchmarks.py",
     "test_slurm_host.py",
@@ -95,13 +97,42 @@ def session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def shapes_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data directory of the embedded data set, drawn once for all test processes. Not to be changed."""
+def common_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what is made once for all test processes."""
     folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # of each process's own
-    prepare("shapes", folder / "shapes")  # of processes at the same time, one does the work
-    return folder / "shapes"
+    # pytest-xdist gives each process a folder in a common one.
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session")
+def shapes_dir(common_folder: Path) -> Path:
+    """The data directory of the embedded data set, drawn once for all test processes. Not to be changed."""
+    prepare("shapes", common_folder / "shapes")  # of processes at the same time, one does the work
+    return common_folder / "shapes"
+
+
+@pytest.fixture(scope="session")
+def smoke(common_folder: Path, shapes_dir: Path) -> Path:
+    """The run of ``smoke``, made once for all test processes. Not to be changed: see ``smoke_copy``.
+
+    It has 20 steps, checkpoints at 10 and 20, a validation of both, a test and its predictions.
+    """
+    run = common_folder / "smoke"
+    with open(common_folder / "smoke.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+        if not (run / "predictions" / "test.json").exists():
+            flags = ["--preset", "smoke", "--data-dir", shapes_dir, "--job-dir", run, "--num-gpus", "0"]
+            flags += ["--checkpoint-every-steps", "10", "--validate-every-steps", "10"]
+            command = [sys.executable, "-m", "labkit", "train", *map(str, flags)]
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=280)
+            assert ended.returncode == 0, ended.stderr[-3000:]
+    return run
+
+
+@pytest.fixture
+def smoke_copy(smoke: Path, tmp_path: Path) -> Path:
+    """A run of 20 steps for one test, a copy of ``smoke``."""
+    return shutil.copytree(smoke, tmp_path / "smoke")
 
 
 @pytest.fixture(scope="session")

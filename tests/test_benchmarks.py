@@ -252,35 +252,36 @@ def test_the_inspections_script_runs_and_writes_its_result(tmp_path, shapes, mon
 # ---- peers ---------------------------------------------------------------------------------------------
 
 
-def test_the_keras_peer_is_the_same_network_and_makes_the_same_update():
+def network_and_step(config: Config) -> tuple[Any, Any]:
+    """Return labkit's network for images of CIFAR-10 and its training step for batches of 16."""
     import tensorflow as tf
 
-    from benchmarks.keras_fit import compile_peer, make_peer
     from labkit.models.registry import build_model
     from labkit.optim.optimizers import SGD
     from tests.steps import compiled_step
 
+    network = build_model(config.model, num_classes=10, image_shape=(32, 32, 3))
+    optimizer, counter = SGD(network, config.optimizer), tf.Variable(0, dtype=tf.int64)
+    options = {"global_batch_size": 16, "label_smoothing": config.optimizer.label_smoothing}
+    return network, compiled_step(tf.distribute.get_strategy(), network, optimizer, counter, **options)
+
+
+def test_the_keras_peer_is_the_same_network_and_makes_the_same_update():
+    import tensorflow as tf
+
+    from benchmarks.keras_fit import compile_peer, make_peer
+
     # Decay large enough to be seen in three steps, in the weights and in the moving averages.
     values = {"weight_decay": 0.05, "weight_decay_mode": "decoupled", "batch_norm_decay": 0.5}
     config = Config.from_flat({"num_layers": 8, "train_batch_size": 16, **values})
-    shape = (32, 32, 3)
-    ours = build_model(config.model, num_classes=10, image_shape=shape)
-    peer = make_peer(config, num_classes=10, image_shape=shape)
+    ours, step = network_and_step(config)
+    peer = make_peer(config, num_classes=10, image_shape=(32, 32, 3))
     compile_peer(peer, config, steps_per_execution=1, jit_compile=False)
     peer.set_weights(ours.get_weights())
-    strategy = tf.distribute.get_strategy()
-    step = compiled_step(
-        strategy,
-        ours,
-        SGD(ours, config.optimizer),
-        tf.Variable(0, dtype=tf.int64),
-        global_batch_size=16,
-        label_smoothing=config.optimizer.label_smoothing,
-    )
     generator = np.random.default_rng(0)
     before = [weight.copy() for weight in peer.get_weights()]
     for _ in range(3):
-        images = generator.normal(size=(16, *shape)).astype(np.float32)
+        images = generator.normal(size=(16, 32, 32, 3)).astype(np.float32)
         labels = generator.integers(0, 10, 16).astype(np.int32)
         metrics = step(tf.constant(images), tf.constant(labels), tf.constant(0.1), tf.constant(0.0))
         loss, accuracy, _ = metrics.numpy()
@@ -299,27 +300,16 @@ def test_the_torch_peer_is_the_same_network_and_makes_the_same_update():
     import torch
 
     from benchmarks import torch_peer
-    from labkit.models.registry import build_model
-    from labkit.optim.optimizers import SGD
-    from tests.steps import compiled_step
 
-    # Decay is PyTorch's kind; the rest is what the peer and processes.train_flags both say.
+    # Decay is PyTorch's kind; the rest is what the peer and processes.train_command both say.
     values = {"learning_rate": torch_peer.LEARNING_RATE, "momentum": torch_peer.MOMENTUM}
     values |= {"weight_decay": torch_peer.WEIGHT_DECAY, "weight_decay_mode": "l2"}
     config = Config.from_flat({"num_layers": 14, **values})  # two blocks a stage: with and without stride
-    ours = build_model(config.model, num_classes=10, image_shape=(32, 32, 3))
+    ours, step = network_and_step(config)
     peer = torch_peer.ResNet(14, 10).to(memory_format=torch.channels_last).train()
     with torch.no_grad():
         for mine, theirs in _weights_of_both(ours, peer):
             theirs.copy_(torch.from_numpy(mine.copy()))
-    step = compiled_step(
-        tf.distribute.get_strategy(),
-        ours,
-        SGD(ours, config.optimizer),
-        tf.Variable(0, dtype=tf.int64),
-        global_batch_size=16,
-        label_smoothing=0.0,
-    )
     loss_of = torch_peer.make_loss(peer, "float32")
     optimizer = torch_peer.make_optimizer(peer)
     generator = np.random.default_rng(0)
@@ -485,7 +475,7 @@ def _views(padded: np.ndarray, size: int) -> Iterator[np.ndarray]:
 def test_a_training_that_fails_says_why_and_leaves_no_process(tmp_path):
     with (
         Training(tmp_path, ["train", "--num-layers", "9"]) as training,
-        pytest.raises(RuntimeError, match="--num-layers is 9"),
+        pytest.raises(RuntimeError, match="(?s)made no step 1.*exit code 2.*--num-layers is 9"),
     ):
         training.start(1)
     assert training.process.returncode == 2
@@ -554,6 +544,7 @@ def test_a_held_training_stands_still_and_is_gone_afterwards(tmp_path, shapes):
         ),
         ("telemetry", "--rows 2 --steps 2 --warmup-steps 1"),
         pytest.param("startup", "--train-steps 20", marks=pytest.mark.thorough),
+        pytest.param("scaling", "--modes sync --steps 3 --warmup-steps 1", marks=pytest.mark.thorough),
         pytest.param(
             "follow", "--steps 4 --warmup-steps 1 --checkpoint-every-steps 2", marks=pytest.mark.thorough
         ),
@@ -743,26 +734,6 @@ def test_separate_processes_are_timed_while_all_of_them_train(tmp_path, shapes):
     assert len(runs) == 2
     assert all(end - begin >= 0.5 for begin, end in spans)
     assert max(begin for begin, _ in spans) < min(end for _, end in spans)
-
-
-def test_a_run_that_fails_says_why_and_leaves_no_process(tmp_path):
-    options = argparse.Namespace(warmup_steps=1, steps=1, batch_size=16)
-    with pytest.raises(RuntimeError, match="(?s)exit code 2.*--num-layers is 9") as failed:
-        scaling.measure_run(["train", "--num-layers", "9"], tmp_path / "run", options)
-    assert "made no step 1" in str(failed.value)
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_scaling_measures_a_real_cluster(tmp_path, shapes):
-    command = [sys.executable, "-m", "benchmarks.scaling", "--repeats", "1", "--num-layers", "8"]
-    command += ["--batch-size", "16", "--output", str(tmp_path), "--data-dir", str(shapes.directory.parent)]
-    command += ["--modes", "sync", "--steps", "3", "--warmup-steps", "1"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
-    figures = read_figures(tmp_path / "scaling.json")
-    assert [figure.goal is not None for figure in figures] == [True, True, False, False, False, False]
-    assert all(figure.median > 0 for figure in figures)
 
 
 def test_seconds_of_training_leave_validations_out(tmp_path):

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from labkit.data.prepare import prepare
-from tests.faults.end import IN_STEP, assert_whole
 from tests.faults.launched import Cluster
-from tests.faults.table import Case, write_table
+from tests.faults.outcome import IN_STEP, Case, assert_whole, write_table
 
 
 @pytest.fixture(scope="session")
@@ -17,12 +16,6 @@ def data_dir(session_home: Path) -> Path:
     """The embedded data set without validation examples: most cases are about training."""
     prepare("shapes", session_home / "whole", validation_size=0)
     return session_home / "whole"
-
-
-@pytest.fixture(scope="session")
-def validated_data_dir(session_home: Path) -> Path:
-    prepare("shapes", session_home / "validated", validation_size=1000)
-    return session_home / "validated"
 
 
 @pytest.fixture(scope="session")
@@ -42,8 +35,8 @@ def launch(tmp_path: Path, data_dir: Path) -> Iterator[Callable[..., Cluster]]:
     """Start clusters on one run directory; whatever a failed test leaves of them is killed."""
     made: list[Cluster] = []
 
-    def start(**options: object) -> Cluster:
-        made.append(Cluster(tmp_path / "run", **({"data_dir": data_dir} | options)))
+    def start(job_dir: Path = tmp_path / "run", **options: object) -> Cluster:
+        made.append(Cluster(job_dir, **({"data_dir": data_dir} | options)))
         return made[-1]
 
     yield start

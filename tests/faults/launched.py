@@ -184,6 +184,14 @@ class Cluster:
         """Return the step of the last row."""
         return max((row["step"] for row in self.metrics().split("train")), default=0)
 
+    def restarts(self) -> int:
+        """Return how often the launcher has started all tasks again."""
+        return len([line for line in list(self.lines) if "; restart " in line.text])
+
+    def resumed_at(self) -> list[int]:
+        """Return the steps of the checkpoints from which it went on."""
+        return [point.step for point in self.metrics().resume_points]
+
     def checkpoints(self) -> list[int]:
         """Return the steps of the complete checkpoints, ascending."""
         return sorted(int(path.name[5:]) for path in self.run.checkpoints_path.glob("step-*"))

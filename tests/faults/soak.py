@@ -24,10 +24,9 @@ from playwright.sync_api import Page, sync_playwright
 
 from labkit.data.prepare import prepare
 from tests.app.browser import CHROMIUM, QUIET, dashboard
-from tests.faults.end import IN_STEP, assert_same_run, assert_whole
+from tests.faults.disturbances import HOSTS, Network, disk_at, hanging
 from tests.faults.launched import Cluster, until
-from tests.faults.network import HOSTS, Network
-from tests.faults.places import disk_at, hanging
+from tests.faults.outcome import IN_STEP, assert_same_run, assert_whole
 
 STEPS = 400
 FIELDS = IN_STEP | {
@@ -113,7 +112,7 @@ class Soak:
             finally:
                 cluster.destroy()
             self.report.sessions += 1
-            self.report.restarts += sum("; restart " in line.text for line in cluster.lines)
+            self.report.restarts += cluster.restarts()
             if code == 0:
                 assert_whole(cluster, STEPS)
                 if mode == "sync":

@@ -14,10 +14,9 @@ import pytest
 
 from labkit.distributed.peers import EXIT_LOST_PEER
 from labkit.distributed.task import ClusterTask, make_tf_config
-from tests.faults.end import IN_STEP, STEPS, TRAIN, assert_same_run, assert_whole, stepping
+from tests.faults.disturbances import hanging
 from tests.faults.launched import LIMIT, Cluster, flags, until, worker_rows
-from tests.faults.places import hanging
-from tests.faults.table import Case
+from tests.faults.outcome import IN_STEP, STEPS, TRAIN, Case, assert_same_run, assert_whole, stepping
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
 core = pytest.mark.faults_core
@@ -94,13 +93,9 @@ def strike(cluster: Cluster, who: str, how: int, when: Callable[[Cluster], None]
 
 
 def first_step_again(cluster: Cluster, blow: Blow) -> float:
-    """Return the seconds from the blow to the first step after the resume_point that followed it."""
-    resume_points = [
-        resume_point
-        for resume_point in cluster.metrics().resume_points
-        if resume_point.wall_time > blow.wall_time
-    ]
-    since = resume_points[0].wall_time if resume_points else blow.wall_time
+    """Return the seconds from the blow to the first step behind the resume point that followed it."""
+    times = [point.wall_time for point in cluster.metrics().resume_points]
+    since = next((time for time in times if time > blow.wall_time), blow.wall_time)
     rows = [row["wall_time"] for row in cluster.metrics().split("train") if row["wall_time"] > since]
     return rows[0] - blow.wall_time
 
@@ -130,23 +125,19 @@ def test_synchronous_all_start_again(launch, table, undisturbed, who, how, when)
     cluster = launch(**IN_STEP)
     blow = strike(cluster, who, how, when)
     assert cluster.end() == 0, cluster.text()
-    assert len([line for line in cluster.lines if "; restart " in line.text]) == 1, cluster.text()
-    assert all(resume_point.step == blow.saved for resume_point in cluster.metrics().resume_points)
+    assert cluster.restarts() == 1, cluster.text()
+    assert set(cluster.resumed_at()) <= {blow.saved}
     assert_whole(cluster)
     assert_same_run(undisturbed, cluster)
     survivor = "worker:0" if who == "worker:1" else "worker:1"
     note(table, "sync", who, how, when, blow, cluster, by=survivor)
 
 
-def test_synchronous_during_validation(launch, table, validated_data_dir):
-    cluster = launch(**IN_STEP, data_dir=validated_data_dir, validate_every_steps=VALIDATED)
+def test_synchronous_during_validation(launch, table, shapes_dir):
+    cluster = launch(**IN_STEP, data_dir=shapes_dir, validate_every_steps=VALIDATED)
     blow = strike(cluster, "worker:1", KILL, validating)
     assert cluster.end() == 0, cluster.text()
-    assert (
-        [resume_point.step for resume_point in cluster.metrics().resume_points]
-        == [blow.saved]
-        == [VALIDATED - 10]
-    )
+    assert cluster.resumed_at() == [blow.saved] == [VALIDATED - 10]
     assert_whole(cluster)
     validations = cluster.metrics().split("validation")
     assert [(row["step"], row["examples"]) for row in validations] == [(VALIDATED, 1000), (STEPS, 1000)]
@@ -166,8 +157,8 @@ def test_asynchronous_all_start_again(launch, table, who, how, when):
     cluster = launch(ps=1, **TRAIN)
     blow = strike(cluster, who, how, when)
     assert cluster.end() == 0, cluster.text()
-    assert len([line for line in cluster.lines if "; restart " in line.text]) == 1, cluster.text()
-    assert [resume_point.step for resume_point in cluster.metrics().resume_points] == [blow.saved]
+    assert cluster.restarts() == 1, cluster.text()
+    assert cluster.resumed_at() == [blow.saved]
     assert_whole(cluster)
     survivors = r"(?:worker|ps):\d" if who == "chief:0" else "chief:0"
     note(table, "async", who, how, when, blow, cluster, by=survivors)
@@ -182,7 +173,7 @@ def test_asynchronous_a_worker_is_replaced_while_training_goes_on(launch, table,
     blow = strike(cluster, "worker:1", how, stepping)
     assert cluster.end() == 0, cluster.text()
     by, seconds = blow.noticed(cluster, by="cluster")
-    assert not cluster.metrics().resume_points, cluster.text()
+    assert not cluster.resumed_at(), cluster.text()
     assert_whole(cluster, steps)
     staleness = [row["staleness"] for row in cluster.metrics().split("train")]
     assert max(staleness) <= limit.get("max_staleness", steps), "held back too late"
@@ -212,7 +203,7 @@ def test_an_asynchronous_worker_that_hangs_alone_is_replaced_while_training_goes
     line = cluster.said(r"\[chief:0\].*worker:1 \(.*has made no progress for", began)
     replaced = cluster.said(r"\[cluster\] worker:1 .*started again while training continues", began)
     assert line and replaced, cluster.text()
-    assert "; restart " not in cluster.text() and not cluster.metrics().resume_points, cluster.text()
+    assert not cluster.restarts() and not cluster.resumed_at(), cluster.text()
     assert_went_on(cluster, wall_time, wall_time + line.time - began)
     assert_whole(cluster, LONG)
     what = "the worker is replaced, training continues"
@@ -247,7 +238,7 @@ def test_a_request_to_stop_saves_and_the_same_command_goes_on(launch, table, und
 
     resumed = launch(**options)
     assert resumed.end() == 0, resumed.text()
-    assert [resume_point.step for resume_point in resumed.metrics().resume_points] == [status.step]
+    assert resumed.resumed_at() == [status.step]
     assert_whole(resumed)
     if not ps:
         assert_same_run(undisturbed, resumed)
@@ -271,7 +262,7 @@ def test_a_killed_launcher_leaves_no_process_and_the_same_command_goes_on(launch
 
     resumed = launch(**IN_STEP)
     assert resumed.end() == 0, resumed.text()
-    assert [resume_point.step for resume_point in resumed.metrics().resume_points] == [saved]
+    assert resumed.resumed_at() == [saved]
     assert_whole(resumed)
     assert_same_run(undisturbed, resumed)
     what = "every process ends; the same command continues"

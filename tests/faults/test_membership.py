@@ -46,18 +46,6 @@ def run(tmp_path: Path) -> RunDirectory:
     return RunDirectory(tmp_path / "run")
 
 
-@pytest.mark.parametrize("kind", [tf.errors.FailedPreconditionError, tf.errors.InternalError])
-def test_a_step_that_fails_while_all_are_there_is_no_loss(run, monkeypatch, kind):
-    monkeypatch.setattr(module, "SECONDS_TO_HEAR", -2.0)  # with the time-out: no time at all
-    assert make(run).explain(kind(None, None, NODE)) is None
-
-
-def test_a_broken_connection_is_a_loss_and_its_reason_is_one_line(run, monkeypatch):
-    monkeypatch.setattr(module, "SECONDS_TO_HEAR", -2.0)
-    message = make(run).explain(tf.errors.UnavailableError(None, None, NODE))
-    assert message == "the cluster broke: UnavailableError: No such cast."
-
-
 def restore_that_fails(run: RunDirectory, reason: Exception) -> InputError:
     """Return the error of a checkpoint whose reading ends with ``reason``."""
 
@@ -74,20 +62,31 @@ def restore_that_fails(run: RunDirectory, reason: Exception) -> InputError:
     return raised.value
 
 
-def test_a_server_that_is_lost_while_a_checkpoint_is_restored_does_not_make_it_damaged(run, monkeypatch):
-    monkeypatch.setattr(module, "SECONDS_TO_HEAR", -2.0)
-    reset = tf.errors.UnavailableError(None, None, "recvmsg:Connection reset by peer")
-    assert "Connection reset" in (make(run).explain(restore_that_fails(run, reset)) or "")
-
-
-def test_a_damaged_checkpoint_is_no_loss(run, monkeypatch):
-    monkeypatch.setattr(module, "SECONDS_TO_HEAR", -2.0)
-    damaged = tf.errors.DataLossError(None, None, "Checksum does not match")
-    assert make(run).explain(restore_that_fails(run, damaged)) is None
-
-
-def test_another_error_is_none_of_the_cluster(run):
-    assert make(run).explain(ValueError("no")) is None
+@pytest.mark.parametrize(
+    ("error", "is_read", "said"),
+    [
+        # A step that fails while all are there is no loss; a broken connection is one, in one line.
+        (tf.errors.FailedPreconditionError(None, None, NODE), False, None),
+        (tf.errors.InternalError(None, None, NODE), False, None),
+        (
+            tf.errors.UnavailableError(None, None, NODE),
+            False,
+            "the cluster broke: UnavailableError: No such cast.",
+        ),
+        # A server that is lost while a checkpoint is read doesn't make that damaged.
+        (
+            tf.errors.UnavailableError(None, None, "recvmsg:Connection reset by peer"),
+            True,
+            "Connection reset",
+        ),
+        (tf.errors.DataLossError(None, None, "Checksum does not match"), True, None),
+        (ValueError("no"), False, None),
+    ],
+)
+def test_which_errors_are_the_loss_of_a_peer(run, monkeypatch, error, is_read, said):
+    monkeypatch.setattr(module, "SECONDS_TO_HEAR", -2.0)  # with the time-out: no time at all
+    found = make(run).explain(restore_that_fails(run, error) if is_read else error)
+    assert found is said is None or (said in found and "\n" not in found)
 
 
 @pytest.mark.parametrize("reachable", [True, False])

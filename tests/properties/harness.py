@@ -1,5 +1,6 @@
 """Real trainings, in this process or in one of their own, for the tests of this folder."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -70,6 +71,22 @@ def train(job_dir: Path, **fields: object) -> None:
     finally:
         process.kill()
     assert code == 0, job_dir.with_suffix(".txt").read_text()[-3000:]
+
+
+def killed_behind(run: Path, step: int, name: str = "stopped") -> Path:
+    """Copy a run, beside it, as if it had been killed right behind the checkpoint of ``step``."""
+    copy = shutil.copytree(run, run.with_name(name))
+    for checkpoint in (copy / "checkpoints").glob("step-*"):
+        if int(checkpoint.name.removeprefix("step-")) > step:
+            shutil.rmtree(checkpoint)
+    (copy / "status.json").unlink()
+    return copy
+
+
+def assert_same_run(first: Path, second: Path, step: int) -> None:
+    """Both have the same losses and, at their last step, the same checkpoint, bit by bit."""
+    assert losses(first) == losses(second)
+    assert_bit_equal(checkpoint_values(first, step), checkpoint_values(second, step))
 
 
 def checkpoint_values(job_dir: Path, step: int) -> dict[str, np.ndarray]:

@@ -1,6 +1,5 @@
 """The same curve on one replica, several devices and several processes; what breaks it; resume elsewhere."""
 
-import shutil
 import subprocess
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from labkit.config import Config
 from labkit.experiments.replicas import Layout, LayoutLosses, compare_replicas
 from labkit.run_directory import RunDirectory
-from tests.properties.harness import TIME_LIMIT, checkpoint_values, losses, metrics
+from tests.properties.harness import TIME_LIMIT, checkpoint_values, killed_behind, losses, metrics
 
 STEPS, SAVED = 50, 25
 ONE, DEVICES, PROCESSES, BOTH = (
@@ -110,12 +109,8 @@ def test_without_synchronized_statistics_the_curves_part_at_once(comparison, tmp
     ("begun", "continued"),
     [(PROCESSES, ONE), pytest.param(DEVICES, PROCESSES, marks=pytest.mark.thorough)],
 )
-def test_a_run_goes_on_elsewhere_with_one_curve(comparison, folder, tmp_path, begun, continued):
-    job_dir = tmp_path / "run"
-    shutil.copytree(run_of(folder, begun), job_dir)
-    # As if everything had been lost right behind the first checkpoint.
-    shutil.rmtree(job_dir / "checkpoints" / f"step-{STEPS:08d}")
-    (job_dir / "status.json").unlink()
+def test_a_run_goes_on_elsewhere_with_one_curve(comparison, folder, begun, continued):
+    job_dir = killed_behind(run_of(folder, begun), SAVED, f"{begun} in {continued}")
     layout = Layout.parse(continued)
     values = VALUES | {"train_steps": STEPS, "validate_every_steps": 0, "evaluate_test": False}
     # As the run was begun: a single replica trains on with the flag, too.

@@ -1,13 +1,16 @@
-"""Faults beside the network: a shared folder that stalls or fails, a wrong clock, a task that hangs."""
+"""Faults of the network between hosts, of a shared folder, of a clock; and a task that hangs."""
 
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["disk_at", "frozen", "hanging", "make_read_only", "mount_again", "other_clock"]
+from tests.faults.launched import Cluster, until
 
+HOSTS = r"^\[cluster\] hosts: "  # the line of a cluster whose hosts are there
 MOST_FROZEN = 60  # seconds after which a frozen folder thaws whatever has become of the test
+NO_PACKET_FITS = ("rate", "8bit", "burst", "1", "limit", "1")
 
 OTHER_CLOCK = """
 import json, os, sys, time
@@ -40,6 +43,45 @@ task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task")
 if task == {"type": "worker", "index": 1} and sys.orig_argv[1:5] == ["-P", "-m", "labkit", "train"]:
     threading.Thread(target=hang, args=[%r], daemon=True).start()
 """
+
+
+class Network:
+    """The bridge of a cluster's hosts. Its ports are named as the hosts: ``worker-1``."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        line = until(lambda: cluster.said(HOSTS), cluster.text)
+        found = re.search(r"network: (nsenter .*) bridge link$", line.text)
+        assert found, line.text
+        self._entering = found[1].split()
+
+    def cut(self, host: str) -> None:
+        """Take a host's link away, in both directions."""
+        self._do("ip", "link", "set", host, "down")
+
+    def join(self, host: str) -> None:
+        """Give a host its link back."""
+        self._do("ip", "link", "set", host, "up")
+
+    def hear_nothing(self, host: str) -> None:
+        """Drop all packets to a host; its own ones still arrive."""
+        self._do("tc", "qdisc", "replace", "dev", host, "root", "tbf", *NO_PACKET_FITS)
+
+    def slow_down(self, host: str, rate: str) -> None:
+        """Limit what a host receives to a rate such as ``1mbit``."""
+        self._do("tc", "qdisc", "replace", "dev", host, "root", "tbf", "rate", rate,
+                 "burst", "16kb", "latency", "200ms")  # fmt: skip
+
+    def hear_again(self, host: str) -> None:
+        """Undo ``hear_nothing`` and ``slow_down``."""
+        self._do("tc", "qdisc", "del", "dev", host, "root")
+
+    def part(self, *hosts: str, apart: bool = True) -> None:
+        """Let these hosts reach all others, but not each other."""
+        for host in hosts:
+            self._do("bridge", "link", "set", "dev", host, "isolated", "on" if apart else "off")
+
+    def _do(self, *command: str) -> None:
+        subprocess.run([*self._entering, *command], check=True, timeout=30.0)
 
 
 @contextmanager

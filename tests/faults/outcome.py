@@ -1,16 +1,15 @@
-"""What the runs of this folder train, and what has to hold at their end, whatever went wrong meanwhile."""
+"""What the runs of this folder train, what has to hold at their end, and the table of docs/reliability.md."""
 
 import json
+from dataclasses import dataclass
+from pathlib import Path
 
-import numpy as np
 import pytest
-import tensorflow as tf
 
 from labkit.config import Config
 from labkit.optim.schedules import learning_rate_at
 from tests.faults.launched import SMALL, Cluster, until
-
-__all__ = ["IN_STEP", "STEPS", "TRAIN", "assert_same_run", "assert_whole", "stepping"]
+from tests.properties import harness
 
 STEPS = 100
 TRAIN = {"num_intra_threads": 1, "train_steps": STEPS}  # one thread: sums are made in one order
@@ -38,22 +37,40 @@ def assert_whole(cluster: Cluster, steps: int = STEPS) -> None:
     assert not list(cluster.run.checkpoints_path.glob(".*"))
     state = cluster.run.checkpoints_path / f"step-{steps:08d}" / "state.json"
     assert json.loads(state.read_text())["step"] == steps
-    counted = [value for name, value in weights(cluster).items() if name.startswith("step/")]
+    values = harness.checkpoint_values(cluster.run.path, steps)
+    counted = [value for name, value in values.items() if name.startswith("step/")]
     assert counted == [steps]  # the updates count themselves, where the weights are
 
 
 def assert_same_run(first: Cluster, second: Cluster) -> None:
     """Same losses, same weights, bit by bit."""
-    losses = [[row["loss"] for row in each.metrics().split("train")] for each in (first, second)]
-    assert losses[0] == losses[1]
-    one, other = weights(first), weights(second)
-    assert one.keys() == other.keys() and len(one) > 20
-    assert not [name for name in one if one[name].tobytes() != other[name].tobytes()]
+    last = first.checkpoints()[-1]
+    assert second.checkpoints()[-1] == last
+    harness.assert_same_run(first.run.path, second.run.path, last)
 
 
-def weights(cluster: Cluster) -> dict[str, np.ndarray]:
-    """Return every array of the last checkpoint."""
-    path = cluster.run.checkpoints_path / f"step-{cluster.checkpoints()[-1]:08d}" / "variables"
-    reader = tf.train.load_checkpoint(str(path))
-    names = [name for name in reader.get_variable_to_shape_map() if name != "_CHECKPOINTABLE_OBJECT_GRAPH"]
-    return {name: reader.get_tensor(name) for name in names}
+HEAD = ("mode", "who", "how", "when", "what happened", "noticed by", "noticed after", "trains again after")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case of the matrix. Times in seconds since the signal; None where there is nothing to time."""
+
+    mode: str
+    who: str
+    how: str
+    when: str
+    what: str
+    noticed_by: str = ""
+    noticed: float | None = None
+    again: float | None = None
+
+    def row(self) -> tuple[str, ...]:
+        times = ["–" if value is None else f"{value:.1f} s" for value in (self.noticed, self.again)]
+        return (self.mode, self.who, self.how, self.when, self.what, self.noticed_by or "–", *times)
+
+
+def write_table(path: Path, cases: list[Case]) -> None:
+    """Write the cases as a Markdown table, in the order in which they ran."""
+    rows = [HEAD, tuple("---" for _ in HEAD), *(case.row() for case in cases)]
+    path.write_text("".join(f"| {' | '.join(row)} |\n" for row in rows))
