@@ -1,7 +1,6 @@
 """``labkit.load_run`` and ``labkit.runs``: runs as objects with arrays. Needs no TensorFlow."""
 
 import os
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.cluster.reaped import start_reaped
 from labkit.config import Config
 from labkit.config.arguments import argument, plain
 from labkit.errors import InputError, short
@@ -20,6 +18,7 @@ from labkit.run_directory.directory import check_folders
 from labkit.run_directory.find import find_run, known_runs, missing_config
 from labkit.run_directory.metrics import chosen_step, own_test
 from labkit.startup.child import python_command
+from labkit.startup.process import Child
 
 if TYPE_CHECKING:
     import numpy as np
@@ -352,16 +351,11 @@ def _evaluate(run: RunDirectory, split: str) -> None:
     In this process TensorFlow's threads and devices can't be changed any more, and a run that a cluster
     trained uses other ones.
     """
-    command = python_command("-m", "labkit", "evaluate", run.path, "--split", split)
-    process, control = start_reaped(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    try:
-        _, said = process.communicate()
-    finally:
-        os.close(control)
-        process.wait()
-    if process.returncode:
-        reason = (said.decode(errors="replace").strip() or "no reason was given").splitlines()[-1]
-        raise InputError(f"predictions can't be made: {reason.removeprefix('labkit: error: ')}")
+    with Child(python_command("-m", "labkit", "evaluate", run.path, "--split", split)) as child:
+        last = [line for line in child.lines() if line][-1:]
+        if child.wait():
+            reason = child.reason or "".join(last) or "no reason was given"
+            raise InputError(f"predictions can't be made: {reason}")
 
 
 def load_run(run: str | os.PathLike[str]) -> Run:

@@ -270,10 +270,7 @@ def check_name(name: str) -> None:
 
 
 def _launcher(draft: Draft) -> list[str]:
-    if (draft.workers, draft.ps) == (1, 0):
-        return []
-    servers = ["--ps", str(draft.ps)] if draft.ps else []
-    return ["cluster", "local", "--workers", str(draft.workers), *servers, "--"]
+    return [] if (draft.workers, draft.ps) == (1, 0) else LocalCluster(draft.workers, draft.ps).launcher()
 
 
 def _check_whole(config: Config, draft: Draft) -> None:

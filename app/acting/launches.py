@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -15,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
 from types import MappingProxyType
+from typing import IO
 
 from app import state
 from labkit.cluster.continued import local_cluster_command, tasks_of
-from labkit.cluster.detached import start_detached
 from labkit.config import Config
 from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
@@ -28,10 +29,11 @@ from labkit.run_directory.directory import make_private
 from labkit.run_directory.disk import holds_something_else
 from labkit.run_directory.files import open_run_file
 from labkit.run_directory.stop import ask_to_stop, refuse_elsewhere, training_process
+from labkit.startup.child import REASON
+from labkit.startup.process import start_detached
 
-ERROR_PREFIX = "labkit: error: "  # of the line in which a command says why it refuses
 END_SECONDS = 10.0  # from the last status of a process to its end
-LAST_BYTES = 65_536  # of the output that are searched for that line
+LAST_BYTES = 65_536  # of the output that are read
 
 
 @dataclass
@@ -43,6 +45,7 @@ class Launch:
         process: the one that was started.
         before: the run's status before the start.
         offset: bytes of the log that earlier processes have written.
+        reason: the file in which it says why it refuses.
         is_new: whether the directory was made for it.
     """
 
@@ -50,6 +53,7 @@ class Launch:
     process: "Popen[bytes]"
     before: Status | None
     offset: int
+    reason: IO[bytes]
     is_new: bool
 
     @property
@@ -80,12 +84,11 @@ class Launch:
         """Why it ended without training, in a sentence; "" where it trains or still may."""
         if self.process.poll() is None or self.has_begun:
             return ""
-        lines = self.output
-        said = [line.partition(ERROR_PREFIX)[2] for line in lines if ERROR_PREFIX in line]
-        last = [*lines, "it printed nothing"][len(lines) - 1 if lines else 0]
         if self.process.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM):
             return "The start was cancelled."
-        return said[-1] if said else f"it ended with exit code {self.process.returncode}: {last}"
+        self.reason.seek(0)
+        last = (self.output or ["it printed nothing"])[-1]
+        return self.reason.read().decode() or f"it ended with exit code {self.process.returncode}: {last}"
 
 
 _started: dict[Path, Launch] = {}  # by the path of the run: all that this server has started
@@ -141,10 +144,12 @@ def _launched(
     before = run.read_status()
     try:
         offset = run.console_path.stat().st_size if run.console_path.exists() else 0
-        process = start_detached(arguments, run.console_path, variables)
+        reason = tempfile.NamedTemporaryFile(prefix="labkit-")  # noqa: SIM115 - removed with the launch
+        with open_run_file(run.console_path, "ab") as log:
+            process = start_detached(arguments, log, {**variables, REASON: reason.name})
     except OSError as error:
         raise InputError(f"{run.name} can't be started: {error.strerror}") from None
-    return Launch(run, process, before, offset, is_new)
+    return Launch(run, process, before, offset, reason, is_new)
 
 
 def cancel(run: RunDirectory) -> None:

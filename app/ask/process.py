@@ -23,15 +23,17 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.cluster.reaped import start_reaped
 from labkit.errors import InputError
 from labkit.startup.child import import_path, python_command
+from labkit.startup.process import Child, signal_name
 
 IDLE_SECONDS = 600.0
 LOAD_SECONDS = 180.0  # importing TensorFlow takes 6 s on an idle machine, and far longer on a busy one
 ANSWER_SECONDS = 120.0
 END_SECONDS = 10.0
 MAX_BYTES = 256 * 2**20  # of a message
+# With which a child imports this dashboard and this labkit.
+IMPORTS = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parents[2]), import_path()])}
 
 
 class Message(NamedTuple):
@@ -103,8 +105,7 @@ class NetworkProcess:
         self._idle_seconds, self._threads = idle_seconds, threads
         self._load_seconds, self._answer_seconds = load_seconds, answer_seconds
         self._turn = _Turn()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control = -1
+        self._process: Child | None = None
         self._connection: Connection[Any, Any] | None = None
         self._stderr: IO[bytes] | None = None
         self._closed = False
@@ -158,9 +159,9 @@ class NetworkProcess:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         words = [str(theirs.fileno()), str(self.run), str(self.step), str(self._idle_seconds)]
         try:
-            self._process, self._control = start_reaped(
+            self._process = Child(
                 python_command("-m", "app.network_process", *words, self._threads),
-                child_environment(CUDA_VISIBLE_DEVICES="-1"),  # a GPU's memory is the training's
+                IMPORTS | {"CUDA_VISIBLE_DEVICES": "-1"},  # a GPU's memory is the training's
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
                 pass_fds=(theirs.fileno(),),
@@ -209,14 +210,13 @@ class NetworkProcess:
     def _gone(self, what: str) -> NoAnswer:
         """Return the sentence on a process that has ended by itself."""
         assert self._process is not None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_SECONDS)
-        code, said = self._process.returncode, self._last_line()
+        code, said = self._process.wait(END_SECONDS), self._last_line()
         self._end()
         if code is not None and code < 0:
-            name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
             memory = "; perhaps the memory is full" if -code == signal.SIGKILL else ""
-            return NoAnswer(f"{what} was killed by {name}{memory}. Try again to start a new one.")
+            return NoAnswer(
+                f"{what} was killed by {signal_name(-code)}{memory}. Try again to start a new one."
+            )
         return NoAnswer(f"{what} has ended{f' ({said})' if said else ''}. Try again to start a new one.")
 
     def _last_line(self) -> str:
@@ -231,9 +231,7 @@ class NetworkProcess:
         if self._connection is not None:
             self._connection.close()
         if self._process is not None:
-            os.close(self._control)  # which kills whatever still runs
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_SECONDS)
+            self._process.close()
         if self._stderr is not None:
             self._stderr.close()
         self._connection = self._process = self._stderr = None
@@ -262,9 +260,3 @@ class _Turn:
                 if free:
                     self._busy = False
                 self._changed.notify_all()
-
-
-def child_environment(**changes: str) -> dict[str, str]:
-    """Return the environment of a child that imports this dashboard and this labkit."""
-    dashboard = str(Path(__file__).resolve().parents[2])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([dashboard, import_path()]), **changes}

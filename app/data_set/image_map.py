@@ -1,14 +1,12 @@
 """A map of images: those that a network finds alike lie close together. Its places, and its canvas."""
 
-import contextlib
 import html
-import os
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 
 import numpy as np
@@ -17,15 +15,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from app.ask.client import AskedNetwork, Progress, silent
-from app.ask.process import NoAnswer, child_environment
+from app.ask.process import IMPORTS, NoAnswer
 from app.charts.board import PALETTE, ends
 from app.images.cards import data_uri, pil_image, shrunk
 from app.markup import component
-from labkit.cluster.reaped import start_reaped
 from labkit.data.manifest import Manifest
 from labkit.data.shards import find_split, read_rows
 from labkit.errors import InputError
 from labkit.startup.child import python_command
+from labkit.startup.process import Child
 from labkit.training.scores import right
 
 MAX_IMAGES = 2_000  # t-SNE of so many takes 6.6 s of one core
@@ -134,15 +132,8 @@ def positions(features: NDArray[np.float32]) -> NDArray[np.float32]:
         given, found = Path(folder) / "features.npy", Path(folder) / "positions.npy"
         np.save(given, features)
         command = python_command("-m", "app.data_set.embed", given, found)
-        process, control = start_reaped(
-            command, child_environment(**ONE_THREAD), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        try:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(EMBED_SECONDS)
-        finally:
-            os.close(control)  # kills what still runs
-            process.wait()
+        with Child(command, IMPORTS | ONE_THREAD, stdout=DEVNULL, stderr=DEVNULL) as child:
+            child.wait(EMBED_SECONDS)
         try:
             return np.load(found)
         except (OSError, ValueError):

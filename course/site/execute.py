@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 import shutil
-import subprocess
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,8 @@ from typing import Any
 import nbformat
 from nbformat.v4 import new_markdown_cell
 
-from labkit.cluster.reaped import start_reaped
 from labkit.startup.child import python_command
+from labkit.startup.process import Child
 
 __all__ = ["FAILED", "SECONDS", "Failure", "execute"]
 
@@ -92,21 +92,17 @@ def _run_bounded(
 
     What was executed until then is copied from ``partial`` to ``kept``.
     """
-    process, control = start_reaped(words, environment, folder=folder)
-    with process:
+    with tempfile.TemporaryFile() as said, Child(words, environment, stdout=said, folder=folder) as child:
         try:
-            said, _ = process.communicate(timeout=seconds)
-            return process.returncode, said.decode(errors="replace")
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(OSError):
-                shutil.copyfile(partial, kept)
-            return None, ""
+            code = child.wait(seconds)
+            if code is None:
+                with contextlib.suppress(OSError):
+                    shutil.copyfile(partial, kept)
+                return None, ""
+            said.seek(0)
+            return code, said.read().decode(errors="replace")
         finally:
-            if process.poll() is None:  # the time is over, or Ctrl-C
-                os.write(control, b"T")  # ends the kernel, too
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.communicate(timeout=SECONDS_TO_END)
-            os.close(control)  # kills what is left
+            child.stop(SECONDS_TO_END)  # the time is over, or Ctrl-C; ends the kernel, too
 
 
 def _read_kept(kept: Path, source: Path) -> Any:

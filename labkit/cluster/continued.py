@@ -5,6 +5,7 @@ from pathlib import Path
 
 from labkit.cluster.flags import train_arguments
 from labkit.cluster.hosts import is_host_address
+from labkit.cluster.local import LocalCluster
 from labkit.config import Config, fields_by_name
 from labkit.config.recorded import recorded_config
 from labkit.data.of_run import data_dir_of_run
@@ -60,13 +61,11 @@ def local_cluster_command(run: RunDirectory, config: Config, tasks: tuple[int, i
     if tasks is None:
         return []
     config = _with_todays_data(run, config)
-    servers = ["--ps", str(tasks[1])] if tasks[1] else []
     hosts = is_host_address(config.distribution.bind)
     if hosts:
         config = config.replace({"bind": fields_by_name()["bind"].default})
-    own = ["--hosts"] if hosts else []
-    words = ["labkit", "cluster", "local", "--workers", str(tasks[0]), *servers, *own, "--"]
-    return [*words, *train_arguments(config)]
+    launcher = LocalCluster(*tasks).launcher(*(["--hosts"] if hosts else []))
+    return ["labkit", *launcher, *train_arguments(config)]
 
 
 def _with_todays_data(run: RunDirectory, config: Config) -> Config:

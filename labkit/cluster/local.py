@@ -36,6 +36,11 @@ class LocalCluster:
         """Return a short form for names of runs, such as ``2workers-1ps``."""
         return f"{self.workers}workers" + (f"-{self.ps}ps" if self.ps else "")
 
+    def launcher(self, *flags: str) -> list[str]:
+        """Return the words of ``labkit`` that start it, in front of ``train``. ``flags``: further ones."""
+        servers = ["--ps", str(self.ps)] if self.ps else []
+        return ["cluster", "local", "--workers", str(self.workers), *servers, *flags, "--"]
+
     @property
     def chief(self) -> str:
         """Return the name of the task that writes the run."""

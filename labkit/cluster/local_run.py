@@ -15,11 +15,12 @@ from pathlib import Path
 
 from labkit.cluster.hosts import Hosts, PrivateNetwork
 from labkit.cluster.local import LocalCluster
-from labkit.cluster.supervisor import Supervisor, TaskExit, stop_signals
+from labkit.cluster.supervisor import Supervisor, TaskExit
 from labkit.distributed.heartbeat import read_heartbeats
 from labkit.distributed.peers import EXIT_LOST_PEER
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
+from labkit.startup.process import stop_signals
 
 __all__ = ["Patience", "run_local_cluster"]
 

@@ -4,12 +4,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from labkit.cluster.exit_status import VARIABLE as EXIT_STATUS
 from labkit.cluster.kubernetes import task_from_kubernetes
 from labkit.cluster.slurm import listening_address, task_from_slurm
 from labkit.distributed.task import ClusterTask, make_tf_config
 from labkit.errors import InputError
-from labkit.startup.child import python_command
+from labkit.startup.child import EXIT_STATUS, python_command
 
 __all__ = ["become_kubernetes_task", "become_slurm_task"]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 from labkit.cluster.batch_script import BatchOptions, render_batch_script
-from labkit.cluster.exit_status import VARIABLE, record_failure
 from labkit.cluster.kubernetes import PodOptions, render_indexed_job, task_from_kubernetes, to_yaml
 from labkit.cluster.slurm import task_from_slurm
 from labkit.cluster.tasks import become_kubernetes_task, become_slurm_task
@@ -17,6 +16,7 @@ from labkit.commands.train import training_of
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.home import LOCAL_PATH, is_local_path
+from labkit.startup.child import EXIT_STATUS, record_failure
 
 __all__ = [
     "cluster_kubernetes",
@@ -115,7 +115,7 @@ def cluster_slurm_task(
         become_slurm_task(command, ps=ps, exit_status=exit_status)
     except InputError:
         if exit_status:
-            record_failure(2, {VARIABLE: exit_status})
+            record_failure(2, {EXIT_STATUS: exit_status})
         raise
 
 

@@ -69,10 +69,11 @@ def compare(
             "nothing to compare; name runs, or models to train (see labkit models): --models resnet20,vgg11"
         )
     names = [name.strip() for name in models.split(",")]
-    from labkit.cluster.supervisor import stop_signals
-    from labkit.experiments.comparison.execute import Execution, check_new, prepare_data_set
+    from labkit.experiments.comparison.execute import check_new, run_comparison
+    from labkit.experiments.comparison.plan import plan_comparison
     from labkit.experiments.comparison.read import read_comparison
-    from labkit.experiments.comparison.trials import plan_comparison
+    from labkit.experiments.trials import prepare_data_set
+    from labkit.startup.process import stop_signals
 
     say = functools.partial(print, flush=True)
     with stop_signals() as signals:
@@ -89,7 +90,7 @@ def compare(
                 return refused
             if recipe:
                 say(recipe)
-            code = Execution(plan, signals, say, retry_failed=retry_failed).run()
+            code = run_comparison(plan, signals, say, retry_failed=retry_failed)
         except KeyboardInterrupt:
             return 128 + signals[0]
         if not plan.output.is_dir():

@@ -12,10 +12,10 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from labkit.cluster.exit_status import record_failure
 from labkit.commands import COMMANDS, GROUPS, INSTEAD
 from labkit.errors import DiskFailure, InputError, nearest
 from labkit.plurals import printable
+from labkit.startup.child import record_failure, record_reason
 from labkit.startup.interruption import described
 from labkit.startup.quiet_import import leave_out_extras
 from labkit.version import VERSION
@@ -78,8 +78,7 @@ def _main(arguments: list[str]) -> int:
             return 0
         return parse(arguments)()
     except InputError as error:
-        print(f"labkit: error: {printable(str(error))}", file=sys.stderr)
-        return 2
+        return _refuse(printable(str(error)))
     except DiskFailure as error:
         print(f"labkit: failed: {printable(str(error))}", file=sys.stderr)
         return 1
@@ -94,8 +93,13 @@ def _main(arguments: list[str]) -> int:
     except OSError as error:
         if error.filename is None:
             raise
-        print(f"labkit: error: {printable(str(error.filename)[:200])}: {error.strerror}", file=sys.stderr)
-        return 2
+        return _refuse(f"{printable(str(error.filename)[:200])}: {error.strerror}")
+
+
+def _refuse(sentence: str) -> int:
+    record_reason(sentence)
+    print(f"labkit: error: {sentence}", file=sys.stderr)
+    return 2
 
 
 def parse(arguments: Sequence[str]) -> functools.partial[int]:

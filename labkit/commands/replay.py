@@ -15,7 +15,7 @@ from labkit.run_directory.find import run_to_read
 
 if TYPE_CHECKING:
     from labkit.experiments.replay.step import Replay
-    from labkit.experiments.verify.steps import VerifiedSteps
+    from labkit.experiments.verify import VerifiedSteps
 
 __all__ = ["replay", "verify"]
 
@@ -138,7 +138,7 @@ def verify(
             where something known differs, such as the number of processes.
     """
     from labkit.experiments.replay.recorded import with_data
-    from labkit.experiments.verify.files import check_files
+    from labkit.experiments.verify import check_files
 
     if steps == 0:
         raise InputError("--steps is 0; allowed: a whole number from 1; --files-only makes no step")
@@ -162,7 +162,7 @@ def verify(
     print(f"unchanged: {rows}{checkpoints}, data")
     if files_only:
         return 0
-    from labkit.experiments.verify.steps import verify_steps
+    from labkit.experiments.verify import verify_steps
 
     result = verify_steps(
         found,

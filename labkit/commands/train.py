@@ -6,13 +6,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-from labkit.cluster.exit_status import record_failure, record_stop
 from labkit.commands.flags import Flag, Preset, parsed
 from labkit.config import Config, by_field
 from labkit.data.recipe import requested_config
 from labkit.distributed.peers import EXIT_LOST_PEER, PeerLost
 from labkit.errors import DiskFailure, InputError
 from labkit.plurals import counted
+from labkit.startup.child import record_failure, record_stop
 from labkit.startup.quiet_import import quieten_tensorflow
 
 __all__ = ["settings_of", "train", "train_as", "training_of"]

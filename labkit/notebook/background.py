@@ -1,7 +1,7 @@
 """Train in other processes while the notebook goes on: in one, or in a cluster on this machine.
 
 The processes are those of ``labkit train`` and ``labkit cluster local``. They end with the kernel, even if it
-is killed, because their parent is ``labkit/cluster/subreaper.py``.
+is killed (``labkit.startup.process.Child``).
 """
 
 import os
@@ -13,11 +13,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from labkit.cluster.exit_status import FINAL_CODES
 from labkit.cluster.flags import train_arguments
 from labkit.cluster.local import LocalCluster
-from labkit.cluster.reaped import start_reaped
-from labkit.cluster.supervisor import Lines, stop_signals
 from labkit.config import Config
 from labkit.config.arguments import argument
 from labkit.distributed.heartbeat import read_heartbeats
@@ -28,14 +25,14 @@ from labkit.notebook.cluster import ClusterFailed
 from labkit.notebook.progress import Progress
 from labkit.run import Run
 from labkit.run_directory.stop import ask_to_stop, forget_request, training_process
-from labkit.startup.child import python_command
+from labkit.startup.child import FINAL_CODES, python_command
 from labkit.startup.interruption import STOPPED
+from labkit.startup.process import Child, signal_name, stop_signals
 from labkit.training.plan import RunPlan, TrainResult, finished_result, plan_run
 
 __all__ = ["BackgroundTraining", "launch", "start"]
 
 BAD_INPUT = 2  # exit code of labkit's commands
-ERROR_PREFIX = "labkit: error: "  # of the line in which they give the reason
 POLL_SECONDS = 0.2
 START_SECONDS = 600.0  # until a session has written its first status; TensorFlow's import alone takes 5 s
 STEP_SECONDS = 300.0  # until the step that is waited for
@@ -97,21 +94,11 @@ def launch(
             f"{plan.run.path} is already being trained, by process {holder}; stop it with labkit stop "
             f"{plan.run.path}, or choose another job_dir"
         )
-    words = ["train"]
-    if cluster is not None:
-        hosts = [] if link is None else ["--hosts", f"--link={link}"]
-        words = [
-            "cluster",
-            "local",
-            f"--workers={cluster.workers}",
-            f"--ps={cluster.ps}",
-            *hosts,
-            "--",
-            "train",
-        ]
+    hosts = [] if link is None else ["--hosts", f"--link={link}"]
+    words = [] if cluster is None else cluster.launcher(*hosts)
     # The data set is named, so that nothing is downloaded again.
     values = {name: plan.config.flat()[name] for name in ("dataset", "job_dir", "callbacks")}
-    words += [*train_arguments(config.replace(values))[1:], *(["--overwrite"] if overwrite else [])]
+    words += [*train_arguments(config.replace(values)), *(["--overwrite"] if overwrite else [])]
     return BackgroundTraining(plan, cluster, python_command("-m", "labkit", *words))
 
 
@@ -158,14 +145,14 @@ class BackgroundTraining:
         self._asked = self._killed = False
         self._code: int | None = 0 if command is None else None
         self._ended = threading.Event()
-        self._control: int | None = None  # guarded by the lock: a closed descriptor's number is used again
-        self._control_lock = threading.Lock()
-        if command is None:
+        self._refusal = ""
+        self._child = None if command is None else Child(command)
+        if self._child is None:
             self._ended.set()
-            return
-        environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-        self._popen, self._control = start_reaped(command, environment)
-        threading.Thread(target=self._read, name="labkit output", daemon=True).start()
+        else:
+            threading.Thread(
+                target=self._read, args=(self._child,), name="labkit output", daemon=True
+            ).start()
 
     def __repr__(self) -> str:
         state = self.run.state if self._directory.exists() else "starting"
@@ -199,10 +186,10 @@ class BackgroundTraining:
         """The process id of each of its tasks that runs now, by name. Empty while they start."""
         import psutil
 
-        if not self.running:
+        if self._child is None or not self.running:
             return {}
         with suppress(psutil.NoSuchProcess):
-            own = psutil.Process(self._popen.pid)
+            own = psutil.Process(self._child.pid)
             if self.cluster is None:
                 return dict(zip(self.workers, [child.pid for child in own.children()], strict=False))
             found = {child.pid for child in own.children(recursive=True)}
@@ -255,7 +242,8 @@ class BackgroundTraining:
         process = training_process(self._directory) if self._directory.path.is_dir() else None
         if process is not None and process in self._processes():  # not another notebook's training
             return ask_to_stop(self._directory, process)
-        self._send(b"T")
+        if self._child is not None:
+            self._child.terminate()
         return "asked the training to end; it has not begun"
 
     def kill_task(self, name: str) -> None:
@@ -277,7 +265,8 @@ class BackgroundTraining:
     def kill(self) -> None:
         """Kill all processes at once. The last checkpoint stays, so that ``start`` can continue from it."""
         self._killed = True
-        self._send(b"K")
+        if self._child is not None:
+            self._child.kill()
 
     def wait_until_begun(self, timeout: float = START_SECONDS) -> None:
         """Wait until this session has written its first status. Raises what ``wait`` raises."""
@@ -325,24 +314,22 @@ class BackgroundTraining:
                 message = "ended before it could save; the same cell resumes from the last checkpoint"
             number = self._stop_number or (code - 128 if code in STOPPED else None)
             return TrainResult("interrupted", self._directory, step, message, signal_number=number)
-        if code == BAD_INPUT and (refused := self._said(ERROR_PREFIX)):
-            raise InputError(refused)
+        if code == BAD_INPUT and self._refusal:
+            raise InputError(self._refusal)
         if message and status is not None and status.state == "failed" and code != EXIT_LOST_PEER:
             return TrainResult("failed", self._directory, step, message)
         if code < 0:
             raise ClusterFailed(
-                f"its process was killed by {signal.Signals(-code).name}; the same cell resumes from the "
+                f"its process was killed by {signal_name(-code)}; the same cell resumes from the "
                 "last checkpoint"
             )
         what = "training" if self.cluster is None else "cluster"
         raise ClusterFailed(f"the {what} ended with exit code {code}: {self._reason()}")
 
-    def _said(self, words: str) -> str:
-        """Return what follows ``words`` in the last line that contains them."""
-        return next((line.partition(words)[2] for line in reversed(self.output) if words in line), "")
-
     def _reason(self) -> str:
-        return self._said("[cluster] ") or next(filter(None, reversed(self.output)), "it printed nothing")
+        """Return the last line of the launcher, or else of the processes."""
+        launcher = [line.partition("[cluster] ")[2] for line in self.output if "[cluster] " in line]
+        return [*launcher[-1:], *filter(None, reversed(self.output)), "it printed nothing"][0]
 
     def _step(self) -> int:
         status = self._directory.read_status()
@@ -354,29 +341,18 @@ class BackgroundTraining:
         """Return the ids of the processes of this training that run now."""
         import psutil
 
-        with suppress(psutil.Error):
-            return {child.pid for child in psutil.Process(self._popen.pid).children(recursive=True)}
+        if self._child is not None:
+            with suppress(psutil.Error):
+                return {child.pid for child in psutil.Process(self._child.pid).children(recursive=True)}
         return set()
 
-    def _send(self, command: bytes) -> None:
-        with self._control_lock:
-            if self._control is not None:
-                with suppress(OSError):  # it has ended meanwhile
-                    os.write(self._control, command)
-
-    def _read(self) -> None:
+    def _read(self, child: Child) -> None:
         """Collect the output until the processes have ended."""
-        lines, stdout = Lines(), self._popen.stdout
-        assert stdout is not None
-        while data := stdout.read(1 << 16):
-            self.output += lines.feed(data)
-        self.output += lines.end()
-        self._code = self._popen.wait()
-        stdout.close()
-        with self._control_lock:
-            assert self._control is not None
-            os.close(self._control)
-            self._control = None
+        for line in child.lines():
+            self.output.append(line)
+        self._code = child.wait()
+        self._refusal = child.reason
+        child.close()
         with suppress(OSError):
             if training_process(self._directory) is None:  # another notebook's has its own request
                 forget_request(self._directory)

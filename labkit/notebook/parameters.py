@@ -81,10 +81,7 @@ class Parameters:
     @property
     def command(self) -> str:
         """The same run from a shell."""
-        start: list[str] = []
-        if self.cluster is not None:
-            servers = ["--ps", str(self.cluster.ps)] if self.cluster.ps else []
-            start = ["cluster", "local", "--workers", str(self.cluster.workers), *servers, "--"]
+        start = [] if self.cluster is None else self.cluster.launcher()
         return shlex.join(["labkit", *start, *train_arguments(self.config)])
 
     def prepare(self) -> Prepared:

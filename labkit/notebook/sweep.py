@@ -20,12 +20,14 @@ from numpy.typing import NDArray
 
 from labkit.analysis.show_table import html_table, text_table
 from labkit.errors import InputError
+from labkit.experiments.trials import Trial, run_trials
 from labkit.figures.style import MARK, drawing
+from labkit.notebook.execution import SECONDS_TO_SAVE
 from labkit.notebook.file_parameters import check_given, takes_flags
 from labkit.notebook.files import conclusion_of, failed_path, find_notebook, read_notebook
-from labkit.notebook.sweep_processes import run_all
 from labkit.plurals import counted
 from labkit.startup.child import python_command
+from labkit.startup.process import stop_signals
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -228,7 +230,7 @@ def run_sweep(
     for name in grid:
         if name in (parameters or {}):
             raise InputError(f"{name} is in the grid and among the parameters of all runs; leave one out")
-    commands, targets = [], []
+    trials, targets = [], []
     for number, values in enumerate(points, 1):
         target = folder / f"{_file_name(number, values)}.ipynb"
         given = {**(parameters or {}), **values}
@@ -236,17 +238,32 @@ def run_sweep(
             given |= {"job_dir": str(folder / target.stem), "overwrite": True}
         check_given(source, given)
         words = [word for name, value in given.items() for word in ("-p", name, str(value))]
-        command = python_command("-m", "labkit", "notebook", "run", notebook, *words)
-        commands.append([*command, "--output", str(target)])
+        command = python_command("-m", "labkit", "notebook", "run", notebook, *words, "--output", target)
+        trials.append(Trial(command, log=target.with_suffix(".log")))
         targets.append(target)
-    names = [_in_words(values) for values in points]
-    with _only_sweep(folder):
-        reasons = run_all(commands, names, targets, at_a_time, announce)
-        for number, target in enumerate(targets):
-            if not target.exists():
-                targets[number] = failed_path(target)
-                if not targets[number].exists():
-                    raise InputError(f"{names[number]}: {reasons[number]}")
+    names = [f"{number} of {len(points)}: {_in_words(values)}" for number, values in enumerate(points, 1)]
+
+    def start() -> Iterator[Trial]:
+        for name, trial, target in zip(names, trials, targets, strict=True):
+            announce(f"{name}: starts")
+            for earlier in (target, failed_path(target)):
+                earlier.unlink(missing_ok=True)
+            yield trial
+
+    reasons = [""] * len(trials)
+    with _only_sweep(folder), stop_signals() as signals:
+        ends = run_trials(start(), signals, at_a_time=at_a_time, seconds_to_save=SECONDS_TO_SAVE)
+        for number, end in ends:
+            last = trials[number].last_lines(1) or ["it printed nothing"]
+            reasons[number] = end.reason or last[0]
+            announce(f"{names[number]}: {reasons[number] if end.code else f'done in {end.seconds:.0f} s'}")
+        if signals:
+            raise KeyboardInterrupt(signals[0])
+    for number, target in enumerate(targets):
+        if not target.exists():
+            targets[number] = failed_path(target)
+            if not targets[number].exists():
+                raise InputError(f"{_in_words(points[number])}: {reasons[number]}")
     return targets
 
 

@@ -1,9 +1,28 @@
-"""Child processes that are Python: their command line, and where they find this labkit."""
+"""The command line and the environment of child processes, and the files in which they say how they ended."""
 
 import os
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 
-__all__ = ["import_path", "python_command"]
+__all__ = [
+    "EXIT_STATUS",
+    "FINAL_CODES",
+    "REASON",
+    "child_environment",
+    "import_path",
+    "python_command",
+    "record_failure",
+    "record_reason",
+    "record_stop",
+]
+
+# Environment variables. A path, to which ``.failed`` or ``.step`` is added, for launchers that see only the
+# highest code of all tasks:
+EXIT_STATUS = "LABKIT_EXIT_STATUS"
+# An empty file for the sentence with which a command refuses (``labkit.startup.process.Child`` reads it):
+REASON = "LABKIT_REASON"
+FINAL_CODES = (1, 2)  # failed training, bad input: a new start would end the same way
 
 
 def import_path() -> str:
@@ -18,3 +37,46 @@ def python_command(*arguments: object) -> list[str]:
     ``-P`` keeps the current folder off the module search path: a file there must not stand in for a module.
     """
     return [sys.executable, "-P", *map(str, arguments)]
+
+
+def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a child: that of this process with ``variables``.
+
+    TF_CONFIG would make it a task of a cluster that this process may belong to.
+    """
+    inherited = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    return {**inherited, "PYTHONPATH": import_path(), "PYTHONUNBUFFERED": "1", **variables}
+
+
+def record_failure(code: object, environment: Mapping[str, str] = os.environ) -> None:
+    """Record an exit code that ends the whole job, if it is one. The first task's code is kept."""
+    if code in FINAL_CODES:
+        _write_once(".failed", code, environment)
+
+
+def record_stop(step: int, environment: Mapping[str, str] = os.environ) -> None:
+    """Record the step at which training stopped on request. Synchronous workers all stop at the same one."""
+    _write_once(".step", step, environment)
+
+
+def _write_once(suffix: str, value: object, environment: Mapping[str, str]) -> None:
+    path = environment.get(EXIT_STATUS, "")
+    if not path:
+        return
+    try:
+        with open(Path(path + suffix), "x") as file:
+            file.write(f"{value}\n")
+    except FileExistsError:
+        pass
+    except OSError as error:  # the exit code alone has to do
+        print(f"labkit: {path}{suffix} can't be written: {error.strerror}", file=sys.stderr)
+
+
+def record_reason(sentence: str) -> None:
+    """Leave the sentence with which this command refuses for the process that started it."""
+    try:
+        with open(os.environ[REASON], "r+", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(sentence)
+            file.truncate()
+    except (KeyError, OSError):  # nobody asked, or whoever asked has ended
+        pass

@@ -25,6 +25,7 @@ from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, write_heartb
 from labkit.errors import InputError
 from labkit.parts.trust import accept
 from labkit.run_directory import RunDirectory, write_json_atomic
+from labkit.startup.child import REASON
 from tests.app.test_pages import checked, open_page, words
 from tests.commands.in_process import config_of
 from tests.commands.test_manage import TRAINING
@@ -40,13 +41,14 @@ def forgotten():
 
 @pytest.fixture
 def started(monkeypatch):
-    """Stands for ``labkit``: notes its arguments, says what ``says`` holds and ends as ``code`` says."""
-    noted = SimpleNamespace(arguments=[], says="", code=None)
+    """Stands for ``labkit``: notes its arguments, prints ``says``, refuses and ends as the others say."""
+    noted = SimpleNamespace(arguments=[], says="", refuses="", code=None)
 
-    def start(arguments, log, variables=None):
+    def start(arguments, log, variables):
         noted.arguments.append(list(arguments))
         script = "import time; time.sleep(60)" if noted.code is None else f"raise SystemExit({noted.code})"
-        Path(log).write_text(noted.says)
+        log.write(noted.says.encode())
+        Path(variables[REASON]).write_text(noted.refuses)
         process = subprocess.Popen([sys.executable, "-c", script])
         processes.append(process)
         return process
@@ -217,7 +219,7 @@ def test_the_page_starts_once_and_opens_the_run(runs_folder, started):
 
 
 def test_what_the_command_refuses_is_shown_and_the_name_is_free_again(runs_folder, started):
-    started.says, started.code = "noise\nlabkit: error: --num-gpus is 9; <b>here</b> are none\n", 2
+    started.says, started.refuses, started.code = "noise\n", "--num-gpus is 9; <b>here</b> are none", 2
     new = RunDirectory(runs_folder / "smoke")
     launches.start(["train"], new)
     at = open_page("live", "smoke")
@@ -335,7 +337,7 @@ def test_resume_continues_as_the_command_does(make_run, started):
 
 
 def test_what_resume_refuses_is_said_on_the_page(make_run, started):
-    started.says, started.code = "labkit: error: the data set has changed\n", 2
+    started.refuses, started.code = "the data set has changed", 2
     run = make_run(state="failed")
     write_config(run)
     at = open_page("live", run)

@@ -14,10 +14,10 @@ import pytest
 
 from labkit.cluster.local import LocalCluster
 from labkit.cluster.local_run import Patience, run_local_cluster
-from labkit.cluster.supervisor import Lines
 from labkit.distributed.peers import read_heartbeats
 from labkit.errors import InputError
 from labkit.run_directory import process_alive
+from labkit.startup.process import Lines
 from tests.signals import as_from_a_terminal
 
 LIMIT = 60.0  # seconds until a test gives up; nothing waits for it to pass

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from labkit.cluster.exit_status import record_failure, record_stop
 from labkit.cluster.tasks import become_kubernetes_task, become_slurm_task
 from labkit.commands import main as cli
 from labkit.distributed.task import parse_tf_config
 from labkit.errors import InputError
+from labkit.startup.child import record_failure, record_stop
 
 ROOT = Path(__file__).resolve().parents[2]
 

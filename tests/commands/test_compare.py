@@ -17,11 +17,11 @@ from labkit.config.architectures import NAMED_FIELDS
 from labkit.errors import InputError
 from labkit.experiments.comparison import execute
 from labkit.experiments.comparison.budget import OF_EACH, budget_of, shared_fields
+from labkit.experiments.comparison.child import REPEATS, WARM_UP_BATCHES, images_per_second
 from labkit.experiments.comparison.files import add_peak_memory, measurements_path, read_measurements
-from labkit.experiments.comparison.measure_model import REPEATS, WARM_UP_BATCHES, images_per_second
-from labkit.experiments.comparison.processes import run_to_end
+from labkit.experiments.comparison.plan import plan_comparison
 from labkit.experiments.comparison.read import read_comparison
-from labkit.experiments.comparison.trials import plan_comparison
+from labkit.experiments.trials import Trial, run_trial
 from labkit.run_directory import RunDirectory, RunLock
 from labkit.run_directory.reader import MetricsReader
 from tests.commands import fake_training
@@ -114,7 +114,7 @@ def snapshot(folder: Path) -> dict[Path, tuple[int, int]]:
     ids=lambda value: " ".join(value),
 )
 def test_bad_input_is_one_line_exit_2_and_nothing_written(given, words, output, monkeypatch, capsys):
-    monkeypatch.setattr(execute, "run_to_end", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr(execute, "run_trial", lambda *_: pytest.fail("a process was started"))
     try:
         code = cli.main(["compare", "--output", str(output), "--dataset", "shapes", *given])
     except SystemExit as end:  # what the parser itself refuses
@@ -129,7 +129,7 @@ def test_bad_input_is_one_line_exit_2_and_nothing_written(given, words, output, 
 
 
 def test_a_missing_package_is_named_before_anything_is_trained(output, monkeypatch, capsys):
-    monkeypatch.setattr(execute, "run_to_end", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr(execute, "run_trial", lambda *_: pytest.fail("a process was started"))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert cli.main(arguments(output)) == 2
     error = capsys.readouterr().err
@@ -193,7 +193,7 @@ def test_a_preset_gives_the_recipe_and_the_names_the_models(output, faked):
 
 
 def test_seeds_come_in_turn_with_one_configuration_but_for_model_and_seed(output):
-    trials = plan(output, "resnet8,vgg11", 2).trials
+    trials = plan(output, "resnet8,vgg11", 2).trainings
     assert [(trial.model, trial.seed) for trial in trials] == [
         ("resnet8", 0), ("vgg11", 0), ("resnet8", 1), ("vgg11", 1),
     ]  # fmt: skip
@@ -473,15 +473,15 @@ def test_a_second_request_kills(tmp_path):
         f"pathlib.Path({str(ready)!r}).touch(); time.sleep(600)"
     )
     signals = Once(ready.exists, signal.SIGINT, signal.SIGINT)
-    assert run_to_end([sys.executable, "-c", deaf], signals).code == -signal.SIGKILL
+    assert run_trial(Trial([sys.executable, "-c", deaf]), signals).code == -signal.SIGKILL
 
 
 def test_peak_memory_is_that_of_the_process_alone():
     def program(megabytes: int) -> list[str]:
         return [sys.executable, "-c", f"held = b'x' * ({megabytes} << 20)"]
 
-    peaks = "from labkit.experiments.comparison.processes import run_to_end\n" + "".join(
-        f"print(run_to_end({program(megabytes)}, []).peak_memory_bytes)\n" for megabytes in (300, 400)
+    peaks = "from labkit.experiments.trials import Trial, run_trial\n" + "".join(
+        f"print(run_trial(Trial({program(megabytes)}), []).peak_memory_bytes)\n" for megabytes in (300, 400)
     )
     done = subprocess.run([sys.executable, "-c", peaks], capture_output=True, text=True, check=True)
     first, second = map(int, done.stdout.split())

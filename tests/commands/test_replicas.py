@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from labkit.commands import main as cli
-from labkit.experiments.replicas import Layout, trainings
+from labkit.experiments.replicas import Layout, compare
 from labkit.run_directory import RunDirectory
 from tests.experiments import replica_training
 
@@ -95,7 +95,7 @@ def test_one_variant_alone(pretended, tmp_path, capsys):
     ids=lambda value: " ".join(value),
 )
 def test_bad_input_is_one_line_exit_2_and_nothing_written(flags, words, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(trainings, "run_to_end", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr(compare, "run_trial", lambda *_, **__: pytest.fail("a process was started"))
     assert replicas(tmp_path / "new", *flags) == 2
     shown = capsys.readouterr()
     assert shown.out == "" and shown.err.count("\n") == 1

@@ -16,7 +16,7 @@ from PIL import Image
 import labkit
 from labkit.errors import InputError
 from labkit.experiments.replay import recorded
-from labkit.experiments.verify.steps import verify_steps
+from labkit.experiments.verify import verify_steps
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.reader import MetricsReader
 from tests.properties.harness import labkit as command

@@ -11,7 +11,6 @@ import pytest
 from labkit import figures as plots
 from labkit.config import Config
 from labkit.errors import InputError
-from labkit.experiments.comparison import execute
 from labkit.experiments.replicas import (
     LAYOUTS,
     Layout,
@@ -19,8 +18,8 @@ from labkit.experiments.replicas import (
     ReplicaComparison,
     compare,
     compare_replicas,
-    trainings,
 )
+from labkit.startup.child import child_environment
 from tests.experiments import replica_training
 
 CONFIG = Config.from_flat({"dataset": "shapes", "num_layers": 8, "learning_rate": 2e-4})
@@ -94,9 +93,9 @@ def test_the_command_of_each_layout():
 def test_layouts_of_cpu_devices_see_no_gpu_and_no_cluster(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    assert Layout(1, 2).environment()["CUDA_VISIBLE_DEVICES"] == "-1"
-    assert Layout(1, 2, "GPU").environment()["CUDA_VISIBLE_DEVICES"] == "0,1"
-    assert "TF_CONFIG" not in Layout().environment()
+    assert child_environment(Layout(1, 2).variables)["CUDA_VISIBLE_DEVICES"] == "-1"
+    assert child_environment(Layout(1, 2, "GPU").variables)["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert "TF_CONFIG" not in child_environment(Layout().variables)
 
 
 # ---- what is refused -----------------------------------------------------------------------------------
@@ -134,7 +133,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_written(
     values, message, tmp_path, monkeypatch, shapes
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    monkeypatch.setattr(trainings, "run_to_end", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr(compare, "run_trial", lambda *_, **__: pytest.fail("a process was started"))
     with pytest.raises(InputError, match=message) as refusal:
         compare_replicas(**{"output": tmp_path / "new"} | values)
     assert "\n" not in str(refusal.value)
@@ -189,7 +188,7 @@ def test_finished_runs_are_not_trained_again_and_layouts_can_be_added(pretended,
     np.testing.assert_array_equal(
         both.synchronized.losses["2 logical devices"], only.synchronized.losses["2 logical devices"]
     )
-    monkeypatch.setattr(trainings, "run_to_end", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr(compare, "run_trial", lambda *_, **__: pytest.fail("a process was started"))
     with pytest.raises(InputError, match="holds runs with other settings: --learning-rate is 0.0002 there"):
         compared("1 replica", learning_rate=0.1)
 
@@ -213,7 +212,11 @@ def test_a_run_with_missing_steps_is_an_error(pretended, monkeypatch, tmp_path):
     [
         ("print('the reason'); sys.exit(1)", RuntimeError, r"failed \(exit code 1\).*\nthe reason"),
         ("os.kill(os.getpid(), 9)", RuntimeError, r"failed \(killed by SIGKILL\)"),
-        ("print('labkit: error: no such device'); sys.exit(2)", InputError, "^no such device$"),
+        (
+            "from labkit.commands import main; sys.exit(main.main(['no']))",
+            InputError,
+            "^no command 'no'; see labkit --help$",
+        ),
     ],
 )
 def test_the_error_of_a_failed_training_quotes_its_output(
@@ -233,7 +236,6 @@ def test_a_missing_data_set_is_prepared_first(pretended, monkeypatch, shapes_dir
         asked.append(config.data.dataset)
         (tmp_path / "data").symlink_to(shapes_dir)
 
-    assert compare.prepare_data_set is execute.prepare_data_set
     monkeypatch.setattr(compare, "prepare_data_set", prepare)
     compare_replicas(("1 replica",), steps=1)
     assert asked == ["shapes"]

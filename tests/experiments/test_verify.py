@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.experiments.verify.steps import Difference, VerifiedSteps
+from labkit.experiments.verify import Difference, VerifiedSteps
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.certificate import read_certificate
 from tests.properties.harness import labkit

@@ -15,8 +15,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from labkit.errors import InputError
+from labkit.experiments.trials import Trial
 from labkit.figures import loss_curves
-from labkit.notebook import sweep_processes
 from labkit.notebook.files import RESULT_MIME, find_notebook
 from labkit.notebook.sweep import LOCK, Sweep, gather, grid_points, run_sweep
 
@@ -128,7 +128,7 @@ def test_a_second_sweep_in_a_folder_is_refused(tmp_path):
 
 def test_an_earlier_result_stays_until_its_execution_starts(tmp_path, monkeypatch):
     earlier = [executed(tmp_path / f"{n}_size-{n}.ipynb", 0.5, size=n) for n in (1, 2)]
-    monkeypatch.setattr(sweep_processes, "_start", lambda *given: 1 / 0)
+    monkeypatch.setattr(Trial, "start", lambda trial: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run_sweep(write(tmp_path / "n.ipynb", "1"), {"size": [1, 2]}, tmp_path)
     assert [path.exists() for path in earlier] == [False, True]

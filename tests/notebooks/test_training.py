@@ -39,11 +39,13 @@ PROCESSES = """
 import os, signal, sys
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.metrics import MetricsWriter
-path, code, lines, status, rows = eval(sys.argv[1])
+from labkit.startup.child import record_reason
+path, code, lines, refuses, status, rows = eval(sys.argv[1])
 run = RunDirectory(path)
 writer = MetricsWriter(run.metrics_path)
 writer.append([{"split": "train", "step": step, "loss": 2.0, "accuracy": 0.5} for step in rows])
 print("\\n".join(lines))
+record_reason(refuses)
 if status:
     run.write_status(Status(**status))
 if code < 0:
@@ -72,12 +74,13 @@ def play(monkeypatch, run) -> Callable[..., BackgroundTraining]:
     def play(
         code: int,
         *lines: str,
+        refuses: str = "",
         status: Status | None = None,
         rows: tuple[int, ...] = (),
         finished: bool = False,
         cluster: LocalCluster | None = TWO,
     ) -> BackgroundTraining:
-        said = (str(run.path), code, lines, status and vars(status), rows)
+        said = (str(run.path), code, lines, refuses, status and vars(status), rows)
         command = [sys.executable, "-c", PROCESSES, repr(said)]
         return BackgroundTraining(
             plan("finished" if finished else "new"), cluster, None if finished else command
@@ -129,8 +132,9 @@ def test_input_that_a_task_refuses_is_an_input_error(cluster):
     with pytest.raises(InputError, match="^--bind is 10.0.0.1; give another$"):
         cluster(
             2,
-            "[worker:1] labkit: error: --bind is 10.0.0.1; give another",
+            "[worker:1] labkit: error: somewhere",
             "[cluster] worker:1 failed (exit code 2); the others have 30 s to end",
+            refuses="--bind is 10.0.0.1; give another",
         )
 
 
@@ -174,7 +178,7 @@ def test_wait_raises_one_line_and_returns_what_was_stopped(play, capsys):
 
 def test_a_training_that_never_begins_says_what_it_said_last(play, run):
     with pytest.raises(InputError, match="^port 2222 is taken; free it$"):
-        play(2, "labkit: error: port 2222 is taken; free it", cluster=None).wait_until_begun()
+        play(2, "noise", refuses="port 2222 is taken; free it", cluster=None).wait_until_begun()
     with pytest.raises(ClusterFailed, match="exit code 3: no more"):
         play(3, "no more").wait_until_begun()
 

@@ -5,20 +5,69 @@
 
 import os
 import shlex
+import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from labkit.analysis.inference import Spread, spread
 from labkit.analysis.show_table import html_table, text_table
-from labkit.config import fields_by_name
+from labkit.config import DataConfig, fields_by_name
 from labkit.errors import InputError
-from labkit.experiments.comparison.files import Request, read_request
-from labkit.experiments.comparison.read_runs import NOT_STARTED, RunMetrics, read_run
+from labkit.experiments.comparison.files import Request, read_measurements, read_request, run_directory
 from labkit.home import expanded
 from labkit.plurals import counted
+from labkit.run_directory.metrics import chosen_step, own_test
+from labkit.run_directory.reader import MetricsReader, read_metrics
 
-__all__ = ["Comparison", "ModelMetrics", "read_comparison"]
+__all__ = ["WARM_UP_STEPS", "Comparison", "ModelMetrics", "RunMetrics", "read_comparison"]
+
+
+WARM_UP_STEPS = 5  # the first step of a session compiles; during the next ones, memory and prefetching settle
+NOT_STARTED = "not started"
+MEASURED = ("inference_images_per_second", "peak_memory_bytes", "parameters", "multiply_adds")
+
+
+@dataclass(frozen=True)
+class RunMetrics:
+    """The metrics of one training of a comparison. None means unknown.
+
+    ``state``: of ``Status.liveness``, or ``not started``. ``test_accuracy`` (0 to 1): of the weights with the
+    best validation. ``validation_accuracy``: of the same weights. ``tta_accuracy``: on the test set, with
+    test-time augmentation. ``training_images_per_second``: batch size over the seconds of the median step,
+    without the first ``WARM_UP_STEPS`` of each session and without steps that compile.
+    ``training_seconds``: sum over all steps, without validation and checkpoints. A step that compiles (the
+    first of a session, with a new image size, or after a thaw) is counted with the median step's seconds.
+    ``inference_images_per_second``: measured in a separate process on one device.
+    ``peak_memory_bytes``: largest resident set of the training process. ``multiply_adds``: of one image's
+    forward pass. ``device``: that it was trained on.
+    """
+
+    model: str
+    seed: int
+    state: str = NOT_STARTED
+    step: int = 0
+    message: str = ""
+    test_accuracy: float | None = None
+    validation_accuracy: float | None = None
+    tta_accuracy: float | None = None
+    training_images_per_second: float | None = None
+    inference_images_per_second: float | None = None
+    training_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    parameters: int | None = None
+    multiply_adds: int | None = None
+    device: str = ""
+
+    @property
+    def finished(self) -> bool:
+        return self.state == "finished"
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -79,14 +128,12 @@ class Comparison:
 
     def table(self) -> list[tuple[str, ...]]:
         """Return the header and a row of cells for each model."""
-        columns = [column for column in _COLUMNS if self._shows(column)]
-        header = tuple(column.title for column in columns)
-        return [header, *(tuple(column.text(model) for column in columns) for model in self.models)]
-
-    def _shows(self, column: "_Column") -> bool:
         tests = self.accuracy == "test_accuracy"
         augments = self.request.budget.get("test_time_augmentation", "none") != "none"
-        return {"test_accuracy": tests, "tta_accuracy": tests and augments}.get(column.metric, True)
+        shown = {"test_accuracy": tests, "tta_accuracy": tests and augments}
+        columns = {title: metric for title, metric in _COLUMNS.items() if shown.get(metric, True)}
+        rows = [tuple(_cell(model, metric) for metric in columns.values()) for model in self.models]
+        return [tuple(columns), *rows]
 
     def notes(self) -> list[str]:
         """Return lines that explain the table: budget, devices, meaning of the columns, unfinished runs."""
@@ -126,48 +173,42 @@ def _not_finished(run: RunMetrics) -> str:
 # ---- the table's columns -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Column:
-    """``metric``: the field of ``RunMetrics`` that the column shows."""
+# Their titles, and the field of ``RunMetrics`` that each shows.
+_COLUMNS = {
+    "model": "model",
+    "runs": "finished",
+    "test accuracy": "test_accuracy",
+    "with augmentation": "tta_accuracy",
+    "validation accuracy": "validation_accuracy",
+    "training images/s": "training_images_per_second",
+    "inference images/s": "inference_images_per_second",
+    "peak memory": "peak_memory_bytes",
+    "parameters": "parameters",
+    "multiply-adds": "multiply_adds",
+    "training seconds": "training_seconds",
+}
 
-    title: str
-    metric: str
 
-    def text(self, model: ModelMetrics) -> str:
-        if self.metric == "model":
-            return model.name
-        if self.metric == "finished":
-            return f"{len(model.finished)} of {len(model.runs)}"
-        if self.metric == "peak_memory_bytes":
-            peak = model.largest(self.metric)
-            return "-" if peak is None else f"{peak / 2**20:,.0f} MiB"
-        found = model.spread(self.metric)
-        if found is None:
-            return "-"
-        if self.metric in ("parameters", "multiply_adds"):
-            return f"{found.mean / 1e6:,.2f} M"
-        if self.metric.endswith("accuracy"):
-            return _with_deviation(100 * found.mean, found.std and 100 * found.std, digits=2) + " %"
-        return _with_deviation(found.mean, found.std, digits=0 if found.mean >= 100 else 1)
+def _cell(model: ModelMetrics, metric: str) -> str:
+    if metric == "model":
+        return model.name
+    if metric == "finished":
+        return f"{len(model.finished)} of {len(model.runs)}"
+    if metric == "peak_memory_bytes":
+        peak = model.largest(metric)
+        return "-" if peak is None else f"{peak / 2**20:,.0f} MiB"
+    found = model.spread(metric)
+    if found is None:
+        return "-"
+    if metric in ("parameters", "multiply_adds"):
+        return f"{found.mean / 1e6:,.2f} M"
+    if metric.endswith("accuracy"):
+        return _with_deviation(100 * found.mean, found.std and 100 * found.std, digits=2) + " %"
+    return _with_deviation(found.mean, found.std, digits=0 if found.mean >= 100 else 1)
 
 
 def _with_deviation(mean: float, std: float | None, digits: int) -> str:
     return f"{mean:,.{digits}f}" + ("" if std is None else f" ± {std:,.{digits}f}")
-
-
-_COLUMNS = (
-    _Column("model", "model"),
-    _Column("runs", "finished"),
-    _Column("test accuracy", "test_accuracy"),
-    _Column("with augmentation", "tta_accuracy"),
-    _Column("validation accuracy", "validation_accuracy"),
-    _Column("training images/s", "training_images_per_second"),
-    _Column("inference images/s", "inference_images_per_second"),
-    _Column("peak memory", "peak_memory_bytes"),
-    _Column("parameters", "parameters"),
-    _Column("multiply-adds", "multiply_adds"),
-    _Column("training seconds", "training_seconds"),
-)
 
 
 # ---- reading -------------------------------------------------------------------------------------------
@@ -187,7 +228,68 @@ def read_comparison(path: str | os.PathLike[str]) -> Comparison:
         raise InputError(f"{folder} holds no comparison; name the --output of labkit compare")
     seeds, budget = range(request.seeds), request.budget
     models = tuple(
-        ModelMetrics(name, tuple(read_run(folder, name, seed, budget) for seed in seeds))
+        ModelMetrics(name, tuple(_read_run(folder, name, seed, budget) for seed in seeds))
         for name in request.models
     )
     return Comparison(folder, request, models)
+
+
+def _read_run(folder: Path, model: str, seed: int, budget: Mapping[str, Any]) -> RunMetrics:
+    """Read the training of ``model`` with ``seed`` from the folder of a comparison with this budget."""
+    run = run_directory(folder, model, seed)
+    status = run.read_status()
+    if status is None:
+        return RunMetrics(model, seed)
+    reader = read_metrics(run)
+    measured = read_measurements(run)
+    return RunMetrics(
+        model,
+        seed,
+        state=status.liveness(),
+        step=status.step,
+        message=status.message,
+        device=str(run.read_environment().get("description", "")),
+        **_accuracies(reader),
+        **_pace(reader, budget),
+        **{name: measured.get(name) for name in MEASURED},
+    )
+
+
+def _accuracies(reader: MetricsReader) -> dict[str, Any]:
+    """Return the accuracies of the weights that the run selected."""
+    validations = reader.split("validation")
+    test = own_test(reader.split("test"), None, ()) or {}
+    # Without a test, the validation that the training loop would choose.
+    chosen = test["step"] if test else chosen_step(validations)
+    validated = [row.get("accuracy") for row in validations if row["step"] == chosen]
+    return {
+        "test_accuracy": test.get("accuracy"),
+        "tta_accuracy": test.get("tta_accuracy"),
+        "validation_accuracy": validated[0] if validated else None,
+    }
+
+
+def _pace(reader: MetricsReader, budget: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the speed of the median step and the seconds of all steps."""
+    batch_size = int(budget["train_batch_size"])
+    seconds = {row["step"]: float(row["seconds_per_step"]) for row in reader.split("train")}
+    starts = [0, *(resume_point.step for resume_point in reader.resume_points)]
+    warming = {start + step for start in starts for step in range(1, WARM_UP_STEPS + 1)}
+    compiling = {start + 1 for start in [*starts, *_changes(budget)]}
+    warm = [value for step, value in seconds.items() if step not in warming | compiling]
+    if not warm:
+        return {"training_images_per_second": None, "training_seconds": sum(seconds.values()) or None}
+    median = statistics.median(warm)
+    total = sum(median if step in compiling else value for step, value in seconds.items())
+    return {"training_images_per_second": batch_size / median, "training_seconds": total}
+
+
+def _changes(budget: Mapping[str, Any]) -> list[int]:
+    """Return the steps after which the step is compiled again: for a new image size or other frozen layers.
+
+    Only the network knows how many stages can thaw, so every step at which one might thaw is included.
+    """
+    total_steps, thaws_every = int(budget["train_steps"]), int(budget.get("unfreeze_every_steps", 0))
+    data = DataConfig(progressive_resizing=budget.get("progressive_resizing"))
+    thaws = range(thaws_every, total_steps, thaws_every) if thaws_every else ()
+    return [*data.resizing_steps(total_steps), *thaws]

@@ -4,14 +4,13 @@ import csv
 import json
 import os
 import re
-import struct
-import zlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from labkit.data.batch import StepBatch
 from labkit.errors import InputError
@@ -19,7 +18,7 @@ from labkit.experiments.replay.step import Replay
 from labkit.export.output import folder_beside
 from labkit.run_directory.disk import check_writable
 
-__all__ = ["check_folder", "png", "write_batch", "write_replay"]
+__all__ = ["check_folder", "write_batch", "write_replay"]
 
 SUMMARY = "replay.json"  # by which a folder is known as one that may be replaced
 # Of the contact sheet: side up to which an image is enlarged, pixels between two, images in a row.
@@ -75,8 +74,8 @@ def _write(
         (written / "images").mkdir(parents=True)
         names = [f"images/{_file_name(batch, position)}.png" for position in range(len(batch))]
         for name, image in zip(names, batch.images, strict=True):
-            (written / name).write_bytes(png(image))
-        (written / "contact-sheet.png").write_bytes(png(_contact_sheet(batch.images)))
+            _write_png(image, written / name)
+        _write_png(_contact_sheet(batch.images), written / "contact-sheet.png")
         with open(written / "examples.csv", "w", newline="") as file:
             table = csv.writer(file)
             table.writerow(["file", "index", "label", "epoch", *columns])
@@ -114,16 +113,6 @@ def _contact_sheet(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return sheet
 
 
-def png(image: NDArray[np.uint8]) -> bytes:
-    """Return a PNG file of an image, uint8 [height, width, 1 or 3 channels].
-
-    See ISO/IEC 15948, the PNG specification.
-    """
-    height, width, channels = image.shape
-    rows = np.concatenate([np.zeros((height, 1), np.uint8), image.reshape(height, -1)], axis=1)  # no filter
-    header = struct.pack(">IIBBBBB", width, height, 8, {1: 0, 3: 2}[channels], 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 6)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in chunks
-    )
+def _write_png(image: NDArray[np.uint8], path: Path) -> None:
+    """Write an image, uint8 [height, width, 1 or 3 channels]."""
+    Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image).save(path)

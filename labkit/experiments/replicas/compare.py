@@ -2,27 +2,38 @@
 
 import math
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from labkit import home
-from labkit.cluster.supervisor import stop_signals
 from labkit.config import Config, by_field, fields_by_name
 from labkit.config.architectures import model_name
 from labkit.config.arguments import argument
-from labkit.data.inputs import choose_input_path
+from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest
 from labkit.data.recipe import requested_values
 from labkit.errors import InputError, short
-from labkit.experiments.comparison.execute import prepare_data_set
-from labkit.experiments.replicas.layouts import LAYOUTS, parse_layouts
+from labkit.experiments.replicas.layouts import LAYOUTS, Layout, parse_layouts
 from labkit.experiments.replicas.result import LayoutLosses, ReplicaComparison
-from labkit.experiments.replicas.trainings import job_dir, plan_trainings, run_trainings
-from labkit.run_directory.disk import check_writable
+from labkit.experiments.trials import (
+    Training,
+    Trial,
+    TrialEnd,
+    find_data_set,
+    prepare_data_set,
+    refuse_other_contents,
+    run_trial,
+)
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.reader import read_metrics
+from labkit.startup.process import stop_signals
 from labkit.training.checks import check_fits
-from labkit.training.plan import prepared_data_set
+from labkit.training.place import place_run
 
 __all__ = ["INSTEAD", "compare_replicas"]
 
@@ -111,7 +122,9 @@ def compare_replicas(
             layout.check(config.replace({"sync_batch_norm": synchronized}))
     named = None if output is None else _named_folder(output)
     with stop_signals() as signals:
-        config, manifest = _with_data_set(config, signals)
+        found, manifest = find_data_set(config, lambda config: prepare_data_set(config, signals))
+        check_fits(config, manifest)
+        config = config.replace(found)
         folder = named or _default_folder(config)
         trainings = plan_trainings(config, chosen, variants, folder, manifest)
         losses = run_trainings(trainings, signals, announce)
@@ -144,36 +157,13 @@ def _configuration(steps: int, preset: str | None, flags: Mapping[str, Any]) -> 
     return Config.from_flat(values)
 
 
-def _with_data_set(config: Config, signals: Sequence[int]) -> tuple[Config, Manifest]:
-    """Return the configuration with the data set that was found, which is prepared if it is missing."""
-    manifest, _ = prepared_data_set(config, may_prepare=True)
-    if manifest is None:
-        prepare_data_set(config, signals)
-        manifest, _ = prepared_data_set(config, may_prepare=False)
-    assert manifest is not None, "prepare raises where it can't make the data set"
-    check_fits(config, manifest)
-    found = {
-        "dataset": manifest.dataset,
-        "data_dir": str(manifest.directory.parent),
-        "input_path": choose_input_path(manifest, config.data.input_path),
-    }
-    return config.replace(found), manifest
-
-
 def _named_folder(output: str | os.PathLike[str]) -> Path:
     named = argument("--output", output, os.PathLike, allowed=home.LOCAL_PATH)
     if not home.is_local_path(named):
         raise InputError(f"--output is {short(named)}; allowed: {home.LOCAL_PATH}")
     folder = home.expanded(named).absolute()
-    check_writable(folder, "--output")
-    own = re.compile(r"replicas\.\w+|\d+-\w+.*|\..*")  # results and run directories of an earlier call
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    other = [name for name in names if not own.fullmatch(name)]
-    if other:
-        raise InputError(
-            f"--output {folder} holds something else ({other[0]}); name a new folder, or one of an earlier "
-            "labkit replicas"
-        )
+    # Results and run directories of an earlier call.
+    refuse_other_contents(folder, r"replicas\.\w+|\d+-\w+.*|\..*", "an earlier labkit replicas")
     return folder
 
 
@@ -181,3 +171,102 @@ def _default_folder(config: Config) -> Path:
     whole = config.replace({"sync_batch_norm": False})  # one folder, whichever variants are asked for
     name = f"replicas-{model_name(config.model)}-{config.data.dataset}-{whole.fingerprint()}"
     return home.home() / "comparisons" / name
+
+
+# ---- trainings -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LayoutTraining(Training):
+    """One training of a comparison of layouts. ``config``: with the layout's devices."""
+
+    layout: Layout
+
+
+def _title(name: str, layout: Layout, synchronized: bool) -> str:
+    if layout.num_replicas == 1:
+        return name
+    return f"{name}, {'synchronized' if synchronized else 'own statistics'}"
+
+
+def job_dir(folder: Path, layout: Layout, synchronized: bool) -> Path:
+    """Return the run directory of a training; a single replica has one for both variants."""
+    words = [f"{layout.processes}-processes"] if layout.processes > 1 else []
+    if layout.devices > 1 or layout.kind == "GPU" or not words:
+        words.append(f"{layout.devices}-{'gpus' if layout.kind == 'GPU' else 'devices'}")
+    if layout.num_replicas > 1:
+        words.append("synchronized" if synchronized else "own-statistics")
+    return folder / "-".join(words)
+
+
+def plan_trainings(
+    config: Config,
+    layouts: Mapping[str, Layout],
+    variants: Sequence[bool],
+    folder: Path,
+    manifest: Manifest,
+) -> list[LayoutTraining]:
+    """Return all trainings in order. Raises InputError if the folder holds runs with other settings."""
+    trainings: dict[Path, LayoutTraining] = {}
+    for synchronized in variants:
+        for name, layout in layouts.items():
+            path = job_dir(folder, layout, synchronized)
+            own = layout.config(config.replace({"sync_batch_norm": synchronized}), path)
+            run = RunDirectory(path)
+            differences = recorded_config(run).differences(own) if run.exists() else []
+            if differences:
+                raise InputError(
+                    f"--output {folder} holds runs with other settings: {'; '.join(differences)}; "
+                    "name another directory"
+                )
+            _, _, found = place_run(own, manifest)
+            title = _title(name, layout, synchronized)
+            trainings.setdefault(path, LayoutTraining(title, own, found, layout))
+    return list(trainings.values())
+
+
+def run_trainings(
+    trainings: Sequence[LayoutTraining], signals: Sequence[int], announce: Callable[[str], None]
+) -> dict[Path, NDArray[np.float64]]:
+    """Run each training that isn't finished. Returns the losses by run directory."""
+    losses = {}
+    for number, training in enumerate(trainings, 1):
+        title, seconds = f"training {number} of {len(trainings)}: {training.name}", ""
+        if training.found == "finished":
+            announce(f"{title}: already finished")
+        else:
+            announce(title)
+            seconds = f" ({_train(training, signals).seconds:.0f} s)"
+        found = losses[training.run.path] = _read_losses(training)
+        announce(f"  loss {found[0]:.4f} at step 1, {found[-1]:.4f} at step {len(found)}{seconds}")
+    return losses
+
+
+def _train(training: LayoutTraining, signals: Sequence[int]) -> TrialEnd:
+    """Train to the end in a child process, which never outlives this one."""
+    path, layout = training.run.path, training.layout
+    path.parent.mkdir(parents=True, exist_ok=True)
+    trial = Trial(layout.command(training.config), layout.variables, path.with_suffix(".txt"))
+    end = run_trial(trial, signals)
+    if signals:
+        raise KeyboardInterrupt(signals[0])
+    if end.reason:
+        raise InputError(end.reason)
+    if end.code:
+        raise RuntimeError(
+            "\n".join(
+                [f"the training in {path} failed ({end}); the end of {trial.log}:", *trial.last_lines(15)]
+            )
+        )
+    return end
+
+
+def _read_losses(training: LayoutTraining) -> NDArray[np.float64]:
+    reader = read_metrics(training.run)
+    rows, steps = reader.split("train"), training.config.run.train_steps
+    if [row["step"] for row in rows] != list(range(1, steps + 1)):
+        raise RuntimeError(
+            f"the run in {training.run.path} has {len(rows)} training rows; expected: one a step from 1 to "
+            f"{steps}"
+        )
+    return np.array([row["loss"] for row in rows], np.float64)

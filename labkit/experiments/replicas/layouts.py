@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from labkit.cluster.flags import train_arguments
 from labkit.cluster.launch import visible_gpus
+from labkit.cluster.local import LocalCluster
 from labkit.config import Config
 from labkit.errors import InputError, short
 from labkit.startup.child import python_command
@@ -79,15 +80,13 @@ class Layout:
 
     def command(self, config: Config) -> list[str]:
         """Return the command that trains ``config``, as ``self.config`` returned it."""
-        command = python_command("-m", "labkit")
-        if self.processes > 1:
-            command += ["cluster", "local", "--workers", str(self.processes), "--"]
-        return command + train_arguments(config)
+        launcher = LocalCluster(self.processes).launcher() if self.processes > 1 else []
+        return python_command("-m", "labkit", *launcher, *train_arguments(config))
 
-    def environment(self) -> dict[str, str]:
-        """Return the environment of that command. It hides the GPUs from a layout of CPU devices."""
-        environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-        return environment | ({"CUDA_VISIBLE_DEVICES": "-1"} if self.kind == "CPU" else {})
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables of that command. They hide the GPUs from a layout of CPU devices."""
+        return {"CUDA_VISIBLE_DEVICES": "-1"} if self.kind == "CPU" else {}
 
 
 def parse_layouts(names: Sequence[str]) -> dict[str, Layout]:

@@ -3,7 +3,6 @@
 Doesn't import TensorFlow.
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,31 +17,24 @@ from labkit.data.manifest import Manifest
 from labkit.errors import InputError
 from labkit.experiments.comparison.budget import budget_differences, budget_fingerprint, budget_of
 from labkit.experiments.comparison.files import Request, read_request, run_directory
-from labkit.run_directory import RunDirectory
+from labkit.experiments.trials import Training, find_data_set, refuse_other_contents
 from labkit.run_directory.disk import check_writable
 from labkit.training.checks import refuse_cluster
 from labkit.training.place import place_run
-from labkit.training.plan import plan_run, prepared_data_set
+from labkit.training.plan import plan_run
 
-__all__ = ["ComparisonPlan", "Trial", "default_output", "plan_comparison"]
+__all__ = ["ComparisonPlan", "ModelTraining", "default_output", "plan_comparison"]
 
 # Files that a comparison may have left in its directory without a comparison.json.
-_OURS = re.compile(r"\.lock|.+\.tmp|results\..+|.+-seed\d+(\.json)?")
+_OURS = r"\.lock|.+\.tmp|results\..+|.+-seed\d+(\.json)?"
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One training. ``found``: the state of its run, ``new``, ``resumable``, ``failed`` or ``finished``."""
+class ModelTraining(Training):
+    """One training of a comparison."""
 
     model: str
     seed: int
-    config: Config
-    run: RunDirectory
-    found: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.model}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -54,7 +46,7 @@ class ComparisonPlan:
 
     output: Path
     request: Request
-    trials: tuple[Trial, ...]
+    trainings: tuple[ModelTraining, ...]
 
 
 def default_output(config: Config) -> Path:
@@ -92,33 +84,28 @@ def plan_comparison(
         config = _as_recorded(config, recorded)
         if config.run.epochs is None:  # which the data turn into steps
             _check_same_budget(named_folder, recorded, budget_of(config))  # before preparing any data
-    manifest = _manifest(config, prepare)
+    named, manifest = find_data_set(config, prepare)
     examples = manifest.count("train")
-    config = config.with_steps_for(examples).replace(
-        {"dataset": manifest.dataset, "data_dir": str(manifest.directory.parent)}
-    )
+    config = config.with_steps_for(examples).replace(named | {"input_path": config.data.input_path})
     folder = named_folder or default_output(config)
     recorded = recorded if named_folder else _recorded(folder)
     if recorded is not None:
         config = _as_recorded(config, recorded)
-    resolved = {
-        "dataset": manifest.dataset,
-        "data_dir": config.data.data_dir,
-        "input_path": choose_input_path(manifest, config.data.input_path),
-    }
+    resolved = named | {"input_path": choose_input_path(manifest, config.data.input_path)}
     budget = budget_of(config.replace(resolved))
     if recorded is not None:
         _check_same_budget(folder, recorded, budget, manifest)
-    trials = tuple(
-        _trial(folder, model, seed, configs[model].with_steps_for(examples).replace(resolved), manifest)
+    trainings = tuple(
+        _training(folder, model, seed, configs[model].with_steps_for(examples).replace(resolved), manifest)
         for seed in range(seeds)
         for model in models
     )
-    pending = [trial for trial in trials if trial.found != "finished"]
+    pending = [training for training in trainings if training.found != "finished"]
     if pending:
         plan_run(pending[0].config)  # checks the batch size and the data
-    named = config.data.data_dir if values.get("data_dir") is not None else None
-    return ComparisonPlan(folder, Request(tuple(models), seeds, budget, manifest.checksum, named), trials)
+    data_dir = config.data.data_dir if values.get("data_dir") is not None else None
+    request = Request(tuple(models), seeds, budget, manifest.checksum, data_dir)
+    return ComparisonPlan(folder, request, trainings)
 
 
 def _configs(models: Sequence[str], seeds: int, values: Mapping[str, Any]) -> dict[str, Config]:
@@ -147,24 +134,9 @@ def _recorded(folder: Path) -> Request | None:
     """Return the recorded request of the comparison in ``folder``; None if there is none yet."""
     check_writable(folder, "--output")
     recorded = read_request(folder)
-    if recorded is None and folder.is_dir():
-        others = sorted(path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name))
-        if others:
-            raise InputError(
-                f"--output {folder} is neither empty nor a comparison: it holds {others[0]}; "
-                "name another directory"
-            )
+    if recorded is None:
+        refuse_other_contents(folder, _OURS, "a comparison")
     return recorded
-
-
-def _manifest(config: Config, prepare: Callable[[Config], None]) -> Manifest:
-    """Return the manifest of the data set, which ``prepare`` makes if it is missing."""
-    manifest, _ = prepared_data_set(config, may_prepare=True)
-    if manifest is None:
-        prepare(config)
-        manifest, _ = prepared_data_set(config, may_prepare=False)
-    assert manifest is not None, "prepare raises where it can't make the data set"
-    return manifest
 
 
 def _as_recorded(config: Config, recorded: Request) -> Config:
@@ -189,11 +161,11 @@ def _check_same_budget(
         )
 
 
-def _trial(folder: Path, model: str, seed: int, config: Config, manifest: Manifest) -> Trial:
+def _training(folder: Path, model: str, seed: int, config: Config, manifest: Manifest) -> ModelTraining:
     run = run_directory(folder, model, seed)
     config = config.replace({"seed": seed, "job_dir": str(run.path)})
     _, _, found = place_run(config, manifest)
     status = run.read_status()
     if found == "resumable" and status is not None and status.state == "failed":
         found = "failed"
-    return Trial(model, seed, config, run, found)
+    return ModelTraining(f"{model}, seed {seed}", config, found, model, seed)

@@ -1,0 +1,186 @@
+"""Run the processes of an experiment, a few at a time: trainings, measurements, notebooks.
+
+A trial is a process that leaves its result in files, such as a run directory. Whoever plans an experiment
+reads them to know which trials are left, so that the same command continues an interrupted experiment.
+"""
+
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labkit.config import Config
+from labkit.data.inputs import choose_input_path
+from labkit.data.manifest import Manifest
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.disk import check_writable
+from labkit.startup.child import python_command
+from labkit.startup.process import Child, described_exit
+from labkit.training.plan import prepared_data_set
+
+__all__ = [
+    "Training",
+    "Trial",
+    "TrialEnd",
+    "find_data_set",
+    "prepare_data_set",
+    "refuse_other_contents",
+    "run_trial",
+    "run_trials",
+]
+
+POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A process. ``variables``: additions to its environment. ``log``: takes what it prints; None: stdout."""
+
+    command: Sequence[str]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    log: Path | None = None
+
+    def start(self) -> Child:
+        """Start it. It ends when this process does, even if this process is killed."""
+        if self.log is None:
+            return Child(self.command, self.variables, stdout=None, stderr=None)
+        with self.log.open("wb") as output:
+            return Child(self.command, self.variables, stdout=output)
+
+    def last_lines(self, count: int) -> list[str]:
+        """Return the last lines of its log."""
+        if self.log is None:
+            return []
+        return self.log.read_text(errors="replace").strip().splitlines()[-count:]
+
+
+@dataclass(frozen=True)
+class TrialEnd:
+    """How a trial ended.
+
+    ``code``: its exit code, or minus the signal that killed it. ``reason``: the sentence with which it
+    refused, or "". ``peak_memory_bytes``: see ``Child``.
+    """
+
+    code: int
+    reason: str
+    seconds: float
+    peak_memory_bytes: int | None
+
+    def __str__(self) -> str:
+        return described_exit(self.code)
+
+
+def run_trials(
+    trials: Iterable[Trial],
+    signals: Sequence[int],
+    *,
+    at_a_time: int = 1,
+    seconds_to_save: float = math.inf,
+) -> Iterator[tuple[int, TrialEnd]]:
+    """Run trials, and yield the number of each, from 0, with its end, in the order in which they end.
+
+    Args:
+        trials: each is taken when there is room for it.
+        signals: that asked this process to stop, to which ``stop_signals`` adds new ones. After the first
+            none is started, and those that run are asked to end (SIGTERM); the next one kills them.
+        at_a_time: how many run at once.
+        seconds_to_save: after which a trial that was asked to end is killed.
+    """
+    waiting, running, handled = enumerate(trials), dict[int, Child](), 0
+    give_up = math.inf
+    with ExitStack() as stack:  # which ends whatever still runs
+        while True:
+            while not signals and len(running) < at_a_time and (found := next(waiting, None)):
+                running[found[0]] = stack.enter_context(found[1].start())
+            if not running:
+                return
+            if len(signals) > handled or time.monotonic() > give_up:
+                for child in running.values():
+                    child.kill() if handled else child.terminate()
+                give_up = math.inf if handled else time.monotonic() + seconds_to_save
+                handled += 1
+            time.sleep(POLL_SECONDS)
+            for number, child in list(running.items()):
+                if (code := child.poll()) is not None:
+                    seconds = time.monotonic() - child.began
+                    end = TrialEnd(code, child.reason, seconds, child.peak_memory_bytes)
+                    running.pop(number).close()
+                    yield number, end
+
+
+def run_trial(trial: Trial, signals: Sequence[int]) -> TrialEnd:
+    """Run one trial to its end; see ``run_trials``. It isn't started if this process was asked to stop."""
+    for _, end in run_trials([trial], signals):
+        return end
+    return TrialEnd(128 + signals[0], "", 0.0, None)
+
+
+# ---- trainings -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training of an experiment. ``config``: with the run's directory.
+
+    ``found``: the state of its run before, ``new``, ``resumable``, ``failed`` or ``finished``.
+    """
+
+    name: str
+    config: Config
+    found: str
+
+    @property
+    def run(self) -> RunDirectory:
+        assert self.config.run.job_dir is not None
+        return RunDirectory(self.config.run.job_dir)
+
+
+def prepare_data_set(config: Config, signals: Sequence[int]) -> None:
+    """Prepare the data set of a configuration in a child process.
+
+    Raises InputError if it can't be prepared, KeyboardInterrupt if this process was asked to stop.
+    """
+    module, text = "labkit.experiments.comparison.child", json.dumps(config.to_json())
+    end = run_trial(Trial(python_command("-m", module, "data", text)), signals)
+    if signals:
+        raise KeyboardInterrupt
+    if end.code:
+        raise InputError(f"the data set could not be prepared ({end}); see labkit data prepare --help")
+
+
+def find_data_set(config: Config, prepare: Callable[[Config], None]) -> tuple[dict[str, Any], Manifest]:
+    """Return the fields that name the data set, and its manifest; ``prepare`` makes one that is missing."""
+    manifest, _ = prepared_data_set(config, may_prepare=True)
+    if manifest is None:
+        prepare(config)
+        manifest, _ = prepared_data_set(config, may_prepare=False)
+    assert manifest is not None, "prepare raises where it can't make the data set"
+    named = {
+        "dataset": manifest.dataset,
+        "data_dir": str(manifest.directory.parent),
+        "input_path": choose_input_path(manifest, config.data.input_path),
+    }
+    return named, manifest
+
+
+def refuse_other_contents(folder: Path, ours: str, kind: str) -> None:
+    """Raise InputError if the folder of an experiment can't be written or holds what isn't its own.
+
+    Args:
+        folder: that ``--output`` names.
+        ours: a pattern of the names that an earlier call may have left there.
+        kind: what the folder may hold, such as "a comparison".
+    """
+    check_writable(folder, "--output")
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    if others := [name for name in names if not re.fullmatch(ours, name)]:
+        raise InputError(
+            f"--output {folder} is neither empty nor {kind}: it holds {others[0]}; name another directory"
+        )

@@ -1,1 +1,0 @@
-"""``labkit verify``: whether a run is what it says, by its hashes and by making its steps again."""
