@@ -26,8 +26,8 @@ from PIL import Image
 from benchmarks.common import at_least, make_parser, measure_and_report, take_turns
 from benchmarks.processes import Row, Training, train_command
 from benchmarks.report import Figure, Goal, ratios
-from labkit.data.augment import PADDING, Distortion
-from labkit.data.inputs import SMALLEST_SHARE
+from labkit.data.augment import Distortion
+from labkit.data.inputs import PADDING, SMALLEST_SHARE
 from labkit.data.manifest import Manifest
 from labkit.data.network_input import standardize
 from labkit.data.pipeline import train_dataset

@@ -28,7 +28,10 @@ NEXT_START_GOAL = Goal("below", 2.0)
 MEMORY_GOAL = Goal("below", 1.5)
 PLAIN_IMPORT = "import tensorflow"
 # As a command imports it.
-LIGHT_IMPORT = "from labkit.startup.quiet_import import *; leave_out_extras(); import_tensorflow()"
+LIGHT_IMPORT = (
+    "from labkit.startup.quiet_import import import_tensorflow, leave_out_extras\n"
+    "leave_out_extras(); import_tensorflow()"
+)
 SETTLED_AFTER_STEP = 10  # the step is compiled and the buffers are full
 
 

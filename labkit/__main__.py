@@ -4,8 +4,6 @@ import os
 import sys
 from os.path import abspath, dirname
 
-__all__ = ["main"]
-
 
 def main() -> int:
     """Run the command line of this process. Returns the exit code."""

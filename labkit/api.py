@@ -15,8 +15,6 @@ from labkit.run_directory import RunDirectory
 if TYPE_CHECKING:
     from labkit.callbacks.callback import Callback
 
-__all__ = ["evaluate", "prepare_data", "train"]
-
 
 def train(
     config: Config | None = None,

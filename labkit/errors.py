@@ -9,8 +9,6 @@ from typing import Any
 
 from labkit.plurals import listed
 
-__all__ = ["DiskFailure", "InputError", "nearest", "require_extra", "short", "unknown_name_error"]
-
 _LONGEST = 120  # characters of a value in a message
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = _LONGEST

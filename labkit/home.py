@@ -5,18 +5,6 @@ from pathlib import Path
 
 from labkit.errors import InputError
 
-__all__ = [
-    "LOCAL_PATH",
-    "checkout",
-    "data_home",
-    "expanded",
-    "home",
-    "is_local_path",
-    "runs_home",
-    "shipped",
-    "state_home",
-]
-
 LOCAL_PATH = "a path on this machine, not an address such as gs://bucket"
 
 

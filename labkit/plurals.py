@@ -5,8 +5,6 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from html import escape
 
-__all__ = ["counted", "facts_html", "facts_text", "listed", "printable", "without_secrets"]
-
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # control characters, marks of direction, half characters, breaks
 _SEEN = "\u200c\u200d"  # which join and part letters, and belong to words of Persian and Hindi
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from labkit.figures.monitor import RunMonitor
     from labkit.tensorboard.view import TensorBoard
 
-__all__ = ["Run", "load_run", "runs", "tensorflow_left_as_it_was"]
-
 
 @contextmanager
 def tensorflow_left_as_it_was() -> Iterator[None]:

@@ -449,7 +449,7 @@ def test_the_torch_peer_yields_distorted_standardised_images_of_the_data_set(sha
 
 def _assert_distorted(shapes: Manifest, batch: np.ndarray, batch_labels: np.ndarray) -> None:
     """Each image of ``batch`` is a crop, or its mirror image, of a padded training image of its class."""
-    from labkit.data.augment import PADDING
+    from labkit.data.inputs import PADDING
     from labkit.data.shards import load_split
 
     images, labels = load_split(shapes, "train")

@@ -11,8 +11,6 @@ from labkit.notebook.cluster import CLUSTER_DEFAULTS
 from labkit.notebook.parameters import Parameters, read_parameters
 from labkit.notebook.prepared import Prepared
 
-__all__ = ["Lesson", "begin", "claim", "say"]
-
 # What a lesson sets for each of its runs, unless it is in its parameters cell.
 CHOSEN_BY_LESSONS = ("job_dir", "overwrite", *CLUSTER_DEFAULTS)
 DATA_SETS = ("auto", "cifar10", "shapes")  # whose ten classes and 32×32 pixels the lessons explain

@@ -16,22 +16,6 @@ from labkit.run_directory.worker_metrics import read_worker_metrics
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "bandwidth_figure",
-    "every_row",
-    "links_figure",
-    "loss_comparison",
-    "price_of_a_loss",
-    "rates",
-    "seconds_over_links",
-    "speed_figure",
-    "staleness_figure",
-    "stalest_update",
-    "step_seconds",
-    "traffic_figure",
-    "worker_rows",
-]
-
 Floats = NDArray[np.float64]
 
 

@@ -13,16 +13,6 @@ from labkit.errors import InputError, require_extra
 from labkit.home import expanded
 from labkit.startup.quiet_import import import_tensorflow
 
-__all__ = [
-    "exercise_cells",
-    "lesson_check",
-    "lesson_list",
-    "lesson_start",
-    "run_exercise_cell",
-    "student_code",
-    "student_notebook",
-]
-
 NEEDS = ("nbformat",)
 SECONDS = 120  # of an exercise's cell
 CELL = "<your cell>"

@@ -13,8 +13,6 @@ from labkit.optim.optimizer import Optimizer
 from labkit.optim.schedules import learning_rate_at
 from labkit.training.step import make_train_step
 
-__all__ = ["Step", "one_device_step", "restart", "train_steps"]
-
 Step = Callable[[Any, Any, float], tf.Tensor]
 
 

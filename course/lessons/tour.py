@@ -14,8 +14,6 @@ from labkit.run import Run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Files", "answers", "files_of", "variants"]
-
 PURPOSE = {
     "config.json": "every setting, defaults included",
     "environment.json": "versions, devices, command, data set with its checksum",

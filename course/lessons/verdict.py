@@ -26,25 +26,6 @@ from numpy.typing import NDArray
 import labkit
 from labkit.errors import InputError
 
-__all__ = [
-    "LESSONS",
-    "Checked",
-    "Exercise",
-    "TooLong",
-    "Wrong",
-    "a_choice",
-    "a_function",
-    "a_number",
-    "a_result",
-    "an_array",
-    "any_array",
-    "check",
-    "exercise",
-    "exercises",
-    "shown",
-    "time_limit",
-]
-
 # Number and name of each lesson; its exercises are in course.lessons.exercises.<name>.
 LESSONS = (
     "tour",

@@ -17,8 +17,6 @@ from labkit.errors import InputError
 from labkit.notebook.files import choose_notebooks, course_files
 from labkit.startup.quiet_import import import_tensorflow
 
-__all__ = ["build", "main"]
-
 
 def main(arguments: Sequence[str] | None = None, paths: Paths | None = None) -> int:
     """Run one of the commands. Returns the exit code: 0 done, 1 something is wrong, 2 bad input."""

@@ -16,8 +16,6 @@ from course.site.paths import ROOT, Paths
 from labkit.errors import InputError
 from labkit.notebook.files import course_files
 
-__all__ = ["build_site"]
-
 # Each with the documents in the order of the navigation.
 GUIDES = (
     "quick-start",

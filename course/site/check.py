@@ -9,8 +9,6 @@ from urllib.parse import unquote, urlsplit
 
 from course.site.execute import FAILED
 
-__all__ = ["Page", "problems", "read_page"]
-
 # What a browser loads by itself. `a` is not among them: a link is followed by its reader.
 LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "audio": "src"}
 LOADS |= {"embed": "src", "object": "data", "input": "src"}

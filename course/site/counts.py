@@ -11,8 +11,6 @@ from typing import Any
 from course.lessons.commands import exercise_cells, student_code
 from labkit.notebook.install_cell import CELL_ID
 
-__all__ = ["FromOutputs", "FromSource", "count_outputs", "count_source", "failed_stubs"]
-
 # Functions and methods that show a figure first and, in JupyterLab, a widget below it.
 LIVE = {"CompareRuns", "curves", "design_schedule", "mistakes", "monitor", "workers"}
 MINUTES = re.compile(r"[Aa]bout (\d+) minutes? on two CPU cores")

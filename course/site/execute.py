@@ -16,8 +16,6 @@ from nbformat.v4 import new_markdown_cell
 from labkit.startup.child import python_command
 from labkit.startup.process import Child
 
-__all__ = ["FAILED", "SECONDS", "Failure", "execute"]
-
 SECONDS = 600  # of one lesson: three times the three minutes that a lesson may say, and a start
 SECONDS_TO_END = 30  # of the notebook: a training saves, the kernel is ended
 FAILED = "course-failed"  # the tag of the banner, and the id in its page

@@ -12,8 +12,6 @@ from typing import Any
 from course.lessons.commands import student_code
 from labkit.notebook.install_cell import CELL_ID
 
-__all__ = ["joined", "write_page"]
-
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 MARKERS = re.compile(r"^[ \t]*### (BEGIN|END) SOLUTION[ \t]*\n?", re.MULTILINE)
 # What TensorFlow's C++ code logs about the machine; what goes wrong is raised in Python.

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ROOT", "Paths"]
-
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -10,8 +10,6 @@ import nbformat
 from course.site.pages import joined
 from labkit.notebook.files import write_notebook
 
-__all__ = ["keep", "strip", "stripped"]
-
 # What editors write for themselves, and the state of widgets.
 METADATA = [
     "metadata.signature",

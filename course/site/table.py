@@ -12,8 +12,6 @@ from labkit.errors import InputError
 from labkit.notebook.files import lesson_files
 from labkit.run_directory import write_text_atomic
 
-__all__ = ["COLUMNS", "read_rows", "write_table"]
-
 COLUMNS = (
     "lesson",
     "minutes",

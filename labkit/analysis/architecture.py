@@ -10,8 +10,6 @@ import numpy as np
 from labkit.analysis.flops import multiply_adds
 from labkit.analysis.show_table import html_table, text_table
 
-__all__ = ["ModelSummary", "Stage", "receptive_field", "summarize"]
-
 
 @dataclass(frozen=True)
 class Stage:

@@ -12,8 +12,6 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.reader import read_metrics, with_evaluations
 from labkit.run_directory.rows import ResumePoint
 
-__all__ = ["Curve", "Curves", "moving_average", "read_curves"]
-
 Floats = NDArray[np.float64]
 
 _DECADES = 100  # between the units of a block of the moving average

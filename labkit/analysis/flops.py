@@ -11,8 +11,6 @@ import tensorflow as tf
 
 from labkit.models.variants import output_shapes
 
-__all__ = ["ceiling", "matrix_product", "multiply_adds", "training_flops"]
-
 
 def training_flops(model: keras.Model, frozen: Collection[str] = (), *, image_size: int | None = None) -> int:
     """Return the floating-point operations per image of a training step, in convolutions and dense layers.

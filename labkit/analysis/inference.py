@@ -9,20 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "Discordance",
-    "Interval",
-    "Spread",
-    "half_width",
-    "mcnemar",
-    "mean_interval",
-    "paired_interval",
-    "single_interval",
-    "spread",
-    "t_quantile",
-    "welch_interval",
-]
-
 CONFIDENCE = 0.975  # the quantile of two-sided intervals of 95 %
 
 

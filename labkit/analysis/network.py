@@ -28,16 +28,6 @@ if TYPE_CHECKING:
     from labkit.training.checkpoints import CheckpointState, CheckpointStore
     from labkit.training.losses import Loss
 
-__all__ = [
-    "BATCH",
-    "Network",
-    "images_at_once",
-    "load_network",
-    "restorable_model",
-    "restored_network",
-    "trained_model",
-]
-
 BATCH = 500  # images of 32 x 32 pixels in a forward pass
 
 

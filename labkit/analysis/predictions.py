@@ -23,18 +23,6 @@ from labkit.run_directory.files import open_run_file, read_object
 from labkit.run_directory.reader import own_test_step_of
 from labkit.training.scores import class_metrics, confusion_counts, indicators, right
 
-__all__ = [
-    "ImageRows",
-    "Indices",
-    "Predictions",
-    "forgetting_events",
-    "load_predictions",
-    "of_another_checkpoint",
-    "predictions_of_run",
-    "signature",
-    "tested_split",
-]
-
 Indices = NDArray[np.intp]
 MOST_ARRAYS = 2**33  # bytes; those of 50,000 images of 64 × 64 take 620 MB
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

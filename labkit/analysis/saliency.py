@@ -11,16 +11,6 @@ from labkit.errors import InputError
 if TYPE_CHECKING:
     from labkit.analysis.network import Network
 
-__all__ = [
-    "covered",
-    "features_model",
-    "grad_cam",
-    "gradient_map",
-    "integrated_gradients",
-    "occlusion_map",
-    "patch_positions",
-]
-
 Images = NDArray[np.uint8]
 Predict = Callable[[Images], NDArray[Any]]
 

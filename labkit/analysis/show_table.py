@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from html import escape
 
-__all__ = ["html_table", "text_table"]
-
 
 def text_table(rows: Sequence[Sequence[str]], *, left_columns: int = 1) -> str:
     """Return a line for each row, with aligned columns.

@@ -19,8 +19,6 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import replacing
 from labkit.run_directory.worker_metrics import StepSpans, read_spans
 
-__all__ = ["FORMATS", "KINDS", "Span", "Timeline", "read_timeline", "write_trace"]
-
 KINDS = ("input", "compute", "wait", "exchange", "rest")
 
 

@@ -15,8 +15,6 @@ from labkit.run_directory.metrics import MetricsWriter, selection_metric
 if TYPE_CHECKING:
     from labkit.inspection.observer import Observation
 
-__all__ = ["EarlyStopping", "Graph", "Images", "Inspect", "Profile", "builtin_callbacks"]
-
 
 def builtin_callbacks(run: RunConfig) -> list[Callback]:
     """Return the callbacks of the options that are set, in the order in which they are called."""

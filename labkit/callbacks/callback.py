@@ -22,16 +22,6 @@ if TYPE_CHECKING:
 
     from labkit.tensorboard.events import EventWriter
 
-__all__ = [
-    "METHODS",
-    "Callback",
-    "Requests",
-    "TrainingFailed",
-    "TrainingView",
-    "callbacks_of",
-    "checked_callbacks",
-]
-
 Metrics = Mapping[str, float] | None
 
 

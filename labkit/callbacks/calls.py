@@ -12,8 +12,6 @@ from typing import Any
 
 from labkit.callbacks.callback import METHODS, Callback, Requests, TrainingFailed, TrainingView
 
-__all__ = ["Calls"]
-
 SECONDS_UNTIL_REPORTED = 5.0  # a call that takes longer appears in the run's status and on the console
 # What readers of the metrics take for something else.
 RESERVED = ("resumed_at_step", "split", "step", "epoch", "wall_time")

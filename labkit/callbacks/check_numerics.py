@@ -7,8 +7,6 @@ from typing import Any
 
 from labkit.callbacks.callback import Callback, TrainingFailed, TrainingView
 
-__all__ = ["CheckNumerics"]
-
 WAY_OUT = "lower --learning-rate, add --warmup-steps or --gradient-clip-norm"
 
 

@@ -8,8 +8,6 @@ from labkit.cluster.flags import check_replicas, train_arguments
 from labkit.config import Config
 from labkit.errors import InputError
 
-__all__ = ["BatchOptions", "render_batch_script"]
-
 # Slurm may send the signal this much earlier than asked for (man sbatch, --signal).
 SIGNAL_EARLY_SECONDS = 60
 

@@ -13,8 +13,6 @@ from labkit.distributed.heartbeat import read_heartbeats
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
-__all__ = ["acts", "local_cluster_command", "making_command", "tasks_of"]
-
 
 def making_command(run: RunDirectory) -> list[str]:
     """Return the command that makes a run: as it is recorded, else made from the configuration.

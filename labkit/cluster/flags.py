@@ -7,8 +7,6 @@ from labkit.data.recipe import fits_the_data
 from labkit.errors import InputError
 from labkit.training.checks import check_together
 
-__all__ = ["check_replicas", "train_arguments"]
-
 
 def train_arguments(config: Config) -> list[str]:
     """Return ``["train", "--dataset", "shapes", …]``, with every field that differs from its default.

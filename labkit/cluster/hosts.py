@@ -18,8 +18,6 @@ from typing import ClassVar, Self
 
 from labkit.errors import InputError
 
-__all__ = ["MOST_HOSTS", "Hosts", "PrivateNetwork", "check_link", "is_host_address", "why_no_hosts"]
-
 # RFC 2544 sets 198.18.0.0/15 aside for tests of networks: no site and no provider uses it.
 PREFIX, MOST_HOSTS = "198.18.0.", 250
 PORT = 2222  # of the first start; each task has a host of its own

@@ -22,8 +22,6 @@ from labkit.config import Config, fields_by_name
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 
-__all__ = ["PodOptions", "render_indexed_job", "task_from_kubernetes", "to_yaml"]
-
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED = 1, 2, 143
 # The pods of a Job do not start at the same time: the first ones wait until the last one is scheduled.
 RENDEZVOUS_SECONDS = 900.0

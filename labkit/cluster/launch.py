@@ -26,8 +26,6 @@ from labkit.startup.child import python_command
 from labkit.startup.others import other_users
 from labkit.training.plan import DATA_CHOICE, RunPlan, plan_run
 
-__all__ = ["Launch", "plan_launch", "visible_gpus"]
-
 
 class Launch:
     """A checked training and the cluster that runs it. ``finished``: nothing is left to do."""

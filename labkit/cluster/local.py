@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 
-__all__ = ["LocalCluster", "free_ports", "own_host"]
-
 
 @dataclass(frozen=True)
 class LocalCluster:

@@ -22,8 +22,6 @@ from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.startup.process import stop_signals
 
-__all__ = ["Patience", "run_local_cluster"]
-
 LATE = "did not end in time"
 
 

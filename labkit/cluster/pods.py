@@ -7,8 +7,6 @@ from typing import Any
 
 from labkit.errors import InputError
 
-__all__ = ["PORT", "PodOptions", "metadata", "network_policy", "pod_template", "service"]
-
 PORT = 2222
 DNS_LABEL = r"[a-z]([a-z0-9-]*[a-z0-9])?"  # RFC 1035: the form of a Service's name
 QUANTITY = r"\d+(\.\d+)?(m|[kMGTP]i?|Ki)?"

@@ -13,8 +13,6 @@ from labkit.distributed.task import ClusterTask, split_address
 from labkit.errors import InputError
 from labkit.plurals import counted
 
-__all__ = ["expand_hostlist", "listening_address", "node_address", "task_from_slurm"]
-
 # Below Linux's ephemeral ports (32768 and up); each step of a job uses one block of 20.
 FIRST_PORT, PORT_BLOCKS, PORTS_PER_BLOCK = 20_000, 600, 20
 # Close to 600 / golden ratio and coprime to 600: jobs with consecutive numbers get blocks far apart, so the

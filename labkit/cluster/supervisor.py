@@ -19,8 +19,6 @@ from labkit.startup.child import record_reason
 from labkit.startup.interruption import STOPPED
 from labkit.startup.process import REAP_SECONDS, Child, Lines, signal_name
 
-__all__ = ["Supervisor", "TaskExit"]
-
 DRAIN_SECONDS = 2.0  # for the output of a task that has ended while another process holds its pipes
 
 

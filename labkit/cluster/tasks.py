@@ -10,8 +10,6 @@ from labkit.distributed.task import ClusterTask, make_tf_config
 from labkit.errors import InputError
 from labkit.startup.child import EXIT_STATUS, python_command
 
-__all__ = ["become_kubernetes_task", "become_slurm_task"]
-
 
 def become_slurm_task(
     arguments: Sequence[str],

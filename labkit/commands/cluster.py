@@ -18,15 +18,6 @@ from labkit.errors import InputError
 from labkit.home import LOCAL_PATH, is_local_path
 from labkit.startup.child import EXIT_STATUS, record_failure
 
-__all__ = [
-    "cluster_kubernetes",
-    "cluster_kubernetes_task",
-    "cluster_local",
-    "cluster_slurm",
-    "cluster_slurm_task",
-    "cluster_tf_config",
-]
-
 JobName = Annotated[str, Flag(metavar="TEXT", help="Name of the Job and its Service.")]
 
 

@@ -17,8 +17,6 @@ from labkit.run_directory.find import run_to_read
 if TYPE_CHECKING:
     from labkit.experiments.comparison.read import Comparison
 
-__all__ = ["compare"]
-
 MAX_RUNS = 26  # each has a letter
 # Flags of labkit train that a comparison decides for each training.
 INSTEAD = {

@@ -22,9 +22,6 @@ from labkit.startup.others import other_users
 from labkit.startup.quiet_import import import_tensorflow
 from labkit.tensorboard.server import LOOPBACK
 
-__all__ = ["dashboard", "tensorboard"]
-
-
 Port = Annotated[int, Flag(help="Port to use. Default: a free one.")]
 
 

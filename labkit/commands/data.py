@@ -12,8 +12,6 @@ from labkit.commands.tables import print_table
 from labkit.data.manifest import find_manifest, prepared_names
 from labkit.errors import InputError
 
-__all__ = ["data_list", "data_prepare"]
-
 
 @takes(
     prepare_data,

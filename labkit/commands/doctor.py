@@ -20,8 +20,6 @@ from labkit.distributed.task import VARIABLE, find_task
 from labkit.errors import InputError, how_to_install
 from labkit.startup.quiet_import import check_keras_backend, import_tensorflow
 
-__all__ = ["Finding", "doctor", "findings"]
-
 INSTRUCTION_SETS = ("avx2", "fma", "avx512f", "avx512_vnni", *BFLOAT16_INSTRUCTIONS)
 LEAST_FREE_BYTES = 2 * 2**30  # CIFAR-10's archive, its records, and a few runs
 CLEARLY_FASTER = 1.15  # times the speed; less may be other work on the machine

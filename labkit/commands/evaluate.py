@@ -10,8 +10,6 @@ from labkit.plurals import counted
 from labkit.run_directory.find import run_to_read
 from labkit.run_directory.reader import own_test_step_of
 
-__all__ = ["evaluate"]
-
 SHOWN_CLASSES = 50  # predictions/<split>.json has all
 LONGEST_NAME = 48  # characters of a class's name
 

@@ -18,8 +18,6 @@ from labkit.run_directory.find import find_run, run_to_read
 from labkit.run_directory.worker_metrics import KEPT_STEPS
 from labkit.startup.child import python_command
 
-__all__ = ["export", "metrics", "report", "trace"]
-
 MAX_RUNS = 8  # of a report: as many as there are colours for
 
 

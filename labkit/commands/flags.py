@@ -22,21 +22,6 @@ from labkit.config.fields import GROUPS, FieldInfo
 from labkit.config.spellings import ALIASES
 from labkit.home import LOCAL_PATH, is_local_path
 
-__all__ = [
-    "Command",
-    "DataDir",
-    "Flag",
-    "LocalPath",
-    "Preset",
-    "RunName",
-    "Seconds",
-    "Training",
-    "Trust",
-    "declared",
-    "parsed",
-    "takes",
-]
-
 F = TypeVar("F", bound=Callable[..., int])
 
 

@@ -20,8 +20,6 @@ from labkit.startup.interruption import described
 from labkit.startup.quiet_import import leave_out_extras
 from labkit.version import VERSION
 
-__all__ = ["main", "parse"]
-
 # Control characters but tab and line break, and marks that turn the direction of a text.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 

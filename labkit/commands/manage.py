@@ -23,8 +23,6 @@ from labkit.run_directory.stop import LOCKS, refuse_elsewhere, take_locks
 from labkit.run_directory.trash import list_trash, move_to_trash
 from labkit.run_directory.trash import restore as restore_from_trash
 
-__all__ = ["delete", "note", "rename", "restore"]
-
 # ---- rename --------------------------------------------------------------------------------------------
 
 

@@ -13,8 +13,6 @@ from labkit.config.architectures import ARCHITECTURES, parse_model_name
 from labkit.config.known_models import KNOWN_MODELS, KnownModel
 from labkit.startup.quiet_import import import_tensorflow
 
-__all__ = ["models"]
-
 NOTES = (
     "Multiply-adds are those of one image's forward pass, in convolutions and dense layers. The receptive "
     "field is the part of the image that one place of the last convolution or pool depends on. Accuracies "

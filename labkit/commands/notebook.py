@@ -12,8 +12,6 @@ from labkit.notebook.file_parameters import values_from_text
 from labkit.notebook.files import find_notebook, read_notebook
 from labkit.plurals import counted
 
-__all__ = ["demo", "notebook_run", "run_demo"]
-
 DEMO_NEEDS = ("papermill", "ipykernel", "ipywidgets", "matplotlib")  # by the notebook, too
 
 

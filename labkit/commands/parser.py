@@ -15,8 +15,6 @@ from labkit.config.fields import GROUPS
 from labkit.config.spellings import INSTEAD, unknown_setting_error
 from labkit.errors import InputError, nearest
 
-__all__ = ["Boolean", "HelpAll", "Parser"]
-
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are InputErrors, with the nearest known flag.

@@ -14,8 +14,6 @@ from labkit.plurals import counted
 if TYPE_CHECKING:
     from labkit.experiments.profile import Profile
 
-__all__ = ["profile"]
-
 MAX_STEPS = 1000  # a trace of a step is about a megabyte, held in memory until it is written
 SHOWN_TYPES = 3
 

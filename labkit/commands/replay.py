@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from labkit.experiments.replay.step import Replay
     from labkit.experiments.verify import VerifiedSteps
 
-__all__ = ["replay", "verify"]
-
 SHOWN_EXAMPLES = 5
 # Rounding grows with each step, threefold at a training's start, so that it is judged by the first ones.
 TOLERANCE, JUDGED_STEPS = 1e-4, 5

@@ -8,8 +8,6 @@ from labkit.commands.flags import Flag, LocalPath, Preset, takes
 from labkit.errors import InputError, require_extra
 from labkit.experiments import replicas as experiment
 
-__all__ = ["replicas"]
-
 
 @takes(experiment.compare_replicas, layouts=Flag(metavar="NAMES"))
 def replicas(

@@ -20,8 +20,6 @@ from labkit.run_directory.stop import ask_to_stop, forget_request, refuse_elsewh
 if TYPE_CHECKING:
     from labkit.config import Config
 
-__all__ = ["fork", "resume", "standing", "stop"]
-
 
 def stop(run: RunName, *, wait_seconds: Seconds = 120.0) -> int:
     """Ask a training to save and stop. Returns 0 when it has, 1 where that takes too long.

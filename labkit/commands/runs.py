@@ -20,8 +20,6 @@ from labkit.run_directory.find import known_runs, lost_runs, missing_config, run
 from labkit.run_directory.metrics import VIEWS, metrics_in_words
 from labkit.run_directory.summary import RunSummary, Summaries
 
-__all__ = ["runs", "show"]
-
 # The fields to sort by: the columns of the table.
 FIELDS = ("name", "state", "step", "accuracy", "dataset", "model", "age")
 DESCENDING = ("step", "accuracy")  # largest first

@@ -10,8 +10,6 @@ from collections.abc import Collection, Sequence
 
 from labkit.plurals import printable
 
-__all__ = ["age_in_words", "print_table"]
-
 GAP = "  "
 LEAST_WIDTH = 8  # of a shortened first column
 

@@ -15,8 +15,6 @@ from labkit.plurals import counted
 from labkit.startup.child import record_failure, record_stop
 from labkit.startup.quiet_import import quieten_tensorflow
 
-__all__ = ["settings_of", "train", "train_as", "training_of"]
-
 
 def train(
     *,

@@ -13,22 +13,6 @@ from typing import Any
 from labkit.config.known_models import KNOWN_MODELS
 from labkit.errors import InputError
 
-__all__ = [
-    "APPLICATIONS",
-    "ARCHITECTURES",
-    "CIFAR10",
-    "IMAGENET",
-    "NAMED_FIELDS",
-    "Architecture",
-    "Depths",
-    "Published",
-    "default_depth",
-    "larger_relative",
-    "model_name",
-    "parse_model_name",
-    "resolved_depth",
-]
-
 
 @dataclass(frozen=True)
 class Depths:

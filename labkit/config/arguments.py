@@ -5,8 +5,6 @@ from typing import Any
 
 from labkit.errors import InputError, short
 
-__all__ = ["ALLOWED", "argument", "has_type", "plain"]
-
 MOST = 2**31  # of a number, as for the flags
 ALLOWED: dict[type, str] = {
     bool: "True or False",

@@ -17,8 +17,6 @@ from labkit.config.run import RunConfig
 from labkit.config.spellings import unknown_setting_error
 from labkit.errors import InputError, short
 
-__all__ = ["Config", "by_field", "field_aliases", "fields_by_name", "flags_of"]
-
 
 @dataclass(frozen=True)
 class Config:

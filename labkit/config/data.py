@@ -8,8 +8,6 @@ from labkit.config.data_sets import checked_choice
 from labkit.config.fields import OF_THE_NETWORK, OF_THE_ORDER, FieldOwner, option
 from labkit.errors import InputError
 
-__all__ = ["DataConfig"]
-
 
 @dataclass(frozen=True)
 class DataConfig(FieldOwner):

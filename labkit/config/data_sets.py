@@ -7,19 +7,6 @@ from collections.abc import Sequence
 
 from labkit.errors import InputError, nearest
 
-__all__ = [
-    "AUTO",
-    "BUILT_IN",
-    "GENERATED",
-    "MULTI_LABEL",
-    "checked_choice",
-    "checked_name",
-    "is_own",
-    "prepare_command",
-    "proposed_name",
-    "unknown_data_set",
-]
-
 AUTO = "auto"
 GENERATED = ("shapes", "shapes_multilabel")
 BUILT_IN = ("cifar10", *GENERATED)

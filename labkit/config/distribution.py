@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from labkit.config.fields import FieldOwner, option
 from labkit.errors import InputError
 
-__all__ = ["DistributionConfig"]
-
 MAX_SLOWNESS = 100  # more would look like a lost worker
 
 

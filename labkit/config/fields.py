@@ -14,8 +14,6 @@ from labkit.config.spellings import ALIASES
 from labkit.errors import InputError, short
 from labkit.home import LOCAL_PATH, is_local_path
 
-__all__ = ["GROUPS", "FieldInfo", "FieldOwner", "fields_of", "option"]
-
 # Of the flags, in the order of the help. A field belongs to its owner's group unless it names another.
 GROUPS = {
     "run": "length of the run, its directory, checkpoints and evaluation",

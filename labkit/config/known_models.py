@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["KNOWN_MODELS", "KnownModel"]
-
 
 @dataclass(frozen=True)
 class KnownModel:

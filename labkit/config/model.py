@@ -15,9 +15,6 @@ from labkit.config.architectures import (
 from labkit.config.fields import OF_THE_NETWORK, FieldOwner, fields_of, option
 from labkit.errors import InputError
 
-__all__ = ["ModelConfig", "TransferConfig"]
-
-
 _WITH_WIDTH = tuple(name for name, one in ARCHITECTURES.items() if one.has_width_factor)
 _WITH_VARIANTS = tuple(name for name, one in ARCHITECTURES.items() if one.has_residual_variants)
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from labkit.config.fields import OF_THE_OPTIMIZER, FieldOwner, option
 from labkit.errors import InputError
 
-__all__ = ["OptimizerConfig"]
-
 
 @dataclass(frozen=True)
 class OptimizerConfig(FieldOwner):

@@ -13,8 +13,6 @@ from labkit.config.arguments import argument
 from labkit.config.config import fields_by_name
 from labkit.errors import InputError, unknown_name_error
 
-__all__ = ["AUTO", "PRESETS", "merged_with_preset", "preset_summary", "preset_values"]
-
 
 def estimator_2017() -> Mapping[str, Any]:
     """The defaults of TensorFlow's cifar10_estimator of 2017, and labkit's own: ResNet-44, 80,000 steps.

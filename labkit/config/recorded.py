@@ -11,8 +11,6 @@ from labkit.errors import InputError, unknown_name_error
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.summary import Described
 
-__all__ = ["describe", "recorded_config"]
-
 
 def recorded_config(run: RunDirectory) -> Config:
     """Return the configuration that a run was started with. Raises InputError if it is damaged."""

@@ -7,8 +7,6 @@ from typing import Self
 from labkit.config.fields import OF_THE_ORDER, FieldOwner, option
 from labkit.errors import InputError
 
-__all__ = ["RunConfig", "Triggers"]
-
 _DEFAULT_STEPS, _MOST_STEPS = 80_000, 10**9  # 80,000: cifar10_estimator of 2017
 MOST_VALIDATIONS = 20  # of a run that doesn't say how often to validate
 

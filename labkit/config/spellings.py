@@ -10,8 +10,6 @@ from collections.abc import Iterable
 
 from labkit.errors import InputError, nearest
 
-__all__ = ["ALIASES", "ANSWERS", "INSTEAD", "unknown_setting_error"]
-
 _EVALUATE = "a run is evaluated by: labkit evaluate RUN"
 _EVERY_EXAMPLE = "labkit evaluate counts every example once; leave it out"
 _INPUT = "labkit sizes the input by itself; leave it out, or see --input-path"

@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from labkit.config.data_sets import GENERATED, MULTI_LABEL
 from labkit.data import shapes
 from labkit.data.cifar10 import sources
 from labkit.data.cifar10.archives import read_archive, source_sha256
 from labkit.data.folder import check_space
-from labkit.data.manifest import GENERATED, MULTI_LABEL, Manifest
+from labkit.data.manifest import Manifest
 from labkit.data.request import Request
 from labkit.data.subset import (
     ImageData,
@@ -21,8 +22,6 @@ from labkit.data.subset import (
 )
 from labkit.data.write import ArrayExamples, Journal, Plan, shard_tasks
 from labkit.errors import InputError
-
-__all__ = ["ArraySource"]
 
 # Hold out one example in 10, so 5,000 of CIFAR-10's 50,000: He et al. 2016 (arXiv:1512.03385), section 4.2.
 _VALIDATION_DIVISOR = 10

@@ -17,25 +17,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.data.hashes import distortion_key, mixed_in, named_key, scaled
-from labkit.data.inputs import PADDING, Distortion
+from labkit.data.hashes import mixed_in, named_key, scaled
+from labkit.data.inputs import Distortion
 from labkit.data.manifest import Manifest
 from labkit.data.namespace import Array, namespace
-
-__all__ = [
-    "CELLS",
-    "PADDING",
-    "CropGrid",
-    "Distortion",
-    "change_colors",
-    "crop_and_flip",
-    "crop_grid",
-    "cut_out",
-    "distort",
-    "distortion_key",
-    "distortion_offsets",
-    "random_resized_crop",
-]
 
 DEFAULT = Distortion()
 

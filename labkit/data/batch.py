@@ -19,8 +19,6 @@ from labkit.data.mixup import mix, partners_of_step, share_of_step, soft_targets
 from labkit.data.network_input import as_input, as_pixels, central_crop, network_input_of, shrunk
 from labkit.data.shards import find_split, read_rows
 
-__all__ = ["Rows", "StepBatch", "as_seen", "batch_from_memory", "samples_of"]
-
 # Distorted images, uint8 or with changed colours float32, [n, height, width, channels], labels and indices.
 Rows = tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int64]]
 

@@ -9,8 +9,6 @@ from labkit.data.inputs import choose_input_path, distortion_of
 from labkit.data.manifest import Manifest
 from labkit.data.network_input import network_input_of
 
-__all__ = ["StepBatch", "batch_of_step"]
-
 
 def batch_of_step(
     manifest: Manifest, data: DataConfig, *, seed: int, step: int, image_size: int | None = None

@@ -12,16 +12,6 @@ from typing import TextIO
 from labkit.data.manifest import MANIFEST_NAME, Manifest
 from labkit.errors import InputError
 
-__all__ = [
-    "check_space",
-    "clean",
-    "locked",
-    "path_errors",
-    "recall_manifest",
-    "retire_manifest",
-    "writing_errors",
-]
-
 _LOCK_NAME = ".lock"
 _PREVIOUS_NAME = "manifest.previous.json"
 _OWN_FILES = re.compile(r"(train|validation|test)-\d{5}-of-\d{5}\.tfrecord|\..+\.tmp")

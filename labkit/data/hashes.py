@@ -4,19 +4,6 @@ import numpy as np
 
 from labkit.data.namespace import Array, namespace
 
-__all__ = [
-    "GOLDEN",
-    "MULTIPLIER_1",
-    "MULTIPLIER_2",
-    "distortion_key",
-    "mix64",
-    "mixed_in",
-    "named_key",
-    "order_key",
-    "permutation",
-    "scaled",
-]
-
 _MASK = (1 << 64) - 1
 # splitmix64: Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators", with the
 # constants of Vigna's public-domain splitmix64.c.

@@ -10,17 +10,6 @@ from labkit.config import DataConfig
 from labkit.data.manifest import Manifest
 from labkit.errors import InputError
 
-__all__ = [
-    "INPUT_PATHS",
-    "PADDING",
-    "WHOLE_BATCH",
-    "Distortion",
-    "InputShare",
-    "choose_input_path",
-    "distortion_of",
-    "resolved_crop",
-]
-
 PADDING = 4
 LARGEST_PADDED = 64  # side in pixels; larger images are not padded by four pixels, but cropped and resized
 # Of the area. ImageNet's 0.08 is for 90 passes over a million photographs; docs/decisions.md has more.

@@ -17,33 +17,10 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 
 from labkit import home
-from labkit.config.data_sets import BUILT_IN as DATASETS
-from labkit.config.data_sets import GENERATED, MULTI_LABEL, is_own, prepare_command, unknown_data_set
+from labkit.config.data_sets import is_own, prepare_command, unknown_data_set
 from labkit.errors import InputError
 from labkit.plurals import facts_html, facts_text, listed, printable
 from labkit.run_directory.files import open_regular
-
-__all__ = [
-    "DATASETS",
-    "FORMAT_VERSION",
-    "GENERATED",
-    "MANIFEST_NAME",
-    "MULTI_LABEL",
-    "Manifest",
-    "OtherVersion",
-    "Shard",
-    "Split",
-    "check_same_data",
-    "file_sha256",
-    "files_of",
-    "find_manifest",
-    "has_size",
-    "load_manifest",
-    "prepared_names",
-    "verify_shards",
-    "write_files",
-    "write_manifest",
-]
 
 FORMAT_VERSION = 3
 MANIFEST_NAME = "manifest.json"

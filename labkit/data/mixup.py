@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from labkit.data.hashes import mixed_in, named_key, permutation
 from labkit.data.namespace import Array, namespace
 
-__all__ = ["SHARES", "beta_shares", "mix", "partners_of_step", "share_of_step", "soft_targets"]
-
 SHARES = 2**16  # different shares; each is equally likely
 _POINTS = 100_001  # of the numerical integration
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Array", "namespace"]
-
 Array = Any  # a NumPy array or a tensor
 
 

@@ -15,20 +15,6 @@ from labkit.config import DataConfig
 from labkit.data.manifest import Manifest
 from labkit.data.namespace import Array, namespace
 
-__all__ = [
-    "WHOLE_IMAGE",
-    "NetworkInput",
-    "as_input",
-    "as_pixels",
-    "central_corner",
-    "central_crop",
-    "input_shape",
-    "network_input_of",
-    "shrunk",
-    "standardize",
-    "standardize_each",
-]
-
 
 @dataclass(frozen=True)
 class NetworkInput:

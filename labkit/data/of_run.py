@@ -14,16 +14,6 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import state_path
 from labkit.run_directory.files import read_object
 
-__all__ = [
-    "NotPrepared",
-    "data_dir_of_run",
-    "data_of_run",
-    "data_set_of",
-    "folder_to_prepare",
-    "recorded_checksum",
-    "recorded_manifest",
-]
-
 
 class NotPrepared(InputError):
     """A run's data set isn't in any of the folders that it is looked for in."""

@@ -17,24 +17,15 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from labkit.data.augment import Distortion, distort, distortion_key
-from labkit.data.hashes import mixed_in, named_key, order_key, permutation
+from labkit.data.augment import Distortion, distort
+from labkit.data.hashes import distortion_key, mixed_in, named_key, order_key, permutation
 from labkit.data.inputs import WHOLE_BATCH, InputShare, choose_input_path
 from labkit.data.manifest import Manifest, has_size
 from labkit.data.mixup import mix, partners_of_step, share_of_step, soft_targets
-from labkit.data.network_input import WHOLE_IMAGE, NetworkInput, as_input, central_crop, standardize
+from labkit.data.network_input import WHOLE_IMAGE, NetworkInput, as_input, central_crop
 from labkit.data.records import parse_batch
 from labkit.data.shards import damage_error, find_split, load_split, verified_paths
 from labkit.errors import InputError
-
-__all__ = [
-    "DEFAULT_SHUFFLE_BUFFER_SIZE",
-    "Distortion",
-    "InputShare",
-    "eval_dataset",
-    "standardize",
-    "train_dataset",
-]
 
 DEFAULT_SHUFFLE_BUFFER_SIZE = 16_384  # about 51 MB of CIFAR-10 records
 DEFAULT_DISTORTION = Distortion()

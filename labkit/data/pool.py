@@ -20,8 +20,6 @@ from typing import Any
 from labkit.errors import InputError
 from labkit.startup.child import python_command
 
-__all__ = ["Display", "do_tasks", "serve", "usable_cores"]
-
 # The function of a task is called with its argument, and with a function that it calls now and then with the
 # number of pictures that it has dealt with since the last time.
 Work = Callable[[Any, Callable[[int], None]], Any]

@@ -39,8 +39,6 @@ from labkit.data.write import Journal, Plan, Written, write_shards
 from labkit.errors import InputError
 from labkit.plurals import counted, listed
 
-__all__ = ["PrepareResult", "Source", "prepare"]
-
 
 class Source(Protocol):
     """Where the examples of a data set come from."""

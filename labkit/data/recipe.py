@@ -14,8 +14,6 @@ from labkit.config.data_sets import AUTO, GENERATED
 from labkit.config.presets import merged_with_preset, preset_values
 from labkit.data.manifest import find_manifest
 
-__all__ = ["DataFacts", "fits_the_data", "fitting_recipe", "requested_config", "requested_values"]
-
 CIFAR10_EXAMPLES = 45_000
 # Passes over CIFAR-10 of the recipe that this one is made from. The images seen grow with this power of the
 # examples: a tenth of the examples is seen in a quarter of the images.

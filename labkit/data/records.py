@@ -12,8 +12,6 @@ from labkit.data.manifest import Manifest, Split, write_manifest
 from labkit.data.subset import channel_statistics
 from labkit.data.tfrecord import INDEX_BYTES, image_start, write_shard
 
-__all__ = ["parse_batch", "write_derived"]
-
 Images = np.ndarray | Sequence[bytes]
 _REST = 2**31 - 1  # more bytes than a record has
 

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from labkit import home
-from labkit.config.data_sets import checked_name, is_own, proposed_name
+from labkit.config.data_sets import BUILT_IN as DATASETS
+from labkit.config.data_sets import GENERATED, checked_name, is_own, proposed_name
 from labkit.data.cifar10.sources import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, check_url
 from labkit.data.images.names import shown
-from labkit.data.manifest import DATASETS, GENERATED, Manifest
+from labkit.data.manifest import Manifest
 from labkit.errors import InputError
-
-__all__ = ["LARGEST_IMAGE", "RESIZES", "SMALLEST_IMAGE", "PrepareResult", "Request", "requested"]
 
 RESIZES = ("crop", "letterbox")
 SMALLEST_IMAGE, LARGEST_IMAGE = 8, 1024  # pixels

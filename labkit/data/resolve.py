@@ -12,8 +12,6 @@ from labkit.data.prepare import prepare
 from labkit.errors import InputError
 from labkit.home import expanded
 
-__all__ = ["CONNECT_TIMEOUT", "find_data_set", "resolve"]
-
 CONNECT_TIMEOUT = 8.0
 
 

@@ -20,18 +20,6 @@ import numpy as np
 
 from labkit.data.subset import ImageData
 
-__all__ = [
-    "CLASSES",
-    "DEFAULT_SEED",
-    "DEFAULT_TEST_COUNT",
-    "DEFAULT_TRAIN_COUNT",
-    "describe",
-    "draw",
-    "generate",
-    "generate_split",
-    "radii",
-]
-
 DEFAULT_TRAIN_COUNT = 10_000
 DEFAULT_TEST_COUNT = 2_000
 DEFAULT_SEED = 0

@@ -21,20 +21,6 @@ from labkit.data.tfrecord import FOOTER, HEADER, fields, image_start, masked_che
 from labkit.errors import InputError
 from labkit.run_directory.files import open_regular
 
-__all__ = [
-    "SplitImages",
-    "damage_error",
-    "damaged_rows",
-    "decoded",
-    "find_split",
-    "load_split",
-    "read_labels",
-    "read_rows",
-    "read_shard",
-    "verified_paths",
-]
-
-
 Examples = tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.int64]]
 
 

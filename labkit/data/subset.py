@@ -10,18 +10,6 @@ import numpy as np
 from labkit.errors import InputError, unknown_name_error
 from labkit.plurals import listed
 
-__all__ = [
-    "ImageData",
-    "channel_statistics",
-    "class_names",
-    "counted_statistics",
-    "relabelled",
-    "strata",
-    "stratified_rows",
-    "with_classes",
-    "with_train_examples",
-]
-
 
 @dataclass(frozen=True)
 class ImageData:

@@ -24,19 +24,6 @@ from numpy.typing import NDArray
 
 from labkit.data.manifest import Shard
 
-__all__ = [
-    "FOOTER",
-    "HEADER",
-    "INDEX_BYTES",
-    "fields",
-    "image_start",
-    "masked_checksums",
-    "payload",
-    "spans",
-    "temporary_path",
-    "write_shard",
-]
-
 HEADER, FOOTER = 12, 4  # bytes of a frame: length with checksum, and the checksum of the payload
 INDEX_BYTES = 8
 _LABEL_BYTES = 4

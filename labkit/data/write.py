@@ -17,17 +17,6 @@ from labkit.data.manifest import FORMAT_VERSION, Shard, file_sha256
 from labkit.data.pool import Display, do_tasks
 from labkit.data.tfrecord import temporary_path, write_shard
 
-__all__ = [
-    "ArrayExamples",
-    "Examples",
-    "Journal",
-    "Plan",
-    "ShardTask",
-    "Written",
-    "shard_tasks",
-    "write_shards",
-]
-
 _BLOCK_BYTES = 2**18  # of pixels that are counted at once; then progress is told
 _RECORD_OVERHEAD = 128  # bytes of a record in addition to the image, rounded up
 

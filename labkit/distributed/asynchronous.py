@@ -16,8 +16,6 @@ from labkit.distributed.tf_compat import hold_attempts, is_here, worker_of
 from labkit.plurals import counted
 from labkit.run_directory.worker_metrics import StepSpans
 
-__all__ = ["AsynchronousEngine", "StalenessLimit", "WorkerStuck"]
-
 STEPS_UNDER_WAY = 4  # per worker: one running, the next queued, the rest in reserve for slow workers
 LOOK_SECONDS = 0.005  # between two looks for failed steps; a step takes many times as long
 

@@ -21,8 +21,6 @@ from labkit.models.layers import recorded_batch_statistics
 from labkit.models.variants import shrunk
 from labkit.optim.optimizer import Optimizer
 
-__all__ = ["StepReport", "make_asynchronous_step", "read_packed", "send_packed", "slowed_down"]
-
 
 class StepReport(NamedTuple):
     """What a worker reports of one step besides its metrics.

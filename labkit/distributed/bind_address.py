@@ -29,8 +29,6 @@ import numpy as np
 from labkit.errors import InputError
 from labkit.startup.quiet_import import import_tensorflow
 
-__all__ = ["import_entries", "listen_on", "loaded_libraries", "write_pointer"]
-
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 WAY_OUT = "give an address of this machine, or 0.0.0.0 for all of them"

@@ -10,15 +10,6 @@ from typing import Any
 from labkit.errors import InputError
 from labkit.startup.quiet_import import import_tensorflow
 
-__all__ = [
-    "BFLOAT16_INSTRUCTIONS",
-    "bfloat16_instructions",
-    "cpu_flags",
-    "has_no_gpu",
-    "missing_gpus_error",
-    "step_seconds",
-]
-
 # Of the steps that are measured in both precisions.
 BATCH = 64
 STAGES = ((32, 16), (16, 32), (8, 64))  # pixels of a side, channels: the stages of ResNet-20 on CIFAR-10

@@ -17,15 +17,6 @@ from labkit.distributed.tf_compat import is_running
 from labkit.errors import InputError
 from labkit.plurals import counted
 
-__all__ = [
-    "Devices",
-    "choose_data_format",
-    "configure_tensorflow",
-    "find_devices",
-    "make_strategy",
-    "threads_for_peers",
-]
-
 
 @dataclass(frozen=True)
 class Devices:

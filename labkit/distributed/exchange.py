@@ -9,17 +9,6 @@ import tensorflow as tf
 from labkit.models.freezing import Frozen, trained_indices
 from labkit.models.layers import BatchNormalization
 
-__all__ = [
-    "BatchStatistics",
-    "ExchangeTimer",
-    "all_reduce_bytes",
-    "compressed",
-    "moving_averages",
-    "sum_over_replicas",
-    "time_after",
-    "update_moving_averages",
-]
-
 # Mean and variance [channels] of a batch, by the name of the normalization layer.
 BatchStatistics = Mapping[str, tuple[tf.Tensor, tf.Tensor]]
 

@@ -20,16 +20,6 @@ import msgspec
 from labkit.run_directory import process_alive
 from labkit.run_directory.files import open_run_descriptor, open_run_file
 
-__all__ = [
-    "Heartbeat",
-    "PeerState",
-    "heartbeat_path",
-    "process_space",
-    "read_heartbeat",
-    "read_heartbeats",
-    "write_heartbeat",
-]
-
 BLOCK = 4096  # bytes; the size of a file is a multiple of it
 LONGEST_FILE = 1 << 20  # bytes; longer files are not heartbeats
 LONGEST_MESSAGE = 300  # characters

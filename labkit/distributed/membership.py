@@ -33,8 +33,6 @@ from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, process_alive
 from labkit.startup.quiet_import import import_tensorflow
 
-__all__ = ["Membership"]
-
 SECONDS_TO_HEAR = 5.0  # after the peer timeout: for the loss to be recorded and read
 SECONDS_TO_CONNECT = 10.0  # to a server on another host
 SECONDS_TO_END = 10.0  # longer than the watching thread needs to end the process after a loss

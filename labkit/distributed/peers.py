@@ -27,11 +27,8 @@ from labkit.distributed.heartbeat import (
     heartbeat_path,
     process_space,
     read_heartbeat,
-    read_heartbeats,
     write_heartbeat,
 )
-
-__all__ = ["EXIT_LOST_PEER", "Heartbeat", "PeerLost", "Peers", "exit_after_loss", "read_heartbeats"]
 
 Judge = Callable[[float, Heartbeat, Mapping[str, Heartbeat]], str | None]
 

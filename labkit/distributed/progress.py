@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from labkit.distributed.heartbeat import Heartbeat
 from labkit.distributed.task import split_address
 
-__all__ = ["BETWEEN_STEPS", "Attempt", "Attempts", "Progress", "connection_error", "unreachable"]
-
 USUAL_STEPS = 20  # whose median is the usual time of a step
 TIMES_AS_LONG = 20  # as the usual step
 PATIENCE = 10  # times as long for what has no usual time: compiling, a batch of an evaluation, a checkpoint

@@ -12,8 +12,6 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.machine import machine_recorded
 from labkit.startup.quiet_import import import_tensorflow
 
-__all__ = ["is_server", "serve"]
-
 POLL_SECONDS = 0.2
 # A server that was asked to stop is still needed while the coordinator saves its last checkpoint.
 SECONDS_TO_STOP = 45.0

@@ -7,8 +7,6 @@ from typing import Any
 
 from labkit.startup.interruption import ANNOUNCEMENTS, end_command, restore_handlers, take_requests
 
-__all__ = ["StopRequest", "stop_on_signals"]
-
 
 class StopRequest:
     """Whether a signal has asked this process to stop. ``signal_number`` is None until then."""

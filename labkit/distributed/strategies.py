@@ -15,14 +15,6 @@ from labkit.distributed.tf_compat import (
     without_coordination_service,
 )
 
-__all__ = [
-    "everywhere",
-    "gathered",
-    "make_multi_worker_strategy",
-    "make_parameter_server_strategy",
-    "variables_on_servers",
-]
-
 
 def make_multi_worker_strategy(task: ClusterTask, devices: Devices) -> tf.distribute.Strategy:
     """Start this worker's server and return the strategy over all workers' devices.

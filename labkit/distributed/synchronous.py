@@ -13,8 +13,6 @@ from labkit.distributed.peers import PeerLost
 from labkit.distributed.strategies import everywhere
 from labkit.run_directory.worker_metrics import StepSpans
 
-__all__ = ["SlowWorker", "StepResult", "Steps", "SynchronousEngine"]
-
 
 @dataclass(frozen=True)
 class Steps:

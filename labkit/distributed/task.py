@@ -16,19 +16,6 @@ from labkit.config import DistributionConfig
 from labkit.errors import InputError
 from labkit.plurals import printable
 
-__all__ = [
-    "JOBS",
-    "ClusterTask",
-    "bypass_proxy",
-    "find_task",
-    "is_loopback",
-    "make_tf_config",
-    "parse_tf_config",
-    "split_address",
-    "task_from_hosts",
-    "without_scheme",
-]
-
 JOBS = ("chief", "worker", "ps", "evaluator")
 
 

@@ -15,21 +15,6 @@ import tensorflow as tf
 
 from labkit.errors import InputError
 
-__all__ = [
-    "CHECKED_WITH",
-    "check_versions",
-    "hold_attempts",
-    "is_here",
-    "is_running",
-    "local_cpu_replicas",
-    "restore_switches",
-    "switches",
-    "told_of_other_kernels",
-    "uses_onednn",
-    "without_coordination_service",
-    "worker_of",
-]
-
 CHECKED_WITH = {"tensorflow": "2.21", "keras": "3.15"}
 
 

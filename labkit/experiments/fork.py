@@ -23,8 +23,6 @@ from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.reader import read_metrics
 from labkit.startup.quiet_import import import_tensorflow
 
-__all__ = ["fork"]
-
 
 def fork(
     parent: RunDirectory,

@@ -14,8 +14,6 @@ from labkit.experiments.trace import STEP_NAME, StepTimes, read_trace, step_time
 from labkit.run_directory.disk import check_writable
 from labkit.training.plan import plan_measurement
 
-__all__ = ["Profile", "profile_training"]
-
 WARMUP_STEPS = 3  # the first one traces and compiles; memory and input settle during the next ones
 STEPS_AHEAD = 100  # batches beyond the last step, so that the input pipeline doesn't run out of work
 

@@ -14,8 +14,6 @@ from typing import Any
 
 from labkit.run_directory.files import open_run_file
 
-__all__ = ["KINDS", "STEP_NAME", "KindTime", "StepTimes", "kind_of", "read_trace", "step_times"]
-
 STEP_NAME = "train"  # name of the event around each step, whose step_num TensorBoard reads
 INPUT_THREADS = "tf_data"  # prefix of the names of the input pipeline's threads
 

@@ -24,17 +24,6 @@ from labkit.startup.child import python_command
 from labkit.startup.process import Child, described_exit
 from labkit.training.plan import prepared_data_set
 
-__all__ = [
-    "Training",
-    "Trial",
-    "TrialEnd",
-    "find_data_set",
-    "prepare_data_set",
-    "refuse_other_contents",
-    "run_trial",
-    "run_trials",
-]
-
 POLL_SECONDS = 0.05
 
 

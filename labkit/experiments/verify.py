@@ -21,16 +21,6 @@ from labkit.run_directory.certificate import Certificate, read_certificate
 from labkit.run_directory.checkpoints import checkpoint_path
 from labkit.startup.quiet_import import import_tensorflow
 
-__all__ = [
-    "DEFAULT_STEPS",
-    "CheckedFiles",
-    "Difference",
-    "VerifiedSteps",
-    "check_files",
-    "unreadable_tensors",
-    "verify_steps",
-]
-
 DEFAULT_STEPS = 100  # most steps that are made unless told otherwise: half a minute of a ResNet-20
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # under which TensorFlow stores how the tensors belong together
 

@@ -18,8 +18,6 @@ from labkit.run_directory.checkpoints import check_checkpoint
 from labkit.run_directory.directory import check_folders
 from labkit.startup.quiet_import import import_tensorflow
 
-__all__ = ["export"]
-
 
 def export(
     job_dir: str,

@@ -17,8 +17,6 @@ from labkit.startup.child import python_command
 from labkit.training.losses import SOFTMAX, Loss
 from labkit.training.scores import right
 
-__all__ = ["TOLERANCE", "Comparison", "compare", "compare_outputs"]
-
 TOLERANCE = 1e-5  # relative to the largest output; float32 rounding alone gave 3e-7 to 3e-6
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from labkit.errors import require_extra
 
-__all__ = ["FORMATS", "Format", "check_installed"]
-
 ONNX_OPSET = 18
 
 

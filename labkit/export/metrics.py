@@ -22,8 +22,6 @@ from labkit.run_directory.reader import (
     read_metrics,
 )
 
-__all__ = ["FORMATS", "Written", "write_metrics"]
-
 BLOCK_ROWS = 1 << 14  # written at a time
 
 

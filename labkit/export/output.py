@@ -15,8 +15,6 @@ from labkit.export.formats import FORMATS, Format
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.disk import check_writable
 
-__all__ = ["ExportRequest", "ExportResult", "check_output", "description_path", "folder_beside", "publish"]
-
 
 @dataclass(frozen=True)
 class ExportRequest:

@@ -16,8 +16,6 @@ from labkit.data.network_input import central_corner
 from labkit.models.layer_factory import LayerFactory
 from labkit.models.registry import BUILDERS, build_model
 
-__all__ = ["KerasLayerFactory", "copy_weights", "foreign_objects", "standard_model"]
-
 PROBE_IMAGES = 8
 # Relative to the largest output. The same network computed in two ways differs by about 1e-6 in float32, by
 # more than 1e-4 if its statistics come from only a few steps, and by less than 1e-12 in float64. One wrong

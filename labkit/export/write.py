@@ -18,8 +18,6 @@ from labkit.run_directory.reader import evaluations_beside, read_metrics
 from labkit.training.checkpoints import CheckpointState
 from labkit.version import VERSION
 
-__all__ = ["write_export"]
-
 
 def write_export(request: ExportRequest, announce: Callable[[str], None]) -> ExportResult:
     """Write the file and its description, or neither if the requested check fails.

@@ -16,8 +16,6 @@ from labkit.errors import InputError, short
 from labkit.figures.runs import run_results
 from labkit.figures.widgets import follow, is_interactive, run_directory_of
 
-__all__ = ["CompareRuns"]
-
 MAX_RUNS = 50
 POLL_SECONDS = 2.0
 ACTIVE = ("starting", "running", "stalled")

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.text import Annotation
 
-__all__ = ["comparison"]
-
 MARKERS = "os^D"  # the next marker is used when all colours are taken
 # Positions to try for a label: its offset from the marker in points, right and up, and its alignment.
 LABEL_POSITIONS = (

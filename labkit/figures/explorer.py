@@ -14,8 +14,6 @@ from labkit.run_directory.checkpoints import checkpoint_steps
 if TYPE_CHECKING:
     from labkit.analysis.network import Network
 
-__all__ = ["PredictionExplorer"]
-
 PAGE_SIZE = 16
 ANY = "any class"
 

@@ -20,8 +20,6 @@ from labkit.run_directory import ACTIVE_STATES, RunDirectory
 from labkit.run_directory.reader import MetricsReader
 from labkit.run_directory.stop import ask_to_stop, training_process
 
-__all__ = ["RunMonitor"]
-
 POLL_SECONDS = 0.5
 MAX_POINTS = 400
 AVERAGED = 10  # rows in the shown examples per second

@@ -17,17 +17,6 @@ if TYPE_CHECKING:
 
     from labkit.analysis.predictions import Predictions
 
-__all__ = [
-    "class_accuracy",
-    "confusion_matrix",
-    "draw_heat",
-    "image_grid",
-    "message",
-    "prediction_detail",
-    "prediction_grid",
-    "wrong_predictions",
-]
-
 MAX_PROBABILITIES = 12  # bars of one prediction
 MAX_CLASSES_WITH_COUNTS = 20
 MAX_NAMED_CLASSES = 50  # on each axis of the matrix; of more, some are named

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from labkit.experiments.replicas import LayoutLosses, ReplicaComparison
 
-__all__ = ["loss_curves", "replica_curves", "run_results", "training_curves", "worker_throughput"]
-
 
 def training_curves(curves: Curves, *, smoothing: float = 0.9) -> "Figure":
     """Draw loss, accuracy, learning rate and examples per second over the steps of a run.

@@ -13,20 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "GREY",
-    "MARK",
-    "OKABE_ITO",
-    "SHOWN_PER_INCH",
-    "TEST",
-    "TRAIN",
-    "VALIDATION",
-    "color_of",
-    "drawing",
-    "png",
-    "shown_name",
-]
-
 # The palette of Okabe and Ito (2008), which colour-blind readers can tell apart.
 TRAIN, VALIDATION, TEST, MARK, GREY = "#0072b2", "#d55e00", "#009e73", "#cc3311", "#6b7280"
 OKABE_ITO = (TRAIN, VALIDATION, TEST, "#cc79a7", "#e69f00", "#56b4e9", "#000000")

@@ -30,19 +30,6 @@ if TYPE_CHECKING:
 
     from labkit.analysis.curves import Curves
 
-__all__ = [
-    "design_schedule",
-    "explore_curves",
-    "explore_workers",
-    "follow",
-    "is_interactive",
-    "live",
-    "run_directory_of",
-    "show",
-    "show_workers",
-    "slider",
-]
-
 IDLE_SECONDS = 60.0  # a thread ends when nothing has been active for so long
 SMOOTHING = 0.9  # of the curves, at first
 SCHEDULES = ("constant", "steps", "cosine", "one_cycle")

@@ -13,16 +13,6 @@ from numpy.typing import NDArray
 
 from labkit.run_directory.layers import LEVELS
 
-__all__ = [
-    "EDGES",
-    "NUM_BUCKETS",
-    "SAMPLE_SIZE",
-    "bucket_counts",
-    "evenly_spaced",
-    "quantiles",
-    "sample_stride",
-]
-
 SAMPLE_SIZE = 16384  # values of a histogram at most; its percentiles are then exact to about one in a hundred
 _PER_OCTAVE, _SMALLEST, _LARGEST = 4, -30, 20
 _SIDE = _PER_OCTAVE * (_LARGEST - _SMALLEST)  # buckets of one sign

@@ -15,8 +15,6 @@ from labkit.models.layers import dropout_draws, recorded_batch_statistics
 from labkit.models.variants import shrunk, with_layer_outputs
 from labkit.optim.network import TrainedNetwork, variable_names
 
-__all__ = ["Diagnosis", "NonFinite", "diagnose", "diagnose_step"]
-
 LossPerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 _PASSING_ON = ("Identity", "Cast", "Reshape", "Pack")  # operations that only hand on what others made
 

@@ -16,16 +16,6 @@ from labkit.inspection.buckets import bucket_counts, quantiles, sample_stride
 from labkit.models.freezing import Frozen, layers_with_weights, trained_indices
 from labkit.models.variants import with_image_size, with_layer_outputs
 
-__all__ = [
-    "UNOBSERVED",
-    "Observation",
-    "StepObserver",
-    "Unobserved",
-    "local_values",
-    "observed_layers",
-    "read_observation",
-]
-
 # Their outputs have the values of their inputs.
 _MOVES_VALUES = (
     keras.layers.InputLayer,

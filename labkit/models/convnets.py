@@ -30,8 +30,6 @@ import keras
 
 from labkit.models.layer_factory import LayerFactory
 
-__all__ = ["fast_net", "imagenet_vgg", "tutorial_cnn", "vgg"]
-
 # ---- VGG
 
 STAGE_WIDTHS = (64, 128, 256, 512, 512)  # table 1

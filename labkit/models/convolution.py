@@ -8,8 +8,6 @@ import tensorflow as tf
 
 from labkit.models.layers import is_recorded
 
-__all__ = ["Conv2D", "Dirac", "Whitening", "filter_gradient", "whitening_kernel"]
-
 # Where oneDNN's gradient is slower than matrix products (``python -m benchmarks filters``): with 3x3 filters,
 # from so many channels on both sides, and up to so many pixels.
 CHANNELS = 256

@@ -10,19 +10,6 @@ from labkit.config import TransferConfig
 from labkit.errors import InputError
 from labkit.models.layers import BatchNormalization
 
-__all__ = [
-    "HEAD",
-    "Freezing",
-    "Frozen",
-    "frozen_layers",
-    "frozen_norms",
-    "layers_with_weights",
-    "stages",
-    "trained_indices",
-    "trained_parameters",
-    "varying_weights",
-]
-
 HEAD = "logits"
 
 

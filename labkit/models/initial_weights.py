@@ -21,8 +21,6 @@ from labkit.models.freezing import HEAD, layers_with_weights, varying_weights
 from labkit.models.keras_application import bare_application, own_weights, published_network, stage_name
 from labkit.models.weight_source import IMAGENET, WeightSource, imagenet_network
 
-__all__ = ["InitialWeights", "Transfer", "match", "read_weights", "weight_arrays", "weights_by_name"]
-
 DOWNLOAD_TIMEOUT = 30.0  # seconds to connect, and between two pieces of the file; Keras itself has no limit
 SHOWN = 3  # weights listed in one line of the report
 

@@ -23,15 +23,6 @@ import numpy as np
 from labkit.errors import InputError
 from labkit.models.layer_factory import LayerFactory, in_scope
 
-__all__ = [
-    "bare_application",
-    "default_keras_settings",
-    "keras_application",
-    "own_weights",
-    "published_network",
-    "stage_name",
-]
-
 SMALLEST = 32  # the smallest image side that keras.applications accepts for these networks
 # Statistics of ImageNet for pixels from 0 to 1: keras.applications.imagenet_utils, mode "torch".
 IMAGENET_MEAN = (0.485, 0.456, 0.406)

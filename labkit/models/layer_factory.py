@@ -12,8 +12,6 @@ import tensorflow as tf
 from labkit.models.convolution import Conv2D, Dirac, Whitening
 from labkit.models.layers import BatchNormalization, Dropout, LocalResponseNormalization
 
-__all__ = ["LayerFactory", "in_scope"]
-
 
 def in_scope(layer: Any, scope: str) -> Any:
     """Return ``layer``, whose nodes from now on stand in a scope of the graph, for TensorBoard.

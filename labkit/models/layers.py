@@ -9,16 +9,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-__all__ = [
-    "BatchNormalization",
-    "Dropout",
-    "LocalResponseNormalization",
-    "dropout_draws",
-    "is_recorded",
-    "recorded_batch_statistics",
-    "shifting_only",
-]
-
 # Thread-local, because MirroredStrategy traces each replica in its own thread.
 _RECORDING = threading.local()
 

@@ -12,8 +12,6 @@ from labkit.models.keras_application import keras_application
 from labkit.models.layer_factory import LayerFactory
 from labkit.models.resnet import imagenet_resnet, imagenet_se_resnet, resnet, se_resnet, wide_resnet
 
-__all__ = ["BUILDERS", "build_model"]
-
 
 def _residual(config: ModelConfig) -> dict[str, Any]:
     return {"num_layers": config.depth, "version": config.resnet_version, "block": config.block}

@@ -26,8 +26,6 @@ import keras
 
 from labkit.models.layer_factory import LayerFactory
 
-__all__ = ["imagenet_resnet", "imagenet_se_resnet", "resnet", "se_resnet", "wide_resnet"]
-
 STAGE_WIDTHS = (16, 32, 64)  # He et al. (2015), table 6
 BOTTLENECK_EXPANSION = 4
 

@@ -13,16 +13,6 @@ from labkit.errors import InputError
 from labkit.models.convolution import Conv2D
 from labkit.models.layers import BatchNormalization, shifting_only
 
-__all__ = [
-    "check_image_sizes",
-    "foldable",
-    "folded_normalization",
-    "output_shapes",
-    "shrunk",
-    "with_image_size",
-    "with_layer_outputs",
-]
-
 Stages = Sequence[tuple[int, float]]
 
 

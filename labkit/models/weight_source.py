@@ -10,8 +10,6 @@ from labkit.home import expanded
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import find_run
 
-__all__ = ["IMAGENET", "WeightSource", "find_weight_source", "imagenet_network"]
-
 IMAGENET = "imagenet"
 
 

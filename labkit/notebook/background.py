@@ -30,8 +30,6 @@ from labkit.startup.interruption import STOPPED
 from labkit.startup.process import Child, signal_name, stop_signals
 from labkit.training.plan import RunPlan, TrainResult, finished_result, plan_run
 
-__all__ = ["BackgroundTraining", "launch", "start"]
-
 BAD_INPUT = 2  # exit code of labkit's commands
 POLL_SECONDS = 0.2
 START_SECONDS = 600.0  # until a session has written its first status; TensorFlow's import alone takes 5 s

@@ -12,8 +12,6 @@ from labkit.config import Config
 from labkit.errors import InputError, unknown_name_error
 from labkit.training.checks import check_cluster
 
-__all__ = ["CLUSTER_DEFAULTS", "STRATEGIES", "ClusterFailed", "check_training", "chosen_cluster"]
-
 STRATEGIES = ("local", "multi_worker", "parameter_server")
 CLUSTER_DEFAULTS: Mapping[str, Any] = {"strategy": "local", "num_workers": 2, "num_ps": 1}
 COUNTS = ("num_workers", "num_ps")

@@ -21,8 +21,6 @@ from labkit.notebook.files import conclusion_of, failed_path, read_notebook, wri
 from labkit.notebook.output import output_path, partial_file
 from labkit.startup.interruption import ANNOUNCEMENTS, restore_handlers, take_requests
 
-__all__ = ["Execution", "run_notebook"]
-
 NEEDS = ("papermill", "ipykernel")
 SECONDS_TO_START = 120  # of a kernel; the first start after an installation compiles its modules
 SECONDS_TO_SAVE = 60  # of a kernel that was interrupted, for a training to save

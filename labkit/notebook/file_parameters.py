@@ -13,8 +13,6 @@ from labkit.config import by_field, fields_by_name
 from labkit.errors import InputError, unknown_name_error
 from labkit.notebook.parameters import BESIDE_CONFIG, assignments, parameters_from_values
 
-__all__ = ["Declared", "check_given", "declared_parameters", "takes_flags", "values_from_text"]
-
 IN_WORDS = {
     int: "a whole number",
     float: "a number",

@@ -9,19 +9,6 @@ from labkit.errors import InputError, nearest, unknown_name_error
 from labkit.home import expanded, shipped
 from labkit.run_directory import write_text_atomic
 
-__all__ = [
-    "NOTEBOOKS",
-    "RESULT_MIME",
-    "choose_notebooks",
-    "conclusion_of",
-    "course_files",
-    "failed_path",
-    "find_notebook",
-    "lesson_files",
-    "read_notebook",
-    "write_notebook",
-]
-
 NOTEBOOKS = shipped("notebooks")
 RESULT_MIME = "application/vnd.labkit.result+json"
 

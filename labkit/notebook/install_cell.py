@@ -15,8 +15,6 @@ from typing import Any
 from labkit.notebook.files import NOTEBOOKS, read_notebook, write_notebook
 from labkit.version import VERSION
 
-__all__ = ["CELL_ID", "install_cell", "put_install_cell"]
-
 CELL_ID = "install"
 SOURCE = """\
 # Installs labkit where it is missing, such as on Colab; elsewhere this does nothing. The environment variable

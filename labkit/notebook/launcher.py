@@ -17,8 +17,6 @@ from labkit import home
 from labkit.run_directory import list_runs
 from labkit.startup.child import python_command
 
-__all__ = ["dashboard", "tensorboard"]
-
 SECONDS_TO_START = 120
 SECRET = secrets.token_urlsafe(16)  # TensorBoard knows no Unix sockets, and others can connect to its port
 PREFIX = "LABKIT_TENSORBOARD_PREFIX"

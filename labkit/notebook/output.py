@@ -9,8 +9,6 @@ from pathlib import Path
 from labkit import home
 from labkit.errors import InputError
 
-__all__ = ["output_path", "partial_file"]
-
 
 def output_path(notebook: Path, output: str | os.PathLike[str] | None) -> Path:
     """Return where the executed notebook goes. Raises InputError where it can't."""

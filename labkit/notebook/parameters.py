@@ -21,16 +21,6 @@ from labkit.errors import InputError
 from labkit.notebook.cluster import CLUSTER_DEFAULTS, ClusterFailed, check_training, chosen_cluster
 from labkit.notebook.prepared import Prepared, prepare
 
-__all__ = [
-    "DEFAULTS",
-    "Parameters",
-    "assigned_names",
-    "assignments",
-    "parameters_from_values",
-    "read_parameters",
-    "watch_parameters",
-]
-
 # What the notebook's own parameters cell says, so that a value of another kind is known as somebody's choice.
 # ResNet-8 for 600 steps: 64 % of CIFAR-10's test images in 1.7 epochs, 98 % of those of shapes in 8.5, and
 # about 80 s of two cores of an AVX-512 server CPU.

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from labkit.data.manifest import Manifest
     from labkit.distributed.devices import Devices
 
-__all__ = ["Conclusion", "Prepared", "prepare", "train_by_cluster"]
-
 CHOICE = "data set: "  # prefix of the note of labkit.data.resolve
 
 
@@ -81,7 +79,8 @@ class Prepared:
         """Draw a stored image of each class and, if training changes images, as some epochs train on it."""
         import numpy as np
 
-        from labkit.data.augment import distort, distortion_key
+        from labkit.data.augment import distort
+        from labkit.data.hashes import distortion_key
         from labkit.data.inputs import distortion_of
         from labkit.data.shards import load_split
         from labkit.figures import image_grid

@@ -8,8 +8,6 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.reader import MetricsReader
 from labkit.training.console import Console, losses_in_words
 
-__all__ = ["Progress"]
-
 
 class Progress:
     """Shows the progress of a run that other processes train. Rows of earlier sessions are skipped.

@@ -32,8 +32,6 @@ from labkit.startup.process import stop_signals
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Sweep", "SweepPoint", "gather", "grid_points", "run_sweep"]
-
 LOCK = ".sweep.lock"  # in the folder of a sweep, held while it runs
 
 

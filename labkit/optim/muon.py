@@ -15,8 +15,6 @@ from labkit.errors import InputError
 from labkit.models.freezing import layers_with_weights, stages
 from labkit.models.layers import BatchNormalization
 
-__all__ = ["check_muon", "muon_kernels", "orthogonalized", "update_kernel"]
-
 # The quintic iteration with the steepest slope at zero. The singular values do not converge to 1 but end
 # between about 0.7 and 1.2, which works as well (ibid.).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)

@@ -17,8 +17,6 @@ from labkit.optim.muon import check_muon
 from labkit.optim.optimizer import Optimizer, check_weight_decay
 from labkit.optim.optimizers import make_optimizer
 
-__all__ = ["MovingAverage", "TrainedNetwork", "build_model_to_train", "state_variables", "variable_names"]
-
 
 class MovingAverage:
     """Keeps the weights of a second network at the moving average of the first one's.

@@ -11,8 +11,6 @@ from labkit.errors import InputError
 from labkit.models.freezing import HEAD, layers_with_weights
 from labkit.models.layers import BatchNormalization
 
-__all__ = ["Optimizer", "check_weight_decay"]
-
 
 class _Untracked:
     """Holds variables of the model. In a list of the optimizer, checkpoints would hold them a second time."""

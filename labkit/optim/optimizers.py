@@ -11,8 +11,6 @@ from labkit.config import OptimizerConfig
 from labkit.optim.muon import muon_kernels, update_kernel
 from labkit.optim.optimizer import Optimizer
 
-__all__ = ["SGD", "AdamW", "make_optimizer"]
-
 MUON_MOMENTUM = 0.6  # that of airbench94_muon.py (Jordan, 2024)
 
 

@@ -4,8 +4,6 @@ import math
 
 from labkit.config import OptimizerConfig
 
-__all__ = ["learning_rate_at"]
-
 # From cifar10_estimator (2017): the epochs at which the learning rate changes, and its factors.
 STEP_EPOCHS = (82, 123, 300)
 STEP_FACTORS = (1.0, 0.1, 0.01, 0.002)

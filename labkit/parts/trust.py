@@ -25,19 +25,6 @@ from labkit.home import expanded, state_home
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.files import open_regular
 
-__all__ = [
-    "APPROVED",
-    "accept",
-    "acting",
-    "check_approved",
-    "check_trust",
-    "demands",
-    "digest_of",
-    "files_of",
-    "is_accepted",
-    "with_consent",
-]
-
 # What a launcher and the dashboard hand on to the processes that they start: the digest of checked files.
 APPROVED = "LABKIT_APPROVED"
 LARGEST_FILE = 2**20  # bytes of a file of code

@@ -19,8 +19,6 @@ from labkit.run_directory.checkpoints import checkpoint_path
 from labkit.run_directory.directory import RunDirectory, write_json_atomic
 from labkit.run_directory.files import open_run_file, read_json
 
-__all__ = ["Certificate", "read_certificate", "write_certificate"]
-
 FORMAT = 1
 ROW_DIGITS = 8  # hexadecimal, of a row's hash: a changed row keeps it by chance once in 4 billion times
 MOST_NAMED = 5  # rows that a finding names

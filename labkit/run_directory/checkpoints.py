@@ -8,14 +8,6 @@ from pathlib import Path
 from labkit.errors import InputError
 from labkit.run_directory.files import read_object
 
-__all__ = [
-    "best_checkpoint",
-    "check_checkpoint",
-    "checkpoint_path",
-    "checkpoint_steps",
-    "state_path",
-]
-
 _NAME = re.compile(r"step-(\d{8,})")
 
 

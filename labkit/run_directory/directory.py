@@ -23,18 +23,6 @@ from labkit.errors import InputError
 from labkit.run_directory.checkpoints import checkpoint_steps
 from labkit.run_directory.files import Count, open_run_file, read_json, read_object
 
-__all__ = [
-    "ACTIVE_STATES",
-    "RunDirectory",
-    "RunLock",
-    "Status",
-    "flush",
-    "list_runs",
-    "process_alive",
-    "write_json_atomic",
-    "write_text_atomic",
-]
-
 ACTIVE_STATES = ("starting", "running")
 STATES = (*ACTIVE_STATES, "finished", "interrupted", "failed")
 

@@ -12,15 +12,6 @@ from pathlib import Path
 from labkit.errors import InputError
 from labkit.run_directory.directory import RunDirectory
 
-__all__ = [
-    "check_disk_space",
-    "check_writable",
-    "discard",
-    "disk_failure",
-    "holds_something_else",
-    "quiet_threads",
-]
-
 _FAILURES = {  # with what helps
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space, or have the quota raised",

@@ -17,20 +17,6 @@ import msgspec
 
 from labkit.errors import InputError
 
-__all__ = [
-    "LONGEST_LINE",
-    "AppendedLines",
-    "Count",
-    "check_regular",
-    "locked",
-    "open_regular",
-    "open_run_descriptor",
-    "open_run_file",
-    "parse_json",
-    "read_json",
-    "read_object",
-]
-
 #: A number of steps or bytes, as float64 knows it too.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 LONGEST_LINE = 2**23  # bytes; a row of metrics has hundreds

@@ -8,8 +8,6 @@ from typing import Any
 from labkit.errors import InputError, unknown_name_error
 from labkit.run_directory.summary import RunSummary
 
-__all__ = ["FIELDS", "NEXT_CONDITION", "Condition", "chosen_runs"]
-
 # What can be asked for beside the fields of the configuration.
 FIELDS = (
     "name", "state", "step", "progress", "accuracy", "best_validation_accuracy", "test_accuracy",

@@ -15,17 +15,6 @@ from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.directory import check_folders, make_private, replacing
 from labkit.run_directory.files import locked
 
-__all__ = [
-    "COMPARISONS",
-    "find_run",
-    "known_runs",
-    "lost_runs",
-    "missing_config",
-    "remember",
-    "run_to_read",
-    "runs_elsewhere",
-]
-
 COMPARISONS = ("comparison.json", "replicas.json")  # beside the runs of labkit compare and replicas
 MOST_RUNS = 1000  # the newest are kept
 LOCK_SECONDS = 2.0  # another process holds the lock for milliseconds

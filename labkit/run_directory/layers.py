@@ -14,15 +14,6 @@ from labkit.run_directory.files import Count
 from labkit.run_directory.metrics import is_superseded
 from labkit.run_directory.rows import ResumePoint, RowReader, number
 
-__all__ = [
-    "DISTRIBUTIONS",
-    "LEVELS",
-    "QUANTITIES",
-    "LayerReader",
-    "LayerRow",
-    "layer_rows_that_count",
-]
-
 QUANTITIES = ("activation_mean", "activation_std", "zero_fraction", "gradient_norm", "update_ratio")
 DISTRIBUTIONS = ("activation_quantiles", "gradient_quantiles", "weight_quantiles")
 LEVELS = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)  # of the quantiles: the lowest to the highest

@@ -9,8 +9,6 @@ from labkit.errors import InputError
 from labkit.run_directory.directory import RunDirectory, write_json_atomic
 from labkit.run_directory.files import Count, read_json
 
-__all__ = ["Lineage", "Relative", "family_of", "read_lineage", "write_lineage"]
-
 MOST_GENERATIONS = 100  # of a family: a folder that was copied over another can name itself as its parent
 
 

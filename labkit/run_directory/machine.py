@@ -16,8 +16,6 @@ from typing import Any
 from labkit.run_directory.directory import RunDirectory
 from labkit.run_directory.metrics import MetricsWriter
 
-__all__ = ["Gpus", "machine_recorded", "machine_rows_paths"]
-
 SECONDS_BETWEEN_ROWS = 1.0
 MOST_SECONDS = 10.0  # between two rows of a long run
 SHARE = 1e-3  # of the time since the start, for which a row stands in a long run

@@ -27,28 +27,6 @@ from labkit.run_directory.rows import (
     valid,
 )
 
-__all__ = [
-    "MOST_VALIDATED",
-    "SPARK_POINTS",
-    "VIEWS",
-    "MetricsSummary",
-    "MetricsWriter",
-    "Selection",
-    "append_evaluation",
-    "chosen_step",
-    "clock_was_set",
-    "damaged_rows",
-    "evaluation_key",
-    "evaluations_path",
-    "evaluations_that_count",
-    "is_superseded",
-    "metrics_in_words",
-    "own_test",
-    "own_test_step",
-    "selection_metric",
-]
-
-
 MAX_SECONDS_BETWEEN_ROWS = 6 * 3600.0  # beside the step itself; a validation takes minutes
 VIEWS = "test_time_augmentation"  # in a row of ``labkit evaluate`` that was given other views than the run's
 Row = Mapping[str, Any]

@@ -9,8 +9,6 @@ from labkit.errors import InputError
 from labkit.run_directory.directory import RunDirectory, write_json_atomic
 from labkit.run_directory.files import read_object
 
-__all__ = ["MAX_NOTE", "MAX_TAG", "MAX_TAGS", "Notes", "change_notes", "read_notes"]
-
 MAX_TAG = 40  # characters
 MAX_TAGS = 20
 MAX_NOTE = 10_000  # characters

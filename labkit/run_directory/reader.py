@@ -36,21 +36,6 @@ from labkit.run_directory.rows import (
     resume_point_of,
 )
 
-__all__ = [
-    "AXES",
-    "MAX_COLUMNS",
-    "Column",
-    "Floats",
-    "MetricsReader",
-    "Table",
-    "columns_of",
-    "evaluations_beside",
-    "own_test_step_of",
-    "read_metrics",
-    "summary_of",
-    "with_evaluations",
-]
-
 AXES = ("step", "epoch", "wall_time")
 BLOCK_BYTES = 1 << 22  # parsed at a time: some 15,000 rows
 BLOCK_ROWS = 4_096  # taken at a time where each row may have other names

@@ -14,21 +14,6 @@ from typing import Any, NamedTuple
 
 from labkit.run_directory.files import AppendedLines, parse_json
 
-__all__ = [
-    "EVALUATION_METRICS",
-    "NOT_FINITE",
-    "ResumePoint",
-    "RowReader",
-    "as_line",
-    "is_row",
-    "is_step",
-    "number",
-    "parse_lines",
-    "restored",
-    "resume_point_of",
-    "valid",
-]
-
 NOT_FINITE = "not_finite"
 # The metrics of an evaluation. Which of them a row has depends on the loss (docs/run-directory.md).
 EVALUATION_METRICS = ("loss", "accuracy", "top5_accuracy", "binary_accuracy", "f1_micro", "f1_macro")

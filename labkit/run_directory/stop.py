@@ -11,16 +11,6 @@ from labkit.errors import InputError
 from labkit.run_directory.directory import ACTIVE_STATES, RunDirectory, RunLock, write_text_atomic
 from labkit.run_directory.files import read_json
 
-__all__ = [
-    "LOCKS",
-    "ask_to_stop",
-    "asked_to_stop",
-    "forget_request",
-    "refuse_elsewhere",
-    "take_locks",
-    "training_process",
-]
-
 LOCKS = (".launcher", ".lock")  # who starts the tasks of a cluster goes before the task that writes the run
 
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from labkit.run_directory.rows import RowReader
 
-__all__ = ["KEPT_ROWS", "Straggler", "Stragglers", "find_stragglers"]
-
 BEGINS_AT = 1.5  # times the median of the other workers
 ENDS_BELOW = 1.25  # lower, so that a worker near the limit isn't named again and again
 KEPT_ROWS = 5  # of each worker, about a second each

@@ -27,8 +27,6 @@ from labkit.run_directory.metrics import (
 from labkit.run_directory.notes import Notes, read_notes
 from labkit.run_directory.rows import RowReader, number, valid
 
-__all__ = ["Described", "RunSummary", "Summaries"]
-
 BLOCK_BYTES = 1 << 22  # read between two looks at the clock
 GRACE_NANOSECONDS = 2 * 10**9  # of file systems: the status is written after the rows
 

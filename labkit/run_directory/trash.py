@@ -16,8 +16,6 @@ from labkit.errors import InputError
 from labkit.run_directory.directory import RunDirectory, RunLock
 from labkit.run_directory.stop import refuse_elsewhere, take_locks
 
-__all__ = ["TRASH", "Trashed", "delete_for_good", "list_trash", "move_to_trash", "restore"]
-
 TRASH = ".trash"
 _ENTRY = re.compile(r"(.+)-(\d{8}-\d{6})(-\d+)?", re.DOTALL)
 

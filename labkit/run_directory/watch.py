@@ -9,8 +9,6 @@ from labkit.errors import InputError
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status
 from labkit.run_directory.find import runs_elsewhere
 
-__all__ = ["RunWatch", "Standing", "wait_for_run"]
-
 
 def wait_for_run(
     name: str,

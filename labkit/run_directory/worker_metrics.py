@@ -19,8 +19,6 @@ from labkit.run_directory.files import read_json
 from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.rows import RowReader
 
-__all__ = ["StepSpans", "WorkerMetrics", "read_spans", "read_worker_metrics"]
-
 SECONDS_BETWEEN_ROWS = 1.0
 KEPT_STEPS = 50  # whose moments are kept
 

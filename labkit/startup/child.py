@@ -5,18 +5,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = [
-    "EXIT_STATUS",
-    "FINAL_CODES",
-    "REASON",
-    "child_environment",
-    "import_path",
-    "python_command",
-    "record_failure",
-    "record_reason",
-    "record_stop",
-]
-
 # Environment variables. A path, to which ``.failed`` or ``.step`` is added, for launchers that see only the
 # highest code of all tasks:
 EXIT_STATUS = "LABKIT_EXIT_STATUS"

@@ -9,18 +9,6 @@ import sys
 from collections.abc import Callable, Mapping
 from types import FrameType
 
-__all__ = [
-    "ANNOUNCEMENTS",
-    "REQUESTS",
-    "STOPPED",
-    "described",
-    "end_command",
-    "end_on_requests",
-    "leave_requests",
-    "restore_handlers",
-    "take_requests",
-]
-
 # What batch systems send before a job's time is over. They may repeat it; the kernel repeats SIGXCPU.
 ANNOUNCEMENTS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *ANNOUNCEMENTS)

@@ -5,8 +5,6 @@ import pwd
 from collections.abc import Iterator
 from contextlib import suppress
 
-__all__ = ["other_users"]
-
 FIRST_PERSON = 1000  # user ids below are the system's
 
 

@@ -3,8 +3,6 @@
 import os
 import tempfile
 
-__all__ = ["pins"]
-
 
 def pins() -> str:
     """Return the path of a new file that keeps pip at the versions of ``requirements.lock``."""

@@ -18,8 +18,6 @@ from labkit.startup import subreaper
 from labkit.startup.child import REASON, child_environment, python_command
 from labkit.startup.interruption import ANNOUNCEMENTS, restore_handlers, take_requests
 
-__all__ = ["Child", "Lines", "described_exit", "signal_name", "start_detached", "stop_signals"]
-
 LONGEST_LINE = 1 << 16  # bytes of an unfinished line that are buffered
 POLL_SECONDS = 0.02
 REAP_SECONDS = 15.0  # for the subreaper to kill a command; more than subreaper.KILL_SECONDS

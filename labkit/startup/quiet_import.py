@@ -16,14 +16,6 @@ from pathlib import Path
 from labkit.errors import InputError
 from labkit.startup import interruption
 
-__all__ = [
-    "check_keras_backend",
-    "choose_kernels",
-    "import_tensorflow",
-    "leave_out_extras",
-    "quieten_tensorflow",
-]
-
 # Keras imports these where they are installed: for its galleries, data frames, and wrappers for scikit-learn.
 EXTRAS = ("matplotlib", "pandas", "sklearn")
 

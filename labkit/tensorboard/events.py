@@ -24,8 +24,6 @@ from labkit.config import Config, fields_by_name
 from labkit.run_directory import RunDirectory
 from labkit.tensorboard.log_folder import DEBUGGER_FOLDER
 
-__all__ = ["EventWriter", "debugger_dump", "hyperparameters"]
-
 # Of each tensor: its shape, and how many of its values are NaN, infinite, negative, zero and positive.
 DUMP_MODE = "FULL_HEALTH"
 # The last ones are written when the training ends: about 80 steps of ResNet-20, 26 MB. TensorFlow's own 1,000

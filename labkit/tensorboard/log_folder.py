@@ -18,8 +18,6 @@ from labkit.run_directory import ACTIVE_STATES, RunDirectory
 from labkit.run_directory.directory import check_folders
 from labkit.run_directory.files import open_run_file
 
-__all__ = ["SECONDS_BETWEEN_LOOKS", "LogFolder", "damage", "log_folder", "shown_names"]
-
 SECONDS_BETWEEN_LOOKS = 5.0  # for what is new; TensorBoard itself looks this often
 DEBUGGER_FOLDER = "debugger"  # below a run's events
 _DUMP_FILES = "tfdbg_events.*"

@@ -18,8 +18,6 @@ from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.tensorboard.log_folder import SECONDS_BETWEEN_LOOKS, log_folder
 
-__all__ = ["LOOPBACK", "start_server"]
-
 LOOPBACK = "127.0.0.1"
 SECONDS_TO_ANSWER = 60
 

@@ -16,8 +16,6 @@ from labkit.run_directory import RunDirectory
 from labkit.startup.child import import_path, python_command
 from labkit.tensorboard.log_folder import shown_names
 
-__all__ = ["TensorBoard", "show"]
-
 SECONDS_TO_START = 120.0
 HEIGHT = 800  # pixels of the frame
 PROXY = "TENSORBOARD_PROXY_URL"  # TensorBoard's own variable for notebooks behind a proxy

@@ -15,8 +15,6 @@ from labkit.training.evaluate import Evaluation, write_predictions
 from labkit.training.network import Network
 from labkit.training.plan import EvaluationPlan, on_one_device
 
-__all__ = ["CheckpointEvaluator", "evaluate_checkpoint"]
-
 
 class CheckpointEvaluator:
     """Evaluates checkpoints of a run with a model that is built once.

@@ -34,13 +34,6 @@ from labkit.run_directory.checkpoints import (
 from labkit.run_directory.directory import flush
 from labkit.run_directory.files import check_regular, read_json
 
-__all__ = [
-    "CheckpointState",
-    "CheckpointStore",
-    "checkpoint_of_network",
-    "prepare_transfer",
-]
-
 
 def _is_no_unread_value(record: logging.LogRecord) -> bool:
     """Drop TensorFlow's lines about values of a checkpoint that didn't fit, after the error that says it."""

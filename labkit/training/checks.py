@@ -8,8 +8,6 @@ from labkit.data.manifest import Manifest
 from labkit.distributed.task import ClusterTask, find_task, is_loopback, split_address
 from labkit.errors import InputError
 
-__all__ = ["check_cluster", "check_fits", "check_layout", "check_targets", "check_together", "refuse_cluster"]
-
 
 def check_targets(config: Config, manifest: Manifest | None = None) -> None:
     """Raise InputError if the loss doesn't fit the data set's labels.

@@ -22,17 +22,6 @@ if TYPE_CHECKING:
     from labkit.training.network import Network
     from labkit.training.telemetry import Pace
 
-__all__ = [
-    "Console",
-    "Progress",
-    "compile_messages",
-    "evaluation_lines",
-    "format_duration",
-    "lines_at_start",
-    "losses_in_words",
-    "step_line",
-]
-
 
 SECONDS_TO_EXPECTATION = 3.0  # after which the first steps tell how long the run takes
 

@@ -23,14 +23,6 @@ from labkit.run_directory.directory import replacing
 from labkit.training.losses import SOFTMAX, Loss
 from labkit.training.scores import class_metrics, confusion_counts
 
-__all__ = [
-    "Evaluation",
-    "averaged_over_views",
-    "evaluate_split",
-    "make_predict_step",
-    "write_predictions",
-]
-
 MOST_IMAGE_BYTES = 64 * 2**20  # of a split; larger ones are read from the data set when they are shown
 
 

@@ -29,8 +29,6 @@ from labkit.training.plan import plan_evaluation
 if TYPE_CHECKING:
     from labkit.training.checkpoint_evaluator import CheckpointEvaluator
 
-__all__ = ["FollowResult", "Follower", "follow"]
-
 POLL_SECONDS = 1.0
 
 

@@ -33,8 +33,6 @@ from labkit.training.network import Network, training_batches
 from labkit.training.plan import TrainingPlan, TrainResult
 from labkit.training.telemetry import Pace, SilentTelemetry, Telemetry
 
-__all__ = ["TrainLoop"]
-
 
 class TrainLoop:
     """One session of training: from the start or a checkpoint to the last step or a stop.

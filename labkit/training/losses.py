@@ -9,8 +9,6 @@ import tensorflow as tf
 
 from labkit.training import scores
 
-__all__ = ["LOSSES", "SIGMOID", "SOFTMAX", "Loss", "sigmoid_cross_entropy", "softmax_cross_entropy"]
-
 
 def softmax_cross_entropy(targets: tf.Tensor, logits: tf.Tensor, label_smoothing: float = 0.0) -> tf.Tensor:
     """Return the cross-entropy of each example, in nats, [batch] of the logits' dtype.

@@ -37,8 +37,6 @@ from labkit.training.evaluate import Evaluation, evaluate_split, make_predict_st
 from labkit.training.losses import LOSSES, Loss
 from labkit.training.step import make_train_step
 
-__all__ = ["Network", "training_batches"]
-
 ADAPTING_BATCH, ADAPTING_BATCHES = 500, 10  # 5,000 images, as in airbench
 
 

@@ -16,8 +16,6 @@ from labkit.run_directory.directory import check_folders
 from labkit.run_directory.disk import check_disk_space, check_writable, holds_something_else
 from labkit.run_directory.find import missing_config
 
-__all__ = ["check_place", "fork_command", "place_run", "with_crop", "with_recorded_choices"]
-
 BYTES_PER_METRICS_ROW = 400  # a train row (measured: below 300) and its TensorBoard event
 BASE_BYTES = 64 * 2**20  # test-set predictions (about 30 MB), logs and other files
 

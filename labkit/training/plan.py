@@ -44,28 +44,6 @@ from labkit.training.place import check_place, fork_command, place_run, with_cro
 if TYPE_CHECKING:
     from labkit.distributed.devices import Devices
 
-__all__ = [
-    "DATA_CHOICE",
-    "EvaluationPlan",
-    "Measurement",
-    "RunPlan",
-    "TrainResult",
-    "TrainingPlan",
-    "data_directory",
-    "decide_devices",
-    "finished_result",
-    "launchers_choice",
-    "on_one_device",
-    "plan_data",
-    "plan_evaluation",
-    "plan_measurement",
-    "plan_run",
-    "plan_training",
-    "prepared_data_set",
-    "refreshed",
-    "with_devices",
-]
-
 # A launcher passes its choice of data set to its tasks, for the run's record: {"asked_for": …, "note": …}
 DATA_CHOICE = "LABKIT_DATA_CHOICE"
 

@@ -10,19 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "MAX_CONFUSION_CLASSES",
-    "class_metrics",
-    "confusion_counts",
-    "first_of_each_class",
-    "indicators",
-    "multi_label_scores",
-    "right",
-    "sigmoid",
-    "single_label_scores",
-    "softmax",
-]
-
 Array = NDArray[Any]
 MAX_CONFUSION_CLASSES = 1_000  # a matrix of 10,000 classes would have 800 MB
 _VALUES_AT_ONCE = 2**24  # logits whose order is computed: 128 MB

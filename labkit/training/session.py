@@ -41,8 +41,6 @@ from labkit.training.network import Network
 from labkit.training.plan import TrainingPlan, TrainResult
 from labkit.version import VERSION
 
-__all__ = ["describe_environment", "train_alone", "train_as_task"]
-
 
 def train_alone(plan: TrainingPlan) -> TrainResult:
     """Train the run of ``plan`` in this process; see ``labkit.training.train.train``."""

@@ -14,8 +14,6 @@ from labkit.models.variants import shrunk
 from labkit.optim.optimizer import Optimizer
 from labkit.training.losses import SOFTMAX, Loss
 
-__all__ = ["make_train_step"]
-
 
 def make_train_step(
     strategy: tf.distribute.Strategy,

@@ -17,8 +17,6 @@ from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.reader import MetricsReader, summary_of
 from labkit.tensorboard.events import EventWriter
 
-__all__ = ["Pace", "SilentTelemetry", "Telemetry"]
-
 SECONDS_BETWEEN_STATUSES = 0.5
 SECONDS_TO_START = 300.0  # a first step may compile for minutes
 

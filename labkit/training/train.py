@@ -5,8 +5,6 @@ from typing import Any
 from labkit.startup.quiet_import import import_tensorflow
 from labkit.training.plan import EvaluationPlan, RunPlan, TrainingPlan, TrainResult, finished_result
 
-__all__ = ["evaluate", "train"]
-
 
 def train(plan: RunPlan) -> TrainResult:
     """Train the run of ``plan`` to its last step, from its newest checkpoint if it has one.

@@ -17,9 +17,10 @@ from app.data_set.wrong_labels import find_suspected
 from app.images.cards import shrunk
 from labkit.config import Config
 from labkit.data.augment import distort
+from labkit.data.hashes import distortion_key
 from labkit.data.inputs import distortion_of
 from labkit.data.manifest import Manifest
-from labkit.data.pipeline import distortion_key, train_dataset
+from labkit.data.pipeline import train_dataset
 from labkit.data.records import write_derived
 from labkit.data.shards import load_split, read_shard
 from labkit.errors import InputError

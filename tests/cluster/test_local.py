@@ -14,7 +14,7 @@ import pytest
 
 from labkit.cluster.local import LocalCluster
 from labkit.cluster.local_run import Patience, run_local_cluster
-from labkit.distributed.peers import read_heartbeats
+from labkit.distributed.heartbeat import read_heartbeats
 from labkit.errors import InputError
 from labkit.run_directory import process_alive
 from labkit.startup.process import Lines

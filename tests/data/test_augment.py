@@ -6,15 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from labkit.data.augment import (
-    PADDING,
-    Distortion,
-    crop_and_flip,
-    cut_out,
-    distort,
-    distortion_key,
-    distortion_offsets,
-)
+from labkit.data.augment import Distortion, crop_and_flip, cut_out, distort, distortion_offsets
+from labkit.data.hashes import distortion_key
+from labkit.data.inputs import PADDING
 from labkit.data.network_input import standardize
 from labkit.data.shards import load_split
 

@@ -11,7 +11,8 @@ from labkit.config import Config
 from labkit.data.batch_of_step import batch_of_step
 from labkit.data.inputs import InputShare, distortion_of
 from labkit.data.manifest import load_manifest, write_manifest
-from labkit.data.pipeline import eval_dataset, standardize, train_dataset
+from labkit.data.network_input import standardize
+from labkit.data.pipeline import eval_dataset, train_dataset
 from labkit.data.records import parse_batch, write_derived
 from labkit.data.shards import decoded, load_split, read_labels, read_rows, read_shard
 from labkit.data.tfrecord import payload, write_shard

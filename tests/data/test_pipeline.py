@@ -9,9 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.data import pipeline
-from labkit.data.augment import PADDING, distortion_key, distortion_offsets
+from labkit.data.augment import distortion_offsets
+from labkit.data.hashes import distortion_key
+from labkit.data.inputs import PADDING
 from labkit.data.manifest import load_manifest
-from labkit.data.pipeline import InputShare, eval_dataset, standardize, train_dataset
+from labkit.data.network_input import standardize
+from labkit.data.pipeline import InputShare, eval_dataset, train_dataset
 from labkit.data.shards import load_split
 from labkit.errors import InputError
 

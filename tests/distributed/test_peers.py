@@ -19,9 +19,10 @@ from labkit.distributed.heartbeat import (
     heartbeat_path,
     process_space,
     read_heartbeat,
+    read_heartbeats,
     write_heartbeat,
 )
-from labkit.distributed.peers import EXIT_LOST_PEER, PeerLost, Peers, read_heartbeats
+from labkit.distributed.peers import EXIT_LOST_PEER, PeerLost, Peers
 
 ADDRESSES = {f"worker:{index}": f"127.0.0.1:{4000 + index}" for index in range(4)}
 LIMIT = 30.0  # seconds until a test gives up; nothing waits for it to pass

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from course.lessons.mistakes import calibration, figures, slices
-from course.lessons.mistakes.history import ExampleHistory, forgetting_events, hunt_scores
+from course.lessons.mistakes.history import ExampleHistory, hunt_scores
 from course.lessons.mistakes.maps import fall_without
 from course.lessons.mistakes.noisy import flip_labels
 from labkit import figures as plots
-from labkit.analysis.predictions import Predictions
+from labkit.analysis.predictions import Predictions, forgetting_events
 from labkit.data import shapes
 from labkit.data.manifest import find_manifest, verify_shards
 from labkit.data.shards import load_split

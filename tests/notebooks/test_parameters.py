@@ -278,7 +278,8 @@ def run_cell(request):
         result = shell.run_cell(source, store_history=request.param)
         return result.result if result.success else result.error_before_exec or result.error_in_exec
 
-    run("from typing import Optional\nfrom labkit.notebook.parameters import *\nwatch_parameters()")
+    run("from typing import Optional")
+    run("from labkit.notebook.parameters import read_parameters, watch_parameters\nwatch_parameters()")
     yield run
     InteractiveShell.clear_instance()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.app.test_browser import process, visit  # noqa: F401 - visit is a fixture
+from tests.app.browser import browser_visit, process
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.browser]
 
@@ -21,13 +21,13 @@ PAGES = {
 }
 
 
-def test_scalars_histograms_graph_and_hparams_of_a_run(trained, visit, tmp_path):  # noqa: F811
+def test_scalars_histograms_graph_and_hparams_of_a_run(trained, tmp_path):
     command = [sys.executable, "-m", "labkit", "tensorboard", *(str(run.path) for run in trained.values())]
     kept = os.environ.get("LABKIT_SCREENSHOTS")
     pictures = Path(kept) if kept else tmp_path
-    page = visit.page
-    page.set_viewport_size({"width": 1500, "height": 900})
-    with process(command, stdout=subprocess.PIPE, text=True) as server:
+    size = {"width": 1500, "height": 900}
+    with browser_visit(viewport=size) as visit, process(command, stdout=subprocess.PIPE, text=True) as server:
+        page = visit.page
         address = server.stdout.readline().split()[1]
         for name, words in PAGES.items():
             page.goto(f"{address}#{name}")
@@ -44,4 +44,4 @@ def test_scalars_histograms_graph_and_hparams_of_a_run(trained, visit, tmp_path)
             picture = Image.open(path).convert("RGB").quantize(64)
             picture.save(path, optimize=True)
         server.stdout.close()
-    assert visit.elsewhere == []
+        assert visit.elsewhere == []

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from labkit.data.pipeline import standardize
+from labkit.data.network_input import standardize
 from labkit.data.shards import load_split
 from labkit.training.evaluate import Evaluation, evaluate_split
 from labkit.training.scores import class_metrics

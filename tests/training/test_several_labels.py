@@ -10,7 +10,7 @@ import tensorflow as tf
 from labkit.analysis.predictions import load_predictions
 from labkit.commands import main as cli
 from labkit.config import Config
-from labkit.data.pipeline import standardize
+from labkit.data.network_input import standardize
 from labkit.data.shards import load_split
 from labkit.optim.optimizers import SGD
 from labkit.run_directory import RunDirectory

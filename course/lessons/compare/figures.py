@@ -14,17 +14,6 @@ if TYPE_CHECKING:
     from course.lessons.compare.trials import Trial
     from labkit.analysis.inference import Discordance, Interval
 
-__all__ = [
-    "bias",
-    "coverage",
-    "detection",
-    "discordance",
-    "intervals",
-    "pairs",
-    "seed_curves",
-    "sweep",
-]
-
 MARKERS = "osD^"
 
 

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from labkit.analysis.inference import t_quantile
 
-__all__ = ["coverage", "detection", "selection_bias"]
-
 
 def coverage(counts: Sequence[int], *, experiments: int = 20000) -> dict[str, NDArray[np.float64]]:
     """Return how often intervals "of 95 %" contain the true mean, by method, each [counts].

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from labkit.config import Config
     from labkit.data.manifest import Manifest
 
-__all__ = ["Bench", "Plan", "Trial", "halved"]
-
 
 @dataclass(frozen=True)
 class Trial:

@@ -16,8 +16,6 @@ from labkit.figures.style import MARK, OKABE_ITO, drawing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Memory", "draw_memory", "stream_again", "watch_memory"]
-
 MEGABYTE = 1e6
 
 

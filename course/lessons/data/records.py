@@ -11,8 +11,6 @@ from labkit.figures.style import GREY, TRAIN, VALIDATION, drawing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Field", "draw_record", "masked_crc", "record_fields", "tfrecord"]
-
 BYTES_IN_A_ROW = 16
 ROWS_SHOWN = 6  # of the beginning of a record
 

@@ -16,16 +16,6 @@ from labkit.figures.style import GREY, MARK, OKABE_ITO, TRAIN, drawing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "classes_in_a_batch",
-    "draw_crop",
-    "draw_orders",
-    "draw_shuffling",
-    "draw_standardization",
-    "images_of_step",
-    "shuffled",
-]
-
 
 def shuffled(count: int, buffer_size: int) -> NDArray[np.int64]:
     """Return the numbers 0 … ``count`` - 1 in the order in which ``Dataset.shuffle`` gives them."""

@@ -23,21 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "STAGES",
-    "Event",
-    "Photographs",
-    "draw_seconds",
-    "draw_timelines",
-    "measured_seconds",
-    "overlaps",
-    "seconds_per_batch",
-    "stage_seconds",
-    "train_through",
-    "training_step",
-    "waits_for_input",
-]
-
 STAGES = ("read", "decode", "augment", "train")
 STORED_SIDE = 160  # pixels of a stored photograph; the network sees the size of the data set
 

@@ -12,16 +12,6 @@ from numpy.typing import NDArray
 
 from course.lessons.debug.patients import CLASSES, SIZE, UNITS, Patient
 
-__all__ = [
-    "broken_network",
-    "broken_update",
-    "classifier",
-    "fresh_weights",
-    "mixing_weights",
-    "train_network",
-    "train_scheduled",
-]
-
 LEARNING_RATE = 0.3
 
 MakeUpdate = Callable[[list[tf.Variable], Callable[..., Any], Callable[[int], float]], Callable[..., Any]]

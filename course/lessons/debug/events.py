@@ -14,8 +14,6 @@ from labkit.figures.style import GREY, OKABE_ITO, TRAIN, VALIDATION, drawing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["EventFiles", "Histogram", "percentiles"]
-
 Array = NDArray[np.float64]
 SHOWN = (0, 7, 31, 50, 69, 93, 100)  # percentiles, of those on TensorBoard's page
 BANDS = ("#d6e6f2", "#a6cbe3", "#6ea8d0")  # from the widest to the narrowest

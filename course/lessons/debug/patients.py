@@ -11,18 +11,6 @@ from numpy.typing import NDArray
 
 from labkit.training.scores import softmax
 
-__all__ = [
-    "BATCH",
-    "CLASSES",
-    "FAULTS",
-    "SIZE",
-    "Patient",
-    "SplitDigits",
-    "digits",
-    "leaky_split",
-    "train_on",
-]
-
 BATCH, CLASSES, UNITS = 64, 10, 64
 LEARNING_RATE = 0.3
 # What may be wrong with a patient whose code isn't shown. "": nothing.

@@ -22,22 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "baseline_losses",
-    "dependency",
-    "draw_curves",
-    "draw_dependency",
-    "draw_patients",
-    "draw_values",
-    "first_loss",
-    "mixing",
-    "numerics_report",
-    "one_batch_losses",
-    "run_tests",
-    "scripted_pdb",
-    "symptoms",
-]
-
 Array = NDArray[np.float64]
 STEPS, LONG = 60, 400  # of trainings of patients
 REASON = 100  # characters of a failed test that are shown

@@ -12,8 +12,6 @@ from labkit.figures.style import OKABE_ITO, drawing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Span", "draw_timeline", "operations", "seconds_by_kind"]
-
 COLORS = dict(zip(KINDS, (*OKABE_ITO[:6], "#f0e442", "#000000", "#8c564b", "#c7cbd1"), strict=True))
 
 

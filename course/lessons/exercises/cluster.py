@@ -9,8 +9,6 @@ from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_arr
 from labkit.distributed.task import make_tf_config, parse_tf_config
 from labkit.errors import InputError
 
-__all__ = ["EXERCISES"]
-
 WORKERS = (
     ("a:2222", "b:2222", "c:2222"),
     ("10.0.0.1:5", "10.0.0.2:5", "10.0.0.3:7", "10.0.0.4:7"),

@@ -9,9 +9,6 @@ from numpy.typing import NDArray
 from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, shown
 from labkit.analysis.inference import t_quantile
 
-__all__ = ["EXERCISES"]
-
-
 # ---- 08.1 ----------------------------------------------------------------------------------------------
 
 

@@ -9,9 +9,6 @@ import numpy as np
 from course.lessons.data.records import record_fields, tfrecord
 from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array
 
-__all__ = ["EXERCISES"]
-
-
 # ---- 01.1 ----------------------------------------------------------------------------------------------
 
 

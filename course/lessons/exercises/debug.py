@@ -9,8 +9,6 @@ from course.lessons.debug.patients import CLASSES, Patient, leaky_split, train_o
 from course.lessons.debug.probes import dependency, one_batch_losses
 from course.lessons.verdict import Exercise, Wrong, a_choice, a_function, a_number, an_array
 
-__all__ = ["EXERCISES"]
-
 FLAT = ("labels", "input", "dead", "rate")
 HIGH = ("softmax twice", "learning rate too small", "labels shuffled", "layer frozen")
 

@@ -11,9 +11,6 @@ from course.lessons.mistakes.calibration import calibration_error, cross_entropy
 from course.lessons.mistakes.slices import wilson
 from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, any_array
 
-__all__ = ["EXERCISES"]
-
-
 CANCEL = "gaps of opposite sign cancel; take the absolute value of each bin's gap"
 
 # ---- 09.1 ----------------------------------------------------------------------------------------------

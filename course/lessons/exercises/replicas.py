@@ -5,9 +5,6 @@ from numpy.typing import NDArray
 
 from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array
 
-__all__ = ["EXERCISES"]
-
-
 # ---- 04.1 ----------------------------------------------------------------------------------------------
 
 

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array
 
-__all__ = ["EXERCISES"]
-
 Array = NDArray[np.float64]
 
 

@@ -11,8 +11,6 @@ from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_resu
 from labkit.config import OptimizerConfig
 from labkit.optim.schedules import learning_rate_at
 
-__all__ = ["EXERCISES"]
-
 Array = NDArray[np.float64]
 
 

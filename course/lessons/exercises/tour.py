@@ -10,8 +10,6 @@ import numpy as np
 
 from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, any_array
 
-__all__ = ["EXERCISES"]
-
 RESUMED = {"resumed_at_step": 10, "wall_time": 1.7e9}  # a line that a continued run writes
 
 

@@ -8,8 +8,6 @@ import numpy as np
 
 from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array
 
-__all__ = ["EXERCISES"]
-
 Shapes = dict[str, tuple[int, ...]]
 
 

@@ -7,15 +7,6 @@ from numpy.typing import NDArray
 
 from labkit.training.scores import softmax
 
-__all__ = [
-    "Reliability",
-    "best_temperature",
-    "calibration_error",
-    "cross_entropy",
-    "reliability",
-    "tempered",
-]
-
 Floats = NDArray[np.float64]
 
 

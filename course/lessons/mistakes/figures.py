@@ -7,24 +7,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from course.lessons.mistakes.calibration import Reliability
-from course.lessons.mistakes.history import ExampleHistory, forgetting_events, hunt_scores
+from course.lessons.mistakes.history import ExampleHistory, hunt_scores
 from course.lessons.mistakes.slices import Slice
+from labkit.analysis.predictions import forgetting_events
 from labkit.figures import draw_heat
 from labkit.figures.style import GREY, TEST, TRAIN, VALIDATION, drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = [
-    "forgetting",
-    "heat_maps",
-    "hunt",
-    "learning_of_flipped",
-    "occlusion_frame",
-    "reliability_diagram",
-    "slice_accuracies",
-]
 
 
 def reliability_diagram(results: Mapping[str, Reliability]) -> "Figure":

@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labkit.analysis.predictions import forgetting_events
 from labkit.callbacks.callback import Callback
 
 if TYPE_CHECKING:
     from labkit.callbacks.callback import TrainingView
-
-__all__ = ["ExampleHistory", "forgetting_events", "hunt_scores"]
 
 BATCH = 500  # images in a forward pass
 

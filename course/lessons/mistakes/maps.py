@@ -11,8 +11,6 @@ from labkit.analysis.saliency import gradient_map, occlusion_map
 if TYPE_CHECKING:
     from labkit.analysis.network import Network
 
-__all__ = ["fall_without", "maps_of"]
-
 
 def fall_without(
     predict: Callable[[NDArray[np.uint8]], NDArray[Any]],

@@ -12,8 +12,6 @@ from labkit.data.shards import load_split
 from labkit.data.subset import with_train_examples
 from labkit.errors import InputError
 
-__all__ = ["NoisyData", "flip_labels"]
-
 
 @dataclass(frozen=True)
 class NoisyData:

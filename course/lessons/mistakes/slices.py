@@ -12,17 +12,6 @@ if TYPE_CHECKING:
     from labkit.analysis.predictions import Predictions
     from labkit.data.manifest import Manifest
 
-__all__ = [
-    "Slice",
-    "by_class",
-    "by_quarters",
-    "chance_slices",
-    "image_properties",
-    "largest_by_chance",
-    "most_confused",
-    "wilson",
-]
-
 
 def wilson(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
     """Return the interval of Wilson (1927) for a share: 95 % of such intervals contain the true one.

@@ -15,17 +15,6 @@ if TYPE_CHECKING:
     from course.lessons.replicas.moments import Placement
     from course.lessons.replicas.ring import Exchange, Moment
 
-__all__ = [
-    "bytes_by_workers",
-    "placements",
-    "rate_sweep",
-    "ring_state",
-    "slice_spread",
-    "step_times",
-    "steps_and_examples",
-    "two_curves",
-]
-
 # From one contribution to the last but one: light to dark. A complete sum is green.
 SHADES, COMPLETE = ("#eaf2f8", "#bcd9ec", "#7db5da", "#56b4e9", "#2e8bc0"), "#00755a"
 

@@ -13,19 +13,6 @@ if TYPE_CHECKING:
     from labkit.data.manifest import Manifest
     from labkit.distributed.devices import Devices
 
-__all__ = [
-    "Placement",
-    "comparison_flags",
-    "gradient_bytes",
-    "layout_name",
-    "noise_scale",
-    "place_variable",
-    "slice_statistics",
-    "squared_norms",
-    "stem_outputs",
-    "step_seconds",
-]
-
 
 def stem_outputs(config: "Config", manifest: "Manifest", count: int) -> NDArray[np.float32]:
     """Return what the first convolution makes of ``count`` training images, [count, pixels, channels]."""

@@ -10,18 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "EXCHANGES",
-    "Exchange",
-    "Message",
-    "Moment",
-    "all_to_all",
-    "central",
-    "count_exchanges",
-    "ring",
-    "ring_moments",
-]
-
 
 @dataclass(frozen=True)
 class Message:

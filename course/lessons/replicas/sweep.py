@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from labkit.data.manifest import Manifest
 
-__all__ = ["DenseNetwork", "small_images", "sweep_rates"]
-
 SIDE = 8  # pixels of an image
 HIDDEN = 32
 Weights = list[Any]  # kernels and biases of both layers, float32 tensors [variants, …]

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from labkit.analysis.architecture import receptive_field
 from labkit.models.variants import with_layer_outputs
 
-__all__ = ["ReceptiveField", "gradient_fields"]
-
 
 @dataclass(frozen=True)
 class ReceptiveField:

@@ -16,15 +16,6 @@ if TYPE_CHECKING:
 
     from labkit.inspection.observer import Observation
 
-__all__ = [
-    "batch_norm_figure",
-    "depth_figure",
-    "feature_maps",
-    "field_figure",
-    "first_kernels",
-    "loss_figure",
-]
-
 
 def _look(name: str) -> dict[str, Any]:
     """Colour by whether a network has shortcuts, line by its depth."""

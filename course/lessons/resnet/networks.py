@@ -20,16 +20,6 @@ from labkit.models.resnet import resnet
 from labkit.optim.optimizers import SGD
 from labkit.training.step import make_train_step
 
-__all__ = [
-    "SmallImages",
-    "TrainedNetwork",
-    "WithoutShortcuts",
-    "observe",
-    "small_images",
-    "small_network",
-    "train_small",
-]
-
 SIZE = 16  # of the images in pixels: a quarter of the arithmetic of 32 x 32
 
 

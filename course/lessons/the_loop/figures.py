@@ -16,21 +16,6 @@ if TYPE_CHECKING:
 
     from course.lessons.the_loop.surface import Surface
 
-__all__ = [
-    "CURVATURE",
-    "MINIMUM",
-    "START",
-    "decay_figure",
-    "descend",
-    "loss_at",
-    "loss_comparison",
-    "momentum_figure",
-    "range_figure",
-    "ratio_figure",
-    "surface_figure",
-    "update_ratios",
-]
-
 RATE = 0.03  # learning rate on the quadratic
 
 

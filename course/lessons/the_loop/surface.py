@@ -8,8 +8,6 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-__all__ = ["Surface", "filter_normalized", "loss_surface"]
-
 
 @dataclass(frozen=True)
 class Surface:

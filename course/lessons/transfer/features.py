@@ -18,8 +18,6 @@ from labkit.models.variants import with_layer_outputs
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_maps", "draw_probes", "probe", "probe_part", "stage_outputs"]
-
 GRID = 4  # features are averaged over GRID × GRID parts of the image
 RIDGE = 1.0  # weight of the penalty, in units of the features' mean variance times the number of images
 

@@ -11,8 +11,6 @@ from labkit.figures.style import OKABE_ITO, drawing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_grid", "draw_moved", "draw_parameters"]
-
 
 def draw_parameters(counts: Mapping[str, int]) -> "Figure":
     """Draw the number of parameters of each stage."""

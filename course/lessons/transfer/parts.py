@@ -13,8 +13,6 @@ from labkit.data.records import write_derived
 from labkit.data.shards import load_split
 from labkit.errors import InputError
 
-__all__ = ["part_of", "write_pictures"]
-
 
 def part_of(manifest: Manifest, data_dir: Path, classes: Sequence[str]) -> Manifest:
     """Write the images of some classes as a data set of its own, or return it if it is there.

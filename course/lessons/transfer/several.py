@@ -16,8 +16,6 @@ from labkit.figures.style import GREY, OKABE_ITO, drawing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["SHAPES", "draw_probabilities", "draw_sums", "drawn", "several_trainer"]
-
 SHAPES = ("disc", "frame", "cross", "bars")
 
 

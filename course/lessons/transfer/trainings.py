@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from course.lessons.short_training import Step, one_device_step, restart, train_steps
 from labkit.config import Config
-from labkit.data.augment import distort, distortion_key
-from labkit.data.hashes import order_key, permutation
+from labkit.data.augment import distort
+from labkit.data.hashes import distortion_key, order_key, permutation
 from labkit.data.inputs import distortion_of
 from labkit.data.manifest import Manifest
 from labkit.data.network_input import standardize
@@ -25,8 +25,6 @@ from labkit.models.registry import build_model
 from labkit.optim.optimizers import SGD
 from labkit.training.checkpoints import prepare_transfer
 from labkit.training.losses import LOSSES
-
-__all__ = ["Trained", "Trainer"]
 
 TEST_IMAGES = 500
 

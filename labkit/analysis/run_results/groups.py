@@ -8,17 +8,6 @@ from labkit.analysis.inference import Spread, spread
 from labkit.analysis.run_results.results import MEASURES, Result, differing, value_text
 from labkit.plurals import counted
 
-__all__ = [
-    "NO_VALUE",
-    "Group",
-    "grouped",
-    "known_measures",
-    "result_rows",
-    "runs_for_images",
-    "spread_text",
-    "title_of",
-]
-
 NO_VALUE = "–"
 MAX_SETTINGS = 4  # in the name of a group
 

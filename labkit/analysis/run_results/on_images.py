@@ -13,8 +13,6 @@ from labkit.analysis.predictions import Predictions, load_predictions, of_anothe
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
-__all__ = ["OnImages", "load_on_same_images", "on_same_images"]
-
 Indices = NDArray[np.intp]
 
 

@@ -14,8 +14,6 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.rows import number
 from labkit.run_directory.summary import RunSummary, Summaries
 
-__all__ = ["MEASURES", "Measure", "Result", "differing", "read_results", "result_of", "value_text"]
-
 
 @dataclass(frozen=True)
 class Measure:

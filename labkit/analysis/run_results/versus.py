@@ -9,16 +9,6 @@ from labkit.analysis.run_results.results import MEASURES, Result
 from labkit.errors import InputError
 from labkit.plurals import counted
 
-__all__ = [
-    "Versus",
-    "amount",
-    "chance_sentence",
-    "difference_text",
-    "images_that_count",
-    "told_of_two",
-    "versus",
-]
-
 ON_IMAGES = "test_accuracy"  # the measure that the predictions of two single runs tell
 
 SAME = 1e-6  # between an accuracy that was recorded and that of the predictions

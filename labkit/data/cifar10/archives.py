@@ -25,8 +25,6 @@ from labkit.data.subset import ImageData
 from labkit.errors import InputError
 from labkit.plurals import counted
 
-__all__ = ["read_archive", "source_sha256"]
-
 IMAGE_SHAPE = (32, 32, 3)
 _PIXELS = 32 * 32 * 3
 _TRAIN_BATCHES = 5  # both layouts: data_batch_1 … data_batch_5

@@ -9,8 +9,6 @@ import urllib3
 
 from labkit.data.pool import Display
 
-__all__ = ["DownloadError", "fetch"]
-
 _CHUNK = 1 << 16
 _SLOWEST = 1024  # bytes per second, averaged over one timeout
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from labkit.errors import InputError, short
 
-__all__ = ["load_pickle"]
-
 
 def _numeric_dtype(code: Any, *flags: Any) -> np.dtype:
     dtype = np.dtype(code, *flags)

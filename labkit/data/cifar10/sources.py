@@ -18,20 +18,6 @@ from labkit.data.manifest import file_sha256
 from labkit.errors import InputError
 from labkit.plurals import without_secrets
 
-__all__ = [
-    "DEFAULT_ATTEMPTS",
-    "DEFAULT_TIMEOUT",
-    "DEFAULT_URL",
-    "PUBLISHED",
-    "Published",
-    "check_connection",
-    "check_url",
-    "describe",
-    "download",
-    "matches_published",
-    "source_sha256",
-]
-
 DEFAULT_TIMEOUT = 30.0
 DEFAULT_ATTEMPTS = 3
 

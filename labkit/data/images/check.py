@@ -20,8 +20,6 @@ from labkit.data.pool import Display, do_tasks
 from labkit.data.write import Journal
 from labkit.errors import InputError
 
-__all__ = ["Fact", "check_damage", "check_pictures", "content_sha256", "read_picture", "source_sha256"]
-
 _SHOWN = 20  # files that cannot be used
 _CHUNK = 128  # pictures of a task, at most
 _CHUNKS = 32  # tasks, at least, so that all processes have work to the end

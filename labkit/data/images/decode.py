@@ -18,19 +18,6 @@ from PIL import (
     WebPImagePlugin,
 )
 
-__all__ = [
-    "DEEPEST",
-    "FORMATS",
-    "MAX_BYTES",
-    "MAX_PIXELS",
-    "DamagedError",
-    "Look",
-    "examine",
-    "square",
-    "white_of",
-    "without_metadata",
-]
-
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
 DEEPEST = 65535  # the highest value of 16 bits
 MAX_PIXELS = 100_000_000  # 400 MB while it is decoded

@@ -15,16 +15,6 @@ from labkit.data.subset import relabelled
 from labkit.errors import InputError
 from labkit.plurals import counted, listed
 
-__all__ = [
-    "MAX_CLASSES",
-    "SPLITS",
-    "Listing",
-    "check_classes",
-    "class_numbers",
-    "find_folders",
-    "with_classes",
-]
-
 MAX_CLASSES = 10_000
 SPLITS = ("train", "validation", "test")
 _PURPOSES = {"train": "training", "validation": "validation", "test": "testing"}

@@ -4,8 +4,6 @@ import re
 import unicodedata
 from pathlib import Path
 
-__all__ = ["is_picture_name", "is_system", "natural", "shown", "split_of", "splits_in"]
-
 # What systems, network drives and programs leave in folders and archives, besides names with a dot first.
 _SYSTEM = frozenset(
     (

@@ -9,8 +9,6 @@ from labkit.data.images.layouts import Listing
 from labkit.data.images.names import shown
 from labkit.plurals import counted
 
-__all__ = ["remarks"]
-
 _FEW = 10  # training pictures of a class
 _RATIO = 10  # between the largest and the smallest class
 _NAMED = 3  # classes or files in a line

@@ -36,8 +36,6 @@ from labkit.data.write import Journal, Plan, Written, shard_tasks
 from labkit.errors import InputError
 from labkit.plurals import counted, listed
 
-__all__ = ["KIND", "ImageSource"]
-
 KIND = "images"  # of a manifest's source
 _DEFAULT_RESIZE = "crop"
 _NAMED = 10  # classes in the first line

@@ -15,8 +15,6 @@ from labkit.data.subset import strata, stratified_rows, with_train_examples
 from labkit.errors import InputError
 from labkit.plurals import counted
 
-__all__ = ["LARGEST_DEFAULT", "Parts", "choose_size", "choose_splits"]
-
 LARGEST_DEFAULT = 64  # pixels; above it images are stored as JPEG, and training takes minutes to hours
 _DIVISOR = 10  # a tenth is held out
 

@@ -15,8 +15,6 @@ from labkit.data.images.walk import begins_as_picture, link_problem
 from labkit.errors import InputError
 from labkit.plurals import counted
 
-__all__ = ["find_rows"]
-
 _COLUMNS = ("path", "label", "split")
 _MAX_BYTES = 2**30
 _LONGEST_NAME = 255

@@ -8,8 +8,6 @@ from pathlib import Path
 from labkit.data.images.names import is_picture_name, is_system, shown
 from labkit.errors import InputError
 
-__all__ = ["Tree", "begins_as_picture", "link_problem", "walk"]
-
 
 @dataclass
 class Tree:

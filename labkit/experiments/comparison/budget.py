@@ -8,8 +8,6 @@ from typing import Any
 from labkit.config import Config, fields_by_name
 from labkit.config.architectures import NAMED_FIELDS
 
-__all__ = ["budget_differences", "budget_fingerprint", "budget_of", "shared_fields"]
-
 # Fields that a comparison sets for each training; the others are those of a model's name.
 OF_EACH = ("seed", "job_dir")
 

@@ -24,8 +24,6 @@ from labkit.startup.child import record_reason
 from labkit.startup.quiet_import import import_tensorflow, leave_out_extras
 from labkit.training.plan import data_directory, decide_devices, on_one_device, plan_data
 
-__all__ = ["check_networks", "images_per_second", "main", "measure"]
-
 WARM_UP_BATCHES = 3  # the first one compiles
 REPEATS = 7
 SECONDS_OF_A_REPEAT = 0.5

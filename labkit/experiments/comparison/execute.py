@@ -21,8 +21,6 @@ from labkit.run_directory import RunDirectory, RunLock, write_json_atomic
 from labkit.startup.child import python_command
 from labkit.startup.interruption import STOPPED
 
-__all__ = ["check_command", "check_new", "measure_command", "run_comparison", "train_command"]
-
 BAD_INPUT = 2
 CHILD = python_command("-m", "labkit.experiments.comparison.child")
 

@@ -14,18 +14,6 @@ from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.files import read_json, read_object
 
-__all__ = [
-    "Request",
-    "add_peak_memory",
-    "discard_measurements",
-    "measurements_path",
-    "read_measurements",
-    "read_request",
-    "request_path",
-    "run_directory",
-    "update_measurements",
-]
-
 NEEDED = ("dataset", "train_steps", "train_batch_size", "eval_batch_size")  # of a budget, to show it
 
 

@@ -23,8 +23,6 @@ from labkit.training.checks import refuse_cluster
 from labkit.training.place import place_run
 from labkit.training.plan import plan_run
 
-__all__ = ["ComparisonPlan", "ModelTraining", "default_output", "plan_comparison"]
-
 # Files that a comparison may have left in its directory without a comparison.json.
 _OURS = r"\.lock|.+\.tmp|results\..+|.+-seed\d+(\.json)?"
 

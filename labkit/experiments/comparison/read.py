@@ -22,9 +22,6 @@ from labkit.plurals import counted
 from labkit.run_directory.metrics import chosen_step, own_test
 from labkit.run_directory.reader import MetricsReader, read_metrics
 
-__all__ = ["WARM_UP_STEPS", "Comparison", "ModelMetrics", "RunMetrics", "read_comparison"]
-
-
 WARM_UP_STEPS = 5  # the first step of a session compiles; during the next ones, memory and prefetching settle
 NOT_STARTED = "not started"
 MEASURED = ("inference_images_per_second", "peak_memory_bytes", "parameters", "multiply_adds")

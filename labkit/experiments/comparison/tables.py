@@ -10,8 +10,6 @@ from typing import Any
 from labkit.experiments.comparison.read import Comparison, ModelMetrics
 from labkit.run_directory.directory import replacing
 
-__all__ = ["as_csv", "as_json", "as_markdown", "results_path", "write_if_changed"]
-
 # Metrics that JSON and CSV give as mean and deviation over the seeds.
 SPREADS = (
     "test_accuracy",

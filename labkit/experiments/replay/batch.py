@@ -14,15 +14,6 @@ from labkit.data.of_run import data_set_of
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
-__all__ = [
-    "NeedsReplay",
-    "RunBatch",
-    "batch_note",
-    "batch_without_tensorflow",
-    "checkpoint_for",
-    "is_asynchronous",
-]
-
 MAX_BYTES = 64 * 2**20  # of a batch's pixels; standardized, they take four times as much
 
 

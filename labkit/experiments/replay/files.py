@@ -18,8 +18,6 @@ from labkit.experiments.replay.step import Replay
 from labkit.export.output import folder_beside
 from labkit.run_directory.disk import check_writable
 
-__all__ = ["check_folder", "write_batch", "write_replay"]
-
 SUMMARY = "replay.json"  # by which a folder is known as one that may be replaced
 # Of the contact sheet: side up to which an image is enlarged, pixels between two, images in a row.
 SMALL, GAP, COLUMNS = 64, 4, 16

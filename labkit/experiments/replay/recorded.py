@@ -21,16 +21,6 @@ from labkit.run_directory.files import read_json
 from labkit.run_directory.lineage import read_lineage
 from labkit.run_directory.reader import read_metrics
 
-__all__ = [
-    "MAX_STEPS",
-    "RecordedStep",
-    "Start",
-    "batch_of_run",
-    "recorded_rows",
-    "recorded_step",
-    "with_data",
-]
-
 MAX_STEPS = 1000  # that a replay makes before its own, unless told otherwise
 
 

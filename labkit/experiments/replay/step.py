@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from labkit.training.network import Network
     from labkit.training.plan import TrainingPlan
 
-__all__ = ["ROUNDING", "Replay", "engine_from_start", "plan_replay", "replay"]
-
 # What a recorded run had beside what it observed, and a replay doesn't: other workers, code of its user.
 _LEFT_OUT = ("slow_worker", "max_staleness", "callbacks")
 

@@ -35,8 +35,6 @@ from labkit.startup.process import stop_signals
 from labkit.training.checks import check_fits
 from labkit.training.place import place_run
 
-__all__ = ["INSTEAD", "compare_replicas"]
-
 # What is trained without a preset: a network for seconds, at a rate at which rounding in float32 stays within
 # the tolerance (docs/decisions.md has the figures).
 SETTINGS = {

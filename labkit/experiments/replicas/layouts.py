@@ -13,8 +13,6 @@ from labkit.errors import InputError, short
 from labkit.startup.child import python_command
 from labkit.training.checks import check_layout
 
-__all__ = ["LAYOUTS", "Layout", "parse_layouts"]
-
 LAYOUTS = ("1 replica", "2 logical devices", "4 logical devices", "2 processes")
 MOST_PROCESSES = 8  # on fewer cores than that: each imports TensorFlow and holds half a gigabyte
 _LAYOUT = re.compile(r"(?:(?P<processes>\d+) process(?:es)?)?(?: [×x] )?(?:(?P<devices>\d+) (?P<kind>.+))?")

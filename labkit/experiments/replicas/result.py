@@ -16,8 +16,6 @@ from labkit.config import Config
 from labkit.config.architectures import model_name
 from labkit.experiments.replicas.layouts import Layout
 
-__all__ = ["LayoutLosses", "ReplicaComparison"]
-
 _DIGITS = {"float32": "float32 keeps 7 digits", "float64": "float64 keeps 16 digits"}
 _FEW_DIGITS = "bfloat16 keeps 3 digits"
 
