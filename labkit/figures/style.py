@@ -62,7 +62,6 @@ def drawing(width: float, height: float, alt: str) -> "Iterator[Figure]":
     A notebook shows it with the text ``alt``.
     """
     import matplotlib
-    from cycler import cycler
     from matplotlib.figure import Figure
 
     class ShownFigure(Figure):
@@ -73,7 +72,7 @@ def drawing(width: float, height: float, alt: str) -> "Iterator[Figure]":
             shown = {"width": round(self.get_figwidth() * SHOWN_PER_INCH), "alt": alt}
             return png(self), shown
 
-    style = {"axes.prop_cycle": cycler(color=OKABE_ITO), "font.family": list(_families())}
+    style = {"axes.prop_cycle": matplotlib.cycler(color=OKABE_ITO), "font.family": list(_families())}
     with matplotlib.rc_context(STYLE | style):
         yield ShownFigure(
             figsize=(width, height), dpi=SHOWN_PER_INCH, layout="constrained", facecolor="white"

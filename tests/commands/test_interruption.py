@@ -34,7 +34,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTH
     ("module", "command"),
     [
         ("labkit.commands.main", "runs"),
-        ("labkit.cluster.exit_status", "--version"),
+        ("labkit.startup.quiet_import", "--version"),
         ("labkit.commands.runs", "runs"),
         ("labkit.commands.cluster", "cluster local -- train --sync"),
         ("labkit.commands.notebook", "notebook run train"),

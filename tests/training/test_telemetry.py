@@ -52,7 +52,7 @@ def test_the_status_goes_on_when_the_clock_is_set_back(run, monkeypatch):
     monkeypatch.setattr("labkit.training.telemetry.time.time", lambda: now)
     telemetry.train_row(row(2, 2.4), Pace(32))
     assert (run.read_status().step, run.read_status().heartbeat) == (2, now)
-    telemetry.beat("validation")
+    telemetry.heartbeat("validation")
     assert run.read_status().message == "validation"
     telemetry.close()
 
