@@ -251,7 +251,7 @@ def test_the_share_of_the_highest_losses():
 @pytest.mark.browser
 def test_a_click_shows_the_batch_and_reload_page_switch_and_new_points_keep_it(make_run, served, visit):
     run, page = make_run(state="running"), visit.page
-    configure(run)
+    configure(run, data_dir=str(run.path.parents[1] / "data"))  # the dashboard has another home
     writer = MetricsWriter(run.metrics_path)
     page.goto(f"{served}/live?run={run.name}&folder={run.path.parent}")
     over = page.locator(".lk-chart .u-over").first
