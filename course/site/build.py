@@ -120,8 +120,10 @@ def _write_reference(folder: Path) -> None:
     folder.mkdir()
     for module, title in MODULES.items():
         heading = f"{title}: ``{module}``"
-        lines = [heading, "=" * len(heading), "", f".. automodule:: {module}", "   :imported-members:", ""]
-        (folder / f"{module}.rst").write_text("\n".join(lines), encoding="utf-8")
+        lines = [heading, "=" * len(heading), "", f".. automodule:: {module}"]
+        if (ROOT / module.replace(".", "/")).is_dir():  # a package: its names are those of its modules
+            lines.append("   :imported-members:")
+        (folder / f"{module}.rst").write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
 def _write_front(paths: Paths) -> None:
