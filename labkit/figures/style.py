@@ -63,6 +63,7 @@ def drawing(width: float, height: float, alt: str) -> "Iterator[Figure]":
     """
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.rcsetup import cycler
 
     class ShownFigure(Figure):
         def __repr__(self) -> str:
@@ -72,7 +73,7 @@ def drawing(width: float, height: float, alt: str) -> "Iterator[Figure]":
             shown = {"width": round(self.get_figwidth() * SHOWN_PER_INCH), "alt": alt}
             return png(self), shown
 
-    style = {"axes.prop_cycle": matplotlib.cycler(color=OKABE_ITO), "font.family": list(_families())}
+    style = {"axes.prop_cycle": cycler(color=OKABE_ITO), "font.family": list(_families())}
     with matplotlib.rc_context(STYLE | style):
         yield ShownFigure(
             figsize=(width, height), dpi=SHOWN_PER_INCH, layout="constrained", facecolor="white"
