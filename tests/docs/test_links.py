@@ -7,7 +7,7 @@ import pytest
 
 from tests.docs.blocks import DOCUMENTS, ROOT
 
-PAGES = (*DOCUMENTS, ROOT / "deploy" / "README.md", ROOT / "benchmarks" / "README.md")
+PAGES = (*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "deploy" / "README.md", ROOT / "benchmarks" / "README.md")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
