@@ -7,7 +7,8 @@ import pytest
 
 from tests.docs.blocks import DOCUMENTS, ROOT
 
-PAGES = (*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "deploy" / "README.md", ROOT / "benchmarks" / "README.md")
+BESIDE = ("CONTRIBUTING.md", "deploy/README.md", "benchmarks/README.md")
+PAGES = (*DOCUMENTS, *(ROOT / name for name in BESIDE))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
