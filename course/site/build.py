@@ -34,6 +34,7 @@ MODULES = {
     "labkit.figures.widgets": "Widgets",
     "labkit.figures": "Figures",
 }
+BESIDE = ("CONTRIBUTING.md", "benchmarks/README.md", "deploy/README.md")
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
 
 
@@ -83,8 +84,8 @@ def _sources(notebook: Any) -> list[str]:
 
 
 def _write_documents(paths: Paths) -> None:
-    """Copy the documents, and the two READMEs that they link to."""
-    others = [paths.root / folder / "README.md" for folder in ("benchmarks", "deploy")]
+    """Copy the documents, and what README and they link to."""
+    others = [paths.root / name for name in BESIDE]
     for source in (*paths.root.glob("docs/*.md"), *filter(Path.is_file, others)):
         page = paths.pages / source.relative_to(paths.root)
         page.parent.mkdir(parents=True, exist_ok=True)
@@ -139,7 +140,7 @@ def _write_front(paths: Paths) -> None:
         "Guides": [f"docs/{name}" for name in GUIDES if name in documents],
         "Python interface": [f"api/{module}" for module in MODULES],
         "Reference": ["docs/index", *(f"docs/{name}" for name in others)],
-        "More": [str(path.relative_to(paths.pages).with_suffix("")) for path in _readmes(paths)],
+        "More": [name.removesuffix(".md") for name in BESIDE if (paths.pages / name).is_file()],
     }
     trees = [
         "\n".join(["```{toctree}", ":hidden:", f":caption: {caption}", "", *entries, "```"])
@@ -153,10 +154,6 @@ def _entry(source: Path) -> str:
     title = count_source(nbformat.read(source, as_version=4)).title
     number = source.stem[:2]
     return f"{f'{number} ' if number.isdigit() else ''}{title} <notebooks/{source.stem}>"
-
-
-def _readmes(paths: Paths) -> list[Path]:
-    return sorted(paths.pages.glob("*/README.md"))
 
 
 def _run_sphinx(paths: Paths) -> None:
