@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from labkit.experiments.trials import Trial, TrialEnd, run_trials
 from labkit.startup.child import python_command
 from labkit.startup.process import Child, described_exit
 
@@ -57,3 +58,47 @@ def test_closing_ends_what_a_child_has_started_too(tmp_path):
         assert time.monotonic() < give_up
     child.close()  # a second time does nothing
     child.kill()
+
+
+def test_a_command_that_a_child_starts_by_itself_does_not_refuse_for_it():
+    inner = python_command("-m", "labkit", "train", "--num-layers", "nine")
+    program = f"import subprocess, labkit.startup.child; subprocess.run({inner!r}); raise SystemExit(1)"
+    with Child(python_command("-c", program)) as child:
+        assert any("--num-layers is 'nine'" in line for line in child.lines())
+        assert child.wait() == 1
+        assert child.reason == ""
+
+
+def test_an_end_that_another_thread_sees_meanwhile_is_no_error(monkeypatch):
+    with Child(python("pass")) as child:
+        poll = child.poll
+
+        def outdated() -> None:
+            while poll() is None:
+                time.sleep(0.01)
+
+        monkeypatch.setattr(child, "poll", outdated)
+        child.kill()
+        monkeypatch.undo()
+        child.kill()
+
+
+def test_a_failure_of_whoever_hears_of_the_ends_lets_the_other_trials_save(tmp_path):
+    saved = tmp_path / "saved"
+    saves = (
+        "import signal, sys, pathlib, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path({str(saved)!r}).touch(), sys.exit(0)))\n"
+        f"pathlib.Path({str(tmp_path / 'ready')!r}).touch(); time.sleep(60)"
+    )
+    waits = (
+        "import pathlib, time\n"
+        f"while not pathlib.Path({str(tmp_path / 'ready')!r}).exists(): time.sleep(0.01)"
+    )
+
+    def fails(number: int, end: TrialEnd) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError) as kept:  # with its traceback, as a notebook keeps it
+        run_trials([Trial(python(waits)), Trial(python(saves))], [], fails, at_a_time=2, seconds_to_save=20)
+    assert saved.exists()
+    assert not psutil.Process().children(), kept

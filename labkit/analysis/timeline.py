@@ -74,7 +74,9 @@ def read_timeline(run: RunDirectory, steps: int) -> Timeline:
             f"{run.path} has no times of its workers' steps, which only clusters record; for one process see "
             "labkit profile"
         )
-    asynchronous = any(each.seen is not None for spans in workers.values() for each in spans)
+    reported = {name for name, spans in workers.items() if any(each.seen is not None for each in spans)}
+    if asynchronous := bool(reported):  # files without reports are left of an earlier, synchronous session
+        workers = {name: workers[name] for name in reported}
     made = {name: {each.step for each in spans} for name, spans in workers.items()}
     common = set.union(*made.values()) if asynchronous else set.intersection(*made.values())
     if not common:

@@ -8,7 +8,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,46 +69,55 @@ class TrialEnd:
 def run_trials(
     trials: Iterable[Trial],
     signals: Sequence[int],
+    ended: Callable[[int, TrialEnd], None],
     *,
     at_a_time: int = 1,
     seconds_to_save: float = math.inf,
-) -> Iterator[tuple[int, TrialEnd]]:
-    """Run trials, and yield the number of each, from 0, with its end, in the order in which they end.
+) -> None:
+    """Run trials. An exception, such as one of ``ended``, asks those that run to end, as a signal does.
 
     Args:
         trials: each is taken when there is room for it.
         signals: that asked this process to stop, to which ``stop_signals`` adds new ones. After the first
             none is started, and those that run are asked to end (SIGTERM); the next one kills them.
+        ended: takes the number of each, from 0, with its end, in the order in which they end.
         at_a_time: how many run at once.
         seconds_to_save: after which a trial that was asked to end is killed.
     """
     waiting, running, handled = enumerate(trials), dict[int, Child](), 0
     give_up = math.inf
     with ExitStack() as stack:  # which ends whatever still runs
-        while True:
-            while not signals and len(running) < at_a_time and (found := next(waiting, None)):
-                running[found[0]] = stack.enter_context(found[1].start())
-            if not running:
-                return
-            if len(signals) > handled or time.monotonic() > give_up:
-                for child in running.values():
-                    child.kill() if handled else child.terminate()
-                give_up = math.inf if handled else time.monotonic() + seconds_to_save
-                handled += 1
-            time.sleep(POLL_SECONDS)
-            for number, child in list(running.items()):
-                if (code := child.poll()) is not None:
-                    seconds = time.monotonic() - child.began
-                    end = TrialEnd(code, child.reason, seconds, child.peak_memory_bytes)
-                    running.pop(number).close()
-                    yield number, end
+        try:
+            while True:
+                while not signals and len(running) < at_a_time and (trial := next(waiting, None)):
+                    running[trial[0]] = stack.enter_context(trial[1].start())
+                if not running:
+                    return
+                if len(signals) > handled or time.monotonic() > give_up:
+                    for child in running.values():
+                        child.kill() if handled else child.terminate()
+                    give_up = math.inf if handled else time.monotonic() + seconds_to_save
+                    handled += 1
+                time.sleep(POLL_SECONDS)
+                for number, child in list(running.items()):
+                    if (code := child.poll()) is not None:
+                        seconds = time.monotonic() - child.began
+                        end = TrialEnd(code, child.reason, seconds, child.peak_memory_bytes)
+                        running.pop(number).close()
+                        ended(number, end)
+        except BaseException:
+            for child in running.values():
+                child.terminate()
+            for child in running.values():
+                child.wait(seconds_to_save)
+            raise
 
 
 def run_trial(trial: Trial, signals: Sequence[int]) -> TrialEnd:
     """Run one trial to its end; see ``run_trials``. It isn't started if this process was asked to stop."""
-    for _, end in run_trials([trial], signals):
-        return end
-    return TrialEnd(128 + signals[0], "", 0.0, None)
+    ends: list[TrialEnd] = []
+    run_trials([trial], signals, lambda _, end: ends.append(end))
+    return ends[0] if ends else TrialEnd(128 + signals[0], "", 0.0, None)
 
 
 # ---- trainings -----------------------------------------------------------------------------------------

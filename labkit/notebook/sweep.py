@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from labkit.analysis.show_table import html_table, text_table
 from labkit.errors import InputError
-from labkit.experiments.trials import Trial, run_trials
+from labkit.experiments.trials import Trial, TrialEnd, run_trials
 from labkit.figures.style import MARK, drawing
 from labkit.notebook.execution import SECONDS_TO_SAVE
 from labkit.notebook.file_parameters import check_given, takes_flags
@@ -249,12 +249,14 @@ def run_sweep(
             yield trial
 
     reasons = [""] * len(trials)
+
+    def ended(number: int, end: TrialEnd) -> None:
+        last = trials[number].last_lines(1) or ["it printed nothing"]
+        reasons[number] = end.reason or last[0]
+        announce(f"{names[number]}: {reasons[number] if end.code else f'done in {end.seconds:.0f} s'}")
+
     with _only_sweep(folder), stop_signals() as signals:
-        ends = run_trials(start(), signals, at_a_time=at_a_time, seconds_to_save=SECONDS_TO_SAVE)
-        for number, end in ends:
-            last = trials[number].last_lines(1) or ["it printed nothing"]
-            reasons[number] = end.reason or last[0]
-            announce(f"{names[number]}: {reasons[number] if end.code else f'done in {end.seconds:.0f} s'}")
+        run_trials(start(), signals, ended, at_a_time=at_a_time, seconds_to_save=SECONDS_TO_SAVE)
         if signals:
             raise KeyboardInterrupt(signals[0])
     for number, target in enumerate(targets):

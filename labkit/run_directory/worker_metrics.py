@@ -9,7 +9,7 @@ import time
 from collections import Counter, deque
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -34,7 +34,7 @@ class StepSpans:
 
     step: int
     began: float
-    ends: tuple[tuple[str, float], ...]
+    ends: Annotated[tuple[tuple[str, float], ...], msgspec.Meta(min_length=1)]
     seen: float | None = None
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 # Environment variables. A path, to which ``.failed`` or ``.step`` is added, for launchers that see only the
 # highest code of all tasks:
 EXIT_STATUS = "LABKIT_EXIT_STATUS"
-# An empty file for the sentence with which a command refuses (``labkit.startup.process.Child`` reads it):
+# An empty file for the sentence with which a command refuses (``labkit.startup.process.Child`` reads it).
+# Taken out of the environment, because a notebook's kernel, say, doesn't refuse for the command that runs it:
 REASON = "LABKIT_REASON"
+_REASON_PATH = os.environ.pop(REASON, "")
 FINAL_CODES = (1, 2)  # failed training, bad input: a new start would end the same way
 
 
@@ -63,8 +65,8 @@ def _write_once(suffix: str, value: object, environment: Mapping[str, str]) -> N
 def record_reason(sentence: str) -> None:
     """Leave the sentence with which this command refuses for the process that started it."""
     try:
-        with open(os.environ[REASON], "r+", encoding="utf-8", errors="backslashreplace") as file:
+        with open(_REASON_PATH, "r+", encoding="utf-8", errors="backslashreplace") as file:
             file.write(sentence)
             file.truncate()
-    except (KeyError, OSError):  # nobody asked, or whoever asked has ended
+    except OSError:  # nobody asked, or whoever asked has ended
         pass

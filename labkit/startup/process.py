@@ -96,7 +96,7 @@ class Child:
 
     @property
     def reason(self) -> str:
-        """The sentence with which a ``labkit`` command, or one that it started, refused; "" without one."""
+        """The sentence with which a ``labkit`` command, or a task of its cluster, refused; "" without one."""
         self._reason.seek(0)
         return self._reason.read().decode(errors="replace")
 
@@ -132,8 +132,7 @@ class Child:
     def kill(self) -> None:
         """Kill the command and all that it started."""
         self._tell(b"K")
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGCONT)  # in case its parent is stopped, too
+        self._signal(signal.SIGCONT)  # in case its parent is stopped, too
 
     def stop(self, seconds: float) -> None:
         """Ask it to end, and kill it if it goes on after ``seconds``."""
@@ -151,10 +150,15 @@ class Child:
             os.close(self._control)
             self._control = -1
         if self.wait(REAP_SECONDS) is None:  # its parent hangs; the kernel kills the command with it
-            os.kill(self.pid, signal.SIGKILL)
+            self._signal(signal.SIGKILL)
             self.wait()
         for stream in (*self.streams, self._reason):
             stream.close()
+
+    def _signal(self, number: int) -> None:
+        with self._lock:  # its number may be another process's once ``poll`` has seen the end
+            if self._code is None:
+                os.kill(self.pid, number)
 
     def _tell(self, request: bytes) -> None:
         with self._lock, suppress(OSError):  # it has ended

@@ -107,13 +107,17 @@ def check_cluster(config: Config, task: ClusterTask) -> None:
         )
     asynchronous = task.asynchronous_by_default and not config.distribution.sync
     workers = task.count("worker")  # without a synchronous chief, which trains as well
-    _check_cluster_options(config, workers=workers, asynchronous=asynchronous)
-    num_workers = workers if asynchronous else task.num_workers
-    check_together(config, num_workers=num_workers, asynchronous=asynchronous)
+    chiefs = 0 if asynchronous else task.num_workers - workers
+    check_together(config, num_workers=workers + chiefs, asynchronous=asynchronous, chiefs=chiefs)
 
 
 def check_together(
-    config: Config, *, num_workers: int, asynchronous: bool, num_local_replicas: int | None = None
+    config: Config,
+    *,
+    num_workers: int,
+    asynchronous: bool,
+    num_local_replicas: int | None = None,
+    chiefs: int = 0,
 ) -> None:
     """Raise InputError where the processes of a cluster can't train ``config`` together.
 
@@ -122,10 +126,11 @@ def check_together(
         num_workers: processes that train.
         asynchronous: whether there are parameter servers.
         num_local_replicas: of each process; None: those that ``--num-gpus`` names, or one.
+        chiefs: how many of ``num_workers`` are no task of the job ``worker``, 0 or 1.
     """
     if config.distribution.debugger_dump:
         raise InputError("--debugger-dump is for a single process, not for a cluster; leave it out")
-    _check_cluster_options(config, workers=num_workers, asynchronous=asynchronous)
+    _check_cluster_options(config, workers=num_workers - chiefs, asynchronous=asynchronous)
     local = max(1, config.distribution.num_gpus or 1) if num_local_replicas is None else num_local_replicas
     if asynchronous:
         _check_asynchronous(config)

@@ -97,6 +97,13 @@ def test_an_asynchronous_workers_clock_is_aligned_by_its_quickest_report(tmp_pat
         assert [each.end - each.begin for each in waits] == pytest.approx([0.3] * 3), "for the next batch"
 
 
+def test_a_worker_of_an_earlier_synchronous_session_is_left_out(tmp_path):
+    run, input_of = RunDirectory(tmp_path / "run"), (("input", 2.0),)
+    record(run, {"worker:2": [StepSpans(step, 1.0, input_of) for step in (1, 2)]})
+    record(run, {"worker:0": [StepSpans(step, 1.0, input_of, seen=2.5) for step in (3, 4)]})
+    assert read_timeline(run, 5).offsets == {"worker:0": 0.5}
+
+
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
 def test_the_file_has_each_part_within_its_step(computing, name, tmp_path):
     run, _ = computing

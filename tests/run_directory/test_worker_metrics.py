@@ -137,7 +137,15 @@ def test_steps_that_are_made_again_have_the_moments_of_the_last_time(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"worker": "worker:1", "steps": [{"step": 1}]}', "[" * 9999]
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"worker": "worker:1", "steps": [{"step": 1}]}',
+        '{"worker": "worker:1", "steps": [{"step": 1, "began": 1.0, "ends": []}]}',
+        "[" * 9999,
+    ],
 )
 def test_a_damaged_file_of_moments_is_named(content, tmp_path):
     write_spans(tmp_path, spans_of(1, 2))
