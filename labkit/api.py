@@ -60,7 +60,7 @@ def train(
         plan = plan_training(
             configuration, overwrite=overwrite, callbacks=() if callbacks is None else callbacks
         )
-        if plan.found != "finished":
+        if plan.run_state != "finished":
             print(plan.data_note)
         result = train_as_planned(plan)
     if not result.did_work:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from labkit.analysis.predictions import Predictions
+    from labkit.analysis.predictions import Predictions, Signature
     from labkit.data.batch import StepBatch
     from labkit.experiments.replay.step import Replay
     from labkit.figures.explorer import PredictionExplorer
@@ -65,6 +65,7 @@ class Run:
             reason = missing_config(self._directory) or "it has no config.json"
             raise InputError(f"{self.path} is not a run directory: {reason}")
         check_folders(self._directory)
+        self._predictions: dict[str, tuple[Signature, Predictions]] = {}  # that were read
 
     @property
     def path(self) -> Path:
@@ -194,7 +195,7 @@ class Run:
         """
         from labkit.analysis.predictions import predictions_of_run
 
-        return predictions_of_run(self._directory, split)
+        return predictions_of_run(self._directory, split, self._predictions)
 
     def tested(self) -> "Predictions":
         """Return the predictions of the run's result: of the test images, or else the validation images.
@@ -211,10 +212,10 @@ class Run:
             raise InputError(f"there are no predictions yet; the training is {state}{said}")
         if not (run.predictions_path / f"{split}.npz").is_file():
             _evaluate(run, split)
-        found = load_predictions(run, split)
+        found = load_predictions(run, split, self._predictions)
         if of_another_checkpoint(run, found):  # somebody evaluated it since
             _evaluate(run, split)
-            found = load_predictions(run, split)
+            found = load_predictions(run, split, self._predictions)
         return found
 
     def _shown(self, split: str | None) -> "Predictions":

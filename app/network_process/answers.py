@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from app.ask.process import MAX_BYTES, Message
 from labkit.analysis.network import (
-    Network,
+    Classifier,
     images_at_once,
     load_network,
     restorable_model,
@@ -123,7 +123,7 @@ class Answers:
 
     def __init__(self, run: RunDirectory, step: int) -> None:
         self._run = run
-        self._network: Network = load_network(run, str(step))
+        self._network: Classifier = load_network(run, str(step))
         self._manifest = self._network.manifest
         self._forward = _compiled(self._network.model)
         self._features = _compiled(features_model(self._network.model))
@@ -288,7 +288,7 @@ def _step_of(question: Message) -> int:
 class _OtherSteps:
     """A second copy of the network, for the weights of the run's other checkpoints."""
 
-    def __init__(self, run: RunDirectory, network: Network) -> None:
+    def __init__(self, run: RunDirectory, network: Classifier) -> None:
         self._config = config = recorded_config(run)
         self._store = CheckpointStore(run.checkpoints_path)
         self._saved = restorable_model(config, network.manifest)

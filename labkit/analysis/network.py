@@ -49,8 +49,8 @@ class HasPath(Protocol):
 
 
 @dataclass(frozen=True)
-class Network:
-    """A network with fixed weights, in float32.
+class Classifier:
+    """A trained network with fixed weights, in float32, to be asked about images.
 
     Args:
         model: of Keras; takes standardized images and returns logits.
@@ -100,7 +100,7 @@ class Network:
 
 def load_network(
     run: HasPath, checkpoint: str = "best", *, announce: Callable[[str], None] = print
-) -> Network:
+) -> Classifier:
     """Return the network of a run.
 
     Args:
@@ -121,7 +121,7 @@ def load_network(
 
 def restored_network(
     run: RunDirectory, config: Config, manifest: Manifest, checkpoint: str
-) -> tuple[Network, "CheckpointState"]:
+) -> tuple[Classifier, "CheckpointState"]:
     """Return the network of a checkpoint, and what the checkpoint says of itself.
 
     Args:
@@ -141,7 +141,7 @@ def restored_network(
     check_same_data(manifest, state.data_checksum, run.path)
     model = trained_model(config, manifest, store, state.step)
     loss = LOSSES[config.optimizer.loss]
-    return Network(model, manifest, loss, state.step, network_input_of(config.data)), state
+    return Classifier(model, manifest, loss, state.step, network_input_of(config.data)), state
 
 
 def trained_model(config: Config, manifest: Manifest, store: "CheckpointStore", step: int) -> Any:

@@ -194,7 +194,10 @@ def of_another_checkpoint(run: RunDirectory, predictions: Predictions) -> str:
     )
 
 
-def signature(run: RunDirectory, split: str = "test") -> tuple[tuple[int, int], ...]:
+Signature = tuple[tuple[int, int], ...]
+
+
+def signature(run: RunDirectory, split: str = "test") -> Signature:
     """Return the modification times (ns) and sizes of a split's files, which change when the files do."""
     found = []
     for path in (run.predictions_path / f"{split}.npz", run.predictions_path / f"{split}.json"):
@@ -206,15 +209,24 @@ def signature(run: RunDirectory, split: str = "test") -> tuple[tuple[int, int], 
     return tuple(found)
 
 
-def load_predictions(run: RunDirectory, split: str = "test") -> Predictions:
+def load_predictions(
+    run: RunDirectory, split: str = "test", known: dict[str, tuple[Signature, Predictions]] | None = None
+) -> Predictions:
     """Read and check the predictions of one split. The arrays are read-only.
 
     Large images aren't in the file: they are read from the run's data set when they are indexed.
 
+    Args:
+        run: the run.
+        split: the split.
+        known: of earlier calls for this run, by split. Those are returned as long as the files are the same.
+
     Raises FileNotFoundError if there are none, InputError if the file is damaged or its arrays are invalid,
     or if its images are those of a data set that is gone.
     """
-    path = run.predictions_path / f"{split}.npz"
+    path, now = run.predictions_path / f"{split}.npz", signature(run, split)
+    if known and split in known and known[split][0] == now:
+        return known[split][1]
     try:
         with open_run_file(path) as file, np.load(_checked(file), allow_pickle=False) as archive:
             names = (*(["images"] if "images" in archive else []), "labels", "probabilities")
@@ -248,9 +260,12 @@ def load_predictions(run: RunDirectory, split: str = "test") -> Predictions:
     classes = summary.get("classes")
     if not isinstance(classes, list) or len(classes) != probabilities.shape[1]:
         classes = [f"class {number}" for number in range(probabilities.shape[1])]
-    return Predictions(
+    found = Predictions(
         images, **arrays, index=index, classes=[str(name) for name in classes], summary=summary
     )
+    if known is not None:
+        known[split] = now, found
+    return found
 
 
 def tested_split(run: RunDirectory) -> str:
@@ -258,7 +273,13 @@ def tested_split(run: RunDirectory) -> str:
     return "test" if recorded_config(run).run.evaluate_test else "validation"
 
 
-def predictions_of_run(run: RunDirectory, split: str, *, stacklevel: int = 2) -> Predictions:
+def predictions_of_run(
+    run: RunDirectory,
+    split: str,
+    known: dict[str, tuple[Signature, Predictions]] | None = None,
+    *,
+    stacklevel: int = 2,
+) -> Predictions:
     """Return the predictions of a split as ``load_predictions`` does, for a user who asked for them.
 
     Warns if these test predictions are of another checkpoint than the run's own test result.
@@ -267,7 +288,7 @@ def predictions_of_run(run: RunDirectory, split: str, *, stacklevel: int = 2) ->
     """
     split = argument("split", split, str)
     try:
-        found = load_predictions(run, split)
+        found = load_predictions(run, split, known)
     except FileNotFoundError:
         raise InputError(
             f"run {run.name} has no predictions of the split {split!r}; make them with: "

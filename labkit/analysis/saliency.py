@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from labkit.errors import InputError
 
 if TYPE_CHECKING:
-    from labkit.analysis.network import Network
+    from labkit.analysis.network import Classifier
 
 Images = NDArray[np.uint8]
 Predict = Callable[[Images], NDArray[Any]]
@@ -69,7 +69,7 @@ def occlusion_map(
     return np.tensordot(falls, masks, 1) / masks.sum(axis=0)
 
 
-def gradient_map(network: "Network", image: Images, label: int) -> NDArray[np.float64]:
+def gradient_map(network: "Classifier", image: Images, label: int) -> NDArray[np.float64]:
     """Return how strongly the logit of ``label`` reacts to each pixel (Simonyan et al., 2014).
 
     Args:
@@ -85,7 +85,7 @@ def gradient_map(network: "Network", image: Images, label: int) -> NDArray[np.fl
 
 
 def integrated_gradients(
-    network: "Network", image: Images, label: int, steps: int = 32
+    network: "Classifier", image: Images, label: int, steps: int = 32
 ) -> NDArray[np.float64]:
     """Return each pixel's share of a logit, along a path from a grey image (Sundararajan et al., 2017).
 
@@ -120,7 +120,7 @@ def _gradients(model: Any, pixels: Any, label: int) -> NDArray[np.float64]:
     return np.asarray(tape.gradient(logits, pixels), np.float64)
 
 
-def grad_cam(network: "Network", image: Images, label: int) -> NDArray[np.float64]:
+def grad_cam(network: "Classifier", image: Images, label: int) -> NDArray[np.float64]:
     """Return where the last layer with positions supports a class (Selvaraju et al., 2017, Grad-CAM).
 
     The layer's channels are weighted by the mean gradient of the class's logit; only the positive part of

@@ -34,7 +34,7 @@ class Launch:
         self, plan: RunPlan, cluster: LocalCluster, host: str, hosts: Hosts | None, *, max_restarts: int
     ) -> None:
         self.plan, self.config, self.run, self.cluster = plan, plan.config, plan.run, cluster
-        self.finished = plan.found == "finished"
+        self.finished = plan.run_state == "finished"
         self._host, self._hosts, self._max_restarts = host, hosts, max_restarts
 
     def start(self, *, output: Callable[[str], None] = print) -> int:
@@ -183,7 +183,7 @@ def plan_launch(
         overwrite=overwrite,
         announce=announce,
     )
-    if plan.found != "finished":
+    if plan.run_state != "finished":
         announce(plan.data_note)
     return Launch(plan, cluster, host, made_hosts, max_restarts=max_restarts)
 

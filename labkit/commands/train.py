@@ -111,7 +111,7 @@ def train_as(task: Any, config: Config, overwrite: bool, *, approved: str | None
     decide = plan_run if serves else plan_training
     plan = decide(config, task=task, overwrite=overwrite, approved=approved)
     is_chief = task is None or task.is_chief
-    if plan.found != "finished":
+    if plan.run_state != "finished":
         if serves:
             return serve(task, plan.config, plan.run)
         if is_chief:

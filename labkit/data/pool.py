@@ -1,24 +1,25 @@
 """Do tasks in several processes that share nothing with this one, and show how far they are.
 
 Neither ``multiprocessing`` nor ``concurrent.futures`` fits: their processes import the main script of the
-user again, which then needs a guard, and they stay behind when this process is killed.
+user again, which then needs a guard, and they stay behind when this process is killed. These end with it
+(``labkit.startup.process.Child``).
 """
 
+import io
 import os
 import pickle
 import queue
-import signal
 import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
 from labkit.errors import InputError
 from labkit.startup.child import python_command
+from labkit.startup.process import Child
 
 # The function of a task is called with its argument, and with a function that it calls now and then with the
 # number of pictures that it has dealt with since the last time.
@@ -66,11 +67,12 @@ def do_tasks(
     for number in range(len(tasks)):
         waiting.put(number)
     answers: queue.SimpleQueue[tuple[int, str, Any]] = queue.SimpleQueue()
-    workers = [_Worker() for _ in range(count)]
-    try:
-        for worker in workers:
-            arguments = (function, tasks, waiting, answers)
-            threading.Thread(target=worker.work, args=arguments, daemon=True).start()
+    with ExitStack() as stack:  # which ends the processes, whatever they do
+        for _ in range(count):
+            command = python_command("-c", "from labkit.data.pool import serve; serve()")
+            child = stack.enter_context(Child(command, stdin=subprocess.PIPE, stderr=None))
+            arguments = (child, function, tasks, waiting, answers)
+            threading.Thread(target=_give_tasks, args=arguments, daemon=True).start()
         left = len(tasks)
         while left:
             number, kind, value = answers.get()
@@ -86,84 +88,48 @@ def do_tasks(
                     f"a process that read pictures ended with status {value}, perhaps for want of memory; "
                     "run the command again: it goes on where it was"
                 )
-    finally:
-        for worker in workers:
-            worker.end()
 
 
-class _Worker:
-    """A process, and the thread that gives it tasks."""
-
-    def __init__(self) -> None:
-        # From where this labkit comes; -P: modules in the working directory don't count.
-        root = str(Path(__file__).resolve().parents[2])
-        code = f"import sys; sys.path.insert(0, {root!r}); from labkit.data.pool import serve; serve()"
-        self._process = subprocess.Popen(
-            python_command("-c", code), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-
-    def work(
-        self,
-        function: Work,
-        tasks: Sequence[Any],
-        waiting: "queue.SimpleQueue[int]",
-        answers: "queue.SimpleQueue[tuple[int, str, Any]]",
-    ) -> None:
-        """Do tasks until none is waiting; what happens is put into ``answers``."""
-        requests, replies = self._process.stdin, self._process.stdout
-        assert requests is not None
-        assert replies is not None
-        number = -1
-        try:
-            while True:
-                number = waiting.get_nowait()
-                pickle.dump((function, tasks[number]), requests)
-                requests.flush()
-                kind = _PROGRESS
-                while kind == _PROGRESS:
-                    kind, value = pickle.load(replies)
-                    answers.put((number, kind, value))
-        except queue.Empty:
-            return
-        except (OSError, EOFError, ValueError, pickle.UnpicklingError):
-            answers.put((number, _LOST, self._process.wait()))
-
-    def end(self) -> None:
-        """End the process, whatever it does."""
-        self._process.terminate()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):
-                stream.close()  # type: ignore[union-attr]
+def _give_tasks(
+    child: Child,
+    function: Work,
+    tasks: Sequence[Any],
+    waiting: "queue.SimpleQueue[int]",
+    answers: "queue.SimpleQueue[tuple[int, str, Any]]",
+) -> None:
+    """Let a process that runs ``serve`` do tasks until none is waiting; put what happens into ``answers``."""
+    raw: tuple[Any, Any] = child.stdin, child.streams[0]
+    requests, replies, number = io.BufferedWriter(raw[0]), io.BufferedReader(raw[1]), -1
+    try:
+        while True:
+            number = waiting.get_nowait()
+            pickle.dump((function, tasks[number]), requests)
+            requests.flush()
+            kind = _PROGRESS
+            while kind == _PROGRESS:
+                kind, value = pickle.load(replies)
+                answers.put((number, kind, value))
+    except queue.Empty:
+        return
+    except (OSError, EOFError, ValueError, pickle.UnpicklingError):
+        answers.put((number, _LOST, child.wait()))
 
 
 def serve() -> None:
-    """Do tasks from standard input until there are no more, with the answers on standard output.
-
-    The input ends with the process that started this one, however that ended.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    """Do tasks from standard input, with the answers on standard output, until this process is killed."""
     warnings.simplefilter("ignore")  # of Pillow, about oddities of files that it can read
     requests = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing that is printed may get between the answers
-    parent = os.getppid()
 
     def send(kind: str, value: Any) -> None:
-        if os.getppid() != parent:
-            raise SystemExit
         pickle.dump((kind, value), answers)
         answers.flush()
 
     while True:
-        try:
-            function, task = pickle.load(requests)
-        except (EOFError, pickle.UnpicklingError):
-            return
+        function, task = pickle.load(requests)
         try:
             result = function(task, lambda count: send(_PROGRESS, count))
-        except BrokenPipeError:
-            return
         except Exception as error:
             send(_FAILED, error)
         else:

@@ -127,12 +127,12 @@ def run_trial(trial: Trial, signals: Sequence[int]) -> TrialEnd:
 class Training:
     """One training of an experiment. ``config``: with the run's directory.
 
-    ``found``: the state of its run before, ``new``, ``resumable``, ``failed`` or ``finished``.
+    ``run_state``: of its run before, ``new``, ``resumable``, ``failed`` or ``finished``.
     """
 
     name: str
     config: Config
-    found: str
+    run_state: str
 
     @property
     def run(self) -> RunDirectory:

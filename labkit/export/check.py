@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from labkit.analysis.network import Network
+from labkit.analysis.network import Classifier
 from labkit.data.shards import load_split
 from labkit.export import predict
 from labkit.export.formats import Format
@@ -80,7 +80,7 @@ def compare_outputs(
 
 
 def compare(
-    format: Format, path: Path, network: Network, *, standardized_input: bool, probabilities: bool
+    format: Format, path: Path, network: Classifier, *, standardized_input: bool, probabilities: bool
 ) -> Comparison:
     """Compare the exported file ``path`` with the run's network on every test image, both on the CPU.
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from labkit.analysis.network import Network
+from labkit.analysis.network import Classifier
 from labkit.config import ModelConfig
 from labkit.config.architectures import model_name
 from labkit.data.manifest import Manifest
@@ -69,7 +69,7 @@ class KerasLayerFactory(LayerFactory):
 
 
 def standard_model(
-    config: ModelConfig, network: Network, *, standardized_input: bool = False, probabilities: bool = False
+    config: ModelConfig, network: Classifier, *, standardized_input: bool = False, probabilities: bool = False
 ) -> keras.Model:
     """Return a run's network rebuilt from Keras's own layers, channels last and float32.
 
@@ -104,7 +104,11 @@ def standard_model(
 
 
 def _assemble(
-    config: ModelConfig, network: Network, standardized_input: bool, activation: str, dtype: str = "float32"
+    config: ModelConfig,
+    network: Classifier,
+    standardized_input: bool,
+    activation: str,
+    dtype: str = "float32",
 ) -> keras.Model:
     """Return the network made of Keras's own layers, with initial weights."""
     layers = KerasLayerFactory(
@@ -121,8 +125,8 @@ def _assemble(
     return keras.Model(images, x, name=model_name(config).replace("-", "_"))
 
 
-def _standardized(x: Any, network: Network, dtype: str) -> Any:
-    """Return what the network takes of pixels from 0 to 255, as ``Network.inputs`` does."""
+def _standardized(x: Any, network: Classifier, dtype: str) -> Any:
+    """Return what the network takes of pixels from 0 to 255, as ``Classifier.inputs`` does."""
     manifest, size = network.manifest, network.network_input.crop_size
     height, width, channels = manifest.image_shape
     if size is not None:
@@ -184,7 +188,7 @@ def copy_weights(source: keras.Model, target: keras.Model) -> None:
             raise RuntimeError(f"{other.name} has no variable for {', '.join(values)} of {layer.name}")
 
 
-def _equal_in_float64(config: ModelConfig, network: Network) -> bool:
+def _equal_in_float64(config: ModelConfig, network: Classifier) -> bool:
     """Return whether labkit's and Keras's layers give the same outputs in float64 for standardized images."""
     manifest = network.manifest
     double = build_model(

@@ -12,7 +12,7 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import checkpoint_steps
 
 if TYPE_CHECKING:
-    from labkit.analysis.network import Network
+    from labkit.analysis.network import Classifier
 
 PAGE_SIZE = 16
 ANY = "any class"
@@ -73,7 +73,7 @@ class PredictionExplorer:
         return plots.prediction_detail(self.predictions, index, heat, patch)
 
     @cached_property
-    def network(self) -> "Network":
+    def network(self) -> "Classifier":
         """The network that made the predictions. Raises InputError if it is gone or can't be loaded."""
         from labkit.analysis.network import load_network
 

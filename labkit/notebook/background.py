@@ -84,7 +84,7 @@ def launch(
     ``cluster``: the processes to start; None: one that trains alone. A finished run isn't trained again.
     """
     plan = _plan(config, cluster, link, overwrite)
-    if plan.found == "finished":
+    if plan.run_state == "finished":
         return BackgroundTraining(plan, cluster, None)
     holder = training_process(plan.run) if plan.run.path.is_dir() else None
     if holder is not None:
@@ -296,7 +296,7 @@ class BackgroundTraining:
         """
         if self.running or self._code is None:
             raise InputError("the training still runs; call wait()")
-        if self._plan.found == "finished":
+        if self._plan.run_state == "finished":
             found = finished_result(self._directory)
             way_out = "overwrite = True trains it again, another job_dir keeps both"
             return replace(found, message=f"{found.message}; {way_out}")

@@ -36,7 +36,7 @@ class Child:
     Args:
         command: program and arguments.
         variables: additions to this process's environment.
-        stdout, stderr: as for ``subprocess.Popen``.
+        stdin, stdout, stderr: as for ``subprocess.Popen``.
         folder: where it runs; None: where this process does.
         prefix: the words of a program that runs another one, such as ``nsenter``, for the parent as well.
         pass_fds: open files of this process that the command gets under the same numbers.
@@ -49,6 +49,7 @@ class Child:
         command: Sequence[str],
         variables: Mapping[str, str] = NOTHING,
         *,
+        stdin: int | IO[Any] | None = subprocess.DEVNULL,
         stdout: int | IO[Any] | None = subprocess.PIPE,
         stderr: int | IO[Any] | None = subprocess.STDOUT,
         folder: Path | None = None,
@@ -70,7 +71,7 @@ class Child:
                 [*prefix, *start, *command],
                 cwd=folder,
                 env=child_environment({**variables, REASON: self._reason.name}),
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
                 pass_fds=(reading, *pass_fds),
@@ -85,7 +86,8 @@ class Child:
             os.close(reading)
         #: the process id of the command's parent
         self.pid = self._popen.pid
-        #: the pipes that were asked for
+        #: the pipes that were asked for: to its input, and of its output
+        self.stdin = self._popen.stdin
         self.streams = tuple(pipe for pipe in (self._popen.stdout, self._popen.stderr) if pipe is not None)
 
     def __enter__(self) -> "Child":
@@ -152,8 +154,9 @@ class Child:
         if self.wait(REAP_SECONDS) is None:  # its parent hangs; the kernel kills the command with it
             self._signal(signal.SIGKILL)
             self.wait()
-        for stream in (*self.streams, self._reason):
-            stream.close()
+        for stream in (self.stdin, *self.streams, self._reason):
+            if stream is not None:
+                stream.close()
 
     def _signal(self, number: int) -> None:
         with self._lock:  # its number may be another process's once ``poll`` has seen the end

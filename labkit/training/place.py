@@ -38,21 +38,21 @@ def place_run(
     config = config.replace({"input_path": choose_input_path(manifest, config.data.input_path)})
     config = with_crop(config, manifest)
     check_place(config, run)
-    found = "new"
+    run_state = "new"
     if run.exists():
         recorded = with_crop(recorded_config(run), manifest)
         if not overwrite:
-            found = _found(run, recorded, config)
-    if found == "new" and config.transfer.start_from is not None:
+            run_state = _state_of(run, recorded, config)
+    if run_state == "new" and config.transfer.start_from is not None:
         find_weight_source(config.transfer.start_from, config.model)
-    return config, run, found
+    return config, run, run_state
 
 
 def with_crop(config: Config, manifest: Manifest) -> Config:
     return config.replace({"random_resized_crop": resolved_crop(config.data, manifest.image_shape)})
 
 
-def _found(run: RunDirectory, recorded: Config, config: Config) -> str:
+def _state_of(run: RunDirectory, recorded: Config, config: Config) -> str:
     differences = recorded.differences(config)
     status = run.read_status()
     if differences:

@@ -74,7 +74,7 @@ class RunPlan:
         config: resolved: it names data set, input path and directories.
         manifest: the prepared data set.
         run: the run directory.
-        found: the state of ``run``: ``new``, ``resumable`` or ``finished``.
+        run_state: of ``run``: ``new``, ``resumable`` or ``finished``.
         asked_for: the data set as the user named it, perhaps ``auto``.
         data_note: a line that says which data set was chosen, and why.
         task: this process's place in a cluster; None without one.
@@ -86,7 +86,7 @@ class RunPlan:
     config: Config
     manifest: Manifest
     run: RunDirectory
-    found: str
+    run_state: str
     asked_for: str
     data_note: str
     task: ClusterTask | None = None
@@ -146,15 +146,15 @@ def plan_training(config: Config, *, announce: Callable[[str], None] = print, **
         early.append(decide_devices(config, settings.get("task")))
 
     plan = plan_run(config, announce=announce, before_preparing=before_preparing, **settings)
-    return plan if plan.found == "finished" else with_devices(plan, *early)
+    return plan if plan.run_state == "finished" else with_devices(plan, *early)
 
 
 def refreshed(plan: RunPlan) -> RunPlan:
-    """Return the plan with ``found`` as it is now: a plan may be trained twice, as in a notebook."""
-    _, _, found = place_run(plan.config, plan.manifest, overwrite=plan.overwrite)
-    again = RunPlan(**(_fields(plan) | {"found": found}))
+    """Return the plan with ``run_state`` as it is now: a plan may be trained twice, as in a notebook."""
+    _, _, run_state = place_run(plan.config, plan.manifest, overwrite=plan.overwrite)
+    again = RunPlan(**(_fields(plan) | {"run_state": run_state}))
     decided = (plan.devices, plan.data_format) if isinstance(plan, TrainingPlan) else None
-    return again if found == "finished" else with_devices(again, decided)
+    return again if run_state == "finished" else with_devices(again, decided)
 
 
 def with_devices(plan: RunPlan, decided: "tuple[Devices, str] | None" = None) -> TrainingPlan:
@@ -215,11 +215,11 @@ def plan_run(
     config, manifest, why = _with_data_set(
         config, may_prepare=task is None or launches, announce=announce, before_preparing=first
     )
-    config, run, found = place_run(config, manifest, overwrite=overwrite, cluster=cluster)
-    if found != "finished":
+    config, run, run_state = place_run(config, manifest, overwrite=overwrite, cluster=cluster)
+    if run_state != "finished":
         _check_shards(manifest)
     return RunPlan(
-        config, manifest, run, found, asked_for, note or why, task, overwrite, tuple(callbacks), files
+        config, manifest, run, run_state, asked_for, note or why, task, overwrite, tuple(callbacks), files
     )
 
 

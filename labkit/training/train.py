@@ -13,7 +13,7 @@ def train(plan: RunPlan) -> TrainResult:
     to other data or can't be restored, or if the network can't be trained with this configuration; PeerLost
     if the cluster loses a task that it needs.
     """
-    if plan.found == "finished":
+    if plan.run_state == "finished":
         return finished_result(plan.run)
     if not isinstance(plan, TrainingPlan):
         raise TypeError("the plan has no devices; plan_training makes one that has")

@@ -30,7 +30,7 @@ def captured(monkeypatch):
 
     def plan_training(config, **settings):
         seen.append(config)
-        return SimpleNamespace(found="new", data_note="")
+        return SimpleNamespace(run_state="new", data_note="")
 
     result = plan.TrainResult("finished", None, 0, "", did_work=True)
     monkeypatch.setattr(plan, "plan_training", plan_training)

@@ -23,7 +23,7 @@ def captured(monkeypatch):
     def plan_training(config, *, overwrite, task, approved):
         assert task is None and approved is None
         seen.append((config, overwrite))
-        return SimpleNamespace(found="new", data_note="")
+        return SimpleNamespace(run_state="new", data_note="")
 
     result = plan.TrainResult("finished", None, 0, "", did_work=True)
     monkeypatch.setattr(plan, "plan_training", plan_training)

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-from labkit.analysis.network import Network
+from labkit.analysis.network import Classifier
 from labkit.config import ModelConfig
 from labkit.config.architectures import ARCHITECTURES, parse_model_name
 from labkit.data.network_input import standardize
@@ -89,8 +89,8 @@ def trained(config: ModelConfig, manifest) -> keras.Model:
     return model
 
 
-def network(model: keras.Model, manifest, loss=SOFTMAX) -> Network:
-    return Network(model, manifest, loss, step=0)
+def network(model: keras.Model, manifest, loss=SOFTMAX) -> Classifier:
+    return Classifier(model, manifest, loss, step=0)
 
 
 def exported(name: str, manifest, **fields) -> keras.Model:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import labkit
-from labkit.analysis.network import Network
+from labkit.analysis.network import Classifier
 from labkit.analysis.saliency import features_model
 from labkit.config import ModelConfig
 from labkit.data.manifest import Manifest
@@ -93,10 +93,10 @@ def test_an_exported_network_predicts_the_same(per_image, foreign, shapes: Manif
     taken = NetworkInput(crop_size=24, standardization="per_image" if per_image else "dataset")
     trained = build_model(config, num_classes=10, image_shape=(24, 24, 3), seed=1)
     images = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3)).astype(np.float32)
-    plain = standard_model(config, Network(trained, shapes, SOFTMAX, 0, taken))
+    plain = standard_model(config, Classifier(trained, shapes, SOFTMAX, 0, taken))
     expected = np.asarray(plain(images))
     foreign()
-    made = standard_model(config, Network(trained, shapes, SOFTMAX, 0, taken))
+    made = standard_model(config, Classifier(trained, shapes, SOFTMAX, 0, taken))
     made.save(tmp_path / "made.keras")
     for model in (plain, made, keras.saving.load_model(tmp_path / "made.keras")):
         found = np.asarray(model(images))

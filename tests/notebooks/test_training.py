@@ -68,8 +68,8 @@ def play(monkeypatch, run) -> Callable[..., BackgroundTraining]:
     finished = TrainResult("finished", run, 60, "nothing left to do", did_work=False)
     monkeypatch.setattr(background, "finished_result", lambda run: finished)
 
-    def plan(found: str = "new") -> RunPlan:
-        return RunPlan(Config(), SimpleNamespace(), run, found, "shapes", "")
+    def plan(run_state: str = "new") -> RunPlan:
+        return RunPlan(Config(), SimpleNamespace(), run, run_state, "shapes", "")
 
     def play(
         code: int,

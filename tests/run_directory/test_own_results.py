@@ -129,11 +129,13 @@ def test_predictions_of_another_checkpoint_are_told_from_the_runs_own(run):
 
     write_predictions(run)
     assert of_another_checkpoint(run, load_predictions(run)) == ""
+    shown = labkit.load_run(run.path)
+    assert shown.predictions() is shown.predictions(), "read once"
     path = run.predictions_path / "test.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"checkpoint_step": 20}))
     said = of_another_checkpoint(run, load_predictions(run))
     with pytest.warns(UserWarning, match="are of step 20"):
-        labkit.load_run(run.path).predictions()
+        shown.predictions()
     assert "are of step 20" in said and "of a is that of step 10" in said and "--checkpoint 10" in said
 
 

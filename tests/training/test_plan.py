@@ -168,7 +168,7 @@ def test_devices_and_place_are_looked_at_before_a_data_set_is_made(steps, tmp_pa
     )
     planned = plan.plan_training(Config.from_flat({"train_batch_size": 20}))
     assert steps == ["devices", "tensorflow", "data"], "and the devices are decided once"
-    assert (planned.config.data.dataset, planned.asked_for, planned.found) == ("shapes", "auto", "new")
+    assert (planned.config.data.dataset, planned.asked_for, planned.run_state) == ("shapes", "auto", "new")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("mine")
     steps.clear()
@@ -180,7 +180,7 @@ def test_devices_and_place_are_looked_at_before_a_data_set_is_made(steps, tmp_pa
 def test_a_finished_run_is_found_without_tensorflow(steps, run, manifest):
     run.write_status(Status("finished", step=10, total_steps=10))
     wanted = config(run.path, data_dir=str(manifest.directory.parent), train_batch_size=128)
-    assert plan.plan_training(wanted).found == "finished"
+    assert plan.plan_training(wanted).run_state == "finished"
     assert steps == []
 
 
@@ -214,10 +214,10 @@ def test_a_measurement_names_its_data_set_too(steps, manifest):
 def test_a_finished_run_that_is_gone_by_now_is_planned_with_devices(steps, run, manifest):
     run.write_status(Status("finished", step=10, total_steps=10))
     planned = plan.plan_training(config(run.path, data_dir=str(manifest.directory.parent)))
-    assert planned.found == "finished" and not isinstance(planned, plan.TrainingPlan)
+    assert planned.run_state == "finished" and not isinstance(planned, plan.TrainingPlan)
     run.write_status(Status("interrupted", step=4, total_steps=10))
     again = plan.refreshed(planned)
-    assert again.found == "resumable" and isinstance(again, plan.TrainingPlan)
+    assert again.run_state == "resumable" and isinstance(again, plan.TrainingPlan)
     assert steps == ["devices"]
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from labkit.analysis.saliency import gradient_map, occlusion_map
 
 if TYPE_CHECKING:
-    from labkit.analysis.network import Network
+    from labkit.analysis.network import Classifier
 
 
 def fall_without(
@@ -43,7 +43,7 @@ def fall_without(
 
 
 def maps_of(
-    network: "Network", images: NDArray[np.uint8], labels: NDArray[Any], stride: int | None = None
+    network: "Classifier", images: NDArray[np.uint8], labels: NDArray[Any], stride: int | None = None
 ) -> dict[str, NDArray[np.float64]]:
     """Return the gradient and the occlusion map of each image, by name, float64 [n, height, width].
 

@@ -33,7 +33,7 @@ def check_new(plan: ComparisonPlan, signals: Sequence[int]) -> int:
     """
     configs: dict[str, Config] = {}
     for training in plan.trainings:
-        if training.found == "new":
+        if training.run_state == "new":
             configs.setdefault(training.model, training.config)
     if not configs:
         return 0
@@ -68,7 +68,7 @@ def run_comparison(
     with _locked(plan):
         for number, training in enumerate(plan.trainings, 1):
             code = None
-            if not signals and (training.found != "failed" or retry_failed):
+            if not signals and (training.run_state != "failed" or retry_failed):
                 code = _do(training, f"{number} of {len(plan.trainings)}", signals, say)
             if signals:
                 return 128 + signals[0]
@@ -108,10 +108,10 @@ def _do(
     training: ModelTraining, number: str, signals: Sequence[int], say: Callable[[str], None]
 ) -> int | None:
     """Train and measure what isn't done. Returns an exit code if the comparison must end."""
-    if training.found != "finished":
-        if training.found == "new":
+    if training.run_state != "finished":
+        if training.run_state == "new":
             discard_measurements(training.run)
-        resumes = "" if training.found == "new" else ", resumed"
+        resumes = "" if training.run_state == "new" else ", resumed"
         say(f"training {number}: {training.name}{resumes}")
         ended = run_trial(Trial(train_command(training.config)), signals)
         if training.run.path.is_dir():

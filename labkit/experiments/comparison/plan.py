@@ -98,7 +98,7 @@ def plan_comparison(
         for seed in range(seeds)
         for model in models
     )
-    pending = [training for training in trainings if training.found != "finished"]
+    pending = [training for training in trainings if training.run_state != "finished"]
     if pending:
         plan_run(pending[0].config)  # checks the batch size and the data
     data_dir = config.data.data_dir if values.get("data_dir") is not None else None
@@ -162,8 +162,8 @@ def _check_same_budget(
 def _training(folder: Path, model: str, seed: int, config: Config, manifest: Manifest) -> ModelTraining:
     run = run_directory(folder, model, seed)
     config = config.replace({"seed": seed, "job_dir": str(run.path)})
-    _, _, found = place_run(config, manifest)
+    _, _, run_state = place_run(config, manifest)
     status = run.read_status()
-    if found == "resumable" and status is not None and status.state == "failed":
-        found = "failed"
-    return ModelTraining(f"{model}, seed {seed}", config, found, model, seed)
+    if run_state == "resumable" and status is not None and status.state == "failed":
+        run_state = "failed"
+    return ModelTraining(f"{model}, seed {seed}", config, run_state, model, seed)

@@ -120,9 +120,9 @@ def compare_replicas(
             layout.check(config.replace({"sync_batch_norm": synchronized}))
     named = None if output is None else _named_folder(output)
     with stop_signals() as signals:
-        found, manifest = find_data_set(config, lambda config: prepare_data_set(config, signals))
+        named_data, manifest = find_data_set(config, lambda config: prepare_data_set(config, signals))
         check_fits(config, manifest)
-        config = config.replace(found)
+        config = config.replace(named_data)
         folder = named or _default_folder(config)
         trainings = plan_trainings(config, chosen, variants, folder, manifest)
         losses = run_trainings(trainings, signals, announce)
@@ -217,9 +217,9 @@ def plan_trainings(
                     f"--output {folder} holds runs with other settings: {'; '.join(differences)}; "
                     "name another directory"
                 )
-            _, _, found = place_run(own, manifest)
+            _, _, run_state = place_run(own, manifest)
             title = _title(name, layout, synchronized)
-            trainings.setdefault(path, LayoutTraining(title, own, found, layout))
+            trainings.setdefault(path, LayoutTraining(title, own, run_state, layout))
     return list(trainings.values())
 
 
@@ -230,7 +230,7 @@ def run_trainings(
     losses = {}
     for number, training in enumerate(trainings, 1):
         title, seconds = f"training {number} of {len(trainings)}: {training.name}", ""
-        if training.found == "finished":
+        if training.run_state == "finished":
             announce(f"{title}: already finished")
         else:
             announce(title)

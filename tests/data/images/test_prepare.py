@@ -470,13 +470,14 @@ def test_the_processes_give_what_one_process_does(pets, tmp_path, monkeypatch):
 def test_a_lost_process_is_one_sentence(monkeypatch):
     monkeypatch.setattr(pool, "_FEW", 0)
     monkeypatch.setattr(pool, "usable_cores", lambda: 2)
-    real = pool._Worker.__init__
+    real = pool.Child
 
-    def killed(worker):
-        real(worker)
-        worker._process.kill()
+    def killed(*arguments, **options):
+        child = real(*arguments, **options)
+        child.kill()
+        return child
 
-    monkeypatch.setattr(pool._Worker, "__init__", killed)
+    monkeypatch.setattr(pool, "Child", killed)
     with pytest.raises(InputError, match="ended with status -9"):
         list(pool.do_tasks(max, [1, 2], 2, lambda count: None))
 
