@@ -1,6 +1,6 @@
 """``labkit evaluate``: the metrics of a run's checkpoints."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from labkit import api
 from labkit.commands.flags import Flag, RunName, Seconds, takes
@@ -16,7 +16,6 @@ LONGEST_NAME = 48  # characters of a class's name
 
 @takes(
     api.evaluate,
-    checkpoint=Flag(metavar="best|last|STEP"),
     data_dir=Flag(metavar="DIR"),
     eval_batch_size=Flag(alias="--batch-size"),
 )
@@ -24,6 +23,7 @@ def evaluate(
     run: RunName,
     *,
     split: Literal["test", "validation", "train"] | None = None,
+    checkpoint: Annotated[str | None, Flag(metavar="best|last|STEP")] = None,
     watch: bool = False,
     wait_seconds: Seconds | None = None,
     **given: Any,
@@ -33,17 +33,24 @@ def evaluate(
     Args:
         split: Examples to evaluate. Default: test; with --watch validation, because choosing a checkpoint by
             its test accuracy would make that accuracy too high.
+        checkpoint: Checkpoint to evaluate. Default: best, on validation; the newest where nothing was
+            validated.
         watch: Follows the run on the CPU while it trains; evaluates each checkpoint once until the run is
             finished. The same command continues after an interruption.
         wait_seconds: With --watch: if the run stalls, stops or isn't there yet, waits this long before giving
             up. Default: 60.
     """
     if watch:
+        if checkpoint is not None:
+            raise InputError(
+                f"--checkpoint is {checkpoint!r} with --watch, which evaluates every checkpoint; "
+                "leave one of them out"
+            )
         return _watch(run, split or "validation", 60.0 if wait_seconds is None else wait_seconds, **given)
     if wait_seconds is not None:
         raise InputError("--wait-seconds is for --watch; leave it out, or add --watch")
     split, found = split or "test", run_to_read(run)
-    metrics = api.evaluate(found.path, split=split, **given)
+    metrics = api.evaluate(found.path, split=split, checkpoint=checkpoint or "best", **given)
     _print_metrics(metrics)
     own = own_test_step_of(found)
     if split == "test" and own is not None and own != metrics["checkpoint_step"]:
@@ -96,16 +103,10 @@ def _watch(
     split: str,
     wait_seconds: float,
     *,
-    checkpoint: str,
     test_time_augmentation: str | None,
     **given: Any,
 ) -> int:
     """Follow a run. Returns 0 where it is finished, 1 where it stood still before that, 128 + signal."""
-    if checkpoint != "best":
-        raise InputError(
-            f"--checkpoint is {checkpoint!r} with --watch, which evaluates every checkpoint; "
-            "leave one of them out"
-        )
     if test_time_augmentation not in (None, "none"):
         raise InputError(
             f"--test-time-augmentation is {test_time_augmentation!r} with --watch, which takes each image as "

@@ -113,6 +113,7 @@ def trace(
     """Write the last steps of a cluster's workers. Raises InputError before anything is written.
 
     Args:
+        run: Directory of a cluster's run, or its name.
         steps: Last steps to take, at most 50.
         output: File to write: .json or .json.gz for Perfetto, .xplane.pb for TensorBoard. Default:
             <run>-trace.json in the current folder.

@@ -8,12 +8,14 @@ parameter's text is its help, and the paragraphs below the docstring's first lin
 import argparse
 import functools
 import inspect
+import math
 import os
 import re
 import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal, TypeVar
 
 from labkit.commands.parser import Boolean, HelpAll, Parser
@@ -22,6 +24,7 @@ from labkit.config.fields import GROUPS, FieldInfo
 from labkit.config.spellings import ALIASES
 from labkit.home import LOCAL_PATH, is_local_path
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., int])
 
 
@@ -42,35 +45,24 @@ class Flag(dict[str, Any]):
 # ---- types ---------------------------------------------------------------------------------------------
 
 
-def _whole_number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}; allowed: a whole number") from None
+def converter(kind: Callable[[str], T], allowed: str, good: Callable[[T], bool] | None = None) -> Any:
+    """Return what makes a value of a flag's text; refused is one that isn't ``good``, or isn't of its kind.
+
+    ``allowed``: the values, in words.
+    """
+
+    def convert(text: str) -> T:
+        with suppress(ValueError):
+            value = kind(text)
+            if good is None or good(value):
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed: {allowed}")
+
+    return convert
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}; allowed: a number") from None
-
-
-def _local_path(text: str) -> str:
-    if not is_local_path(text):
-        raise argparse.ArgumentTypeError(f"{text!r}; allowed: {LOCAL_PATH}")
-    return text
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}; allowed: a number of at least 0")
-    return value
-
+_local_path = converter(str, LOCAL_PATH, is_local_path)
+_seconds = converter(float, "a number of at least 0", lambda value: 0 <= value < math.inf)
 
 _RUN = "Directory of the run, or its name."
 _DATA = "Folder of prepared data sets. Default: the run's."
@@ -91,8 +83,8 @@ Training = Annotated[Sequence[str], Flag(rest="train [flags of labkit train]")]
 
 _SETTINGS: dict[Any, dict[str, Any]] = {
     bool: {"action": "store_true"},
-    int: {"type": _whole_number, "metavar": "N"},
-    float: {"type": _number, "metavar": "X"},
+    int: {"type": converter(int, "a whole number"), "metavar": "N"},
+    float: {"type": converter(float, "a number"), "metavar": "X"},
     tuple: {"action": "append"},
     os.PathLike: {"type": _local_path, "metavar": "PATH"},
     Sequence: {"type": lambda text: text.split(",")},
@@ -156,7 +148,8 @@ def _parameters(command: Callable[..., int]) -> Iterator[tuple[inspect.Parameter
         for name, parameter in inspect.signature(source).parameters.items():
             if name not in seen and typing.get_origin(hints[name]) is not Callable:
                 seen.add(name)
-                yield parameter, {"help": texts.get(name)} | _settings(hints[name]) | flags.get(name, {})
+                text = {"help": texts[name]} if name in texts else {}
+                yield parameter, {"help": None} | _settings(hints[name]) | text | flags.get(name, {})
 
 
 def declared(prog: str, command: Callable[..., int], description: str = "") -> Parser:

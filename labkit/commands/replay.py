@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from labkit.commands.flags import DataDir, Flag, LocalPath, RunName
+from labkit.commands.flags import DataDir, Flag, LocalPath, RunName, converter
 from labkit.commands.tables import print_table
 from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
@@ -121,7 +121,9 @@ def verify(
     start: Annotated[int | None, Flag(flags=("--from",), metavar="STEP")] = None,
     steps: int | None = None,
     files_only: bool = False,
-    tolerance: float = TOLERANCE,
+    tolerance: Annotated[
+        float, Flag(type=converter(float, "a number from 0, in nats", lambda value: value >= 0))
+    ] = TOLERANCE,
     data_dir: DataDir | None = None,
 ) -> int:
     """Verify a run. Returns 0 if it is what it says, 1 if not. Raises InputError before work starts.
@@ -140,8 +142,6 @@ def verify(
 
     if steps == 0:
         raise InputError("--steps is 0; allowed: a whole number from 1; --files-only makes no step")
-    if not tolerance >= 0:
-        raise InputError(f"--tolerance is {tolerance}; allowed: a number from 0, in nats")
     found = run_to_read(run)
     config, manifest = with_data(found, recorded_config(found), data_dir)
     checked = check_files(found, config, manifest)

@@ -4,12 +4,16 @@ import functools
 import sys
 from typing import Annotated, Any
 
-from labkit.commands.flags import Flag, LocalPath, Preset, takes
+from labkit.commands.flags import Flag, LocalPath, Preset, converter, takes
 from labkit.errors import InputError, require_extra
 from labkit.experiments import replicas as experiment
 
 
-@takes(experiment.compare_replicas, layouts=Flag(metavar="NAMES"))
+@takes(
+    experiment.compare_replicas,
+    layouts=Flag(metavar="NAMES"),
+    tolerance=Flag(type=converter(float, "a number above 0, in nats")),
+)
 def replicas(
     *, preset: Preset = None, output: Annotated[LocalPath | None, Flag(metavar="DIR")] = None, **given: Any
 ) -> int:

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from labkit.config.fields import FieldOwner, option
+from labkit.config.fields import OF_ONE_PROCESS, FieldOwner, option
 from labkit.errors import InputError
 
 MAX_SLOWNESS = 100  # more would look like a lost worker
@@ -77,12 +77,14 @@ class DistributionConfig(FieldOwner):
         None,
         "host:port of each worker, separated by commas, for a cluster without TF_CONFIG.",
         role="task",
+        fork=OF_ONE_PROCESS,
         group="cluster",
     )
     ps_hosts: str | None = option(
         None,
         "host:port of each parameter server, separated by commas, for a cluster without TF_CONFIG.",
         role="task",
+        fork=OF_ONE_PROCESS,
         group="cluster",
     )
     job_name: str | None = option(
@@ -90,6 +92,7 @@ class DistributionConfig(FieldOwner):
         "What this process is in a cluster without TF_CONFIG.",
         choices=("worker", "ps"),
         role="task",
+        fork=OF_ONE_PROCESS,
         group="cluster",
     )
     task_index: int | None = option(
@@ -97,6 +100,7 @@ class DistributionConfig(FieldOwner):
         "Which of the workers or parameter servers this process is, from 0, in a cluster without TF_CONFIG.",
         minimum=0,
         role="task",
+        fork=OF_ONE_PROCESS,
         group="cluster",
     )
     bind: str = option(

@@ -30,6 +30,7 @@ GROUPS = {
 OF_THE_ORDER = "the rows and the order of the images before the fork are the parent's"
 OF_THE_NETWORK = "the checkpoint holds the weights of the parent's network"
 OF_THE_OPTIMIZER = "the checkpoint holds the state of the parent's optimizer"
+OF_ONE_PROCESS = "it is of one process; give it to the command that continues the fork"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -210,17 +210,20 @@ def _repair(request: Request, present: Manifest, damaged: list[str]) -> PrepareR
             f"{problem} in {request.directory}, and the source cannot be read: {error}"
         ) from None
     tasks = [task for task in plan.tasks if task.path.name in damaged]
-    if plan.source["sha256"] != present.source["sha256"] or len(tasks) < len(damaged):
-        flag = "--images" if is_own(request.dataset) else "--archive"
-        raise InputError(
-            f"{', '.join(damaged)} cannot be rebuilt, because {shown(present.source['location'])} has "
-            f"changed since the data set was prepared; give the original with {flag}, or delete "
-            f"{request.directory}"
-        )
+    is_same = plan.source["sha256"] == present.source["sha256"]
+    flag = "--images" if is_own(request.dataset) else "--archive"
+    changed = InputError(
+        f"{', '.join(damaged)} cannot be rebuilt, because {shown(present.source['location'])} has changed "
+        f"since the data set was prepared; give the original with {flag}, or delete {request.directory}"
+    )
+    if len(tasks) < len(damaged) or (is_own(request.dataset) and not is_same):
+        raise changed
     check_space(request.directory, sum(task.bytes for task in tasks))
     with writing_errors(request.directory):
         written = write_shards(tasks, plan.key, Journal(request.directory), request.announce)
     if any(before[name] != entry.shard for name, entry in written.items()):
+        if not is_same:  # it isn't the same archive, packed again
+            raise changed
         again = f"preparing again: Pillow {PIL.__version__} makes other images than the one before"
         request.announce(again)
         return _write(request, source, [problem, again])

@@ -140,6 +140,10 @@ def test_commands_that_take_flags_of_train_refer_to_its_help(command, capsys):
     assert len(shown_flags(shown)) < 8
 
 
+def test_a_command_may_say_of_a_common_flag_what_it_does_there(capsys):
+    assert "except for its model" in " ".join(help_of(capsys, "compare", "--help").split())
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["trian"], ["cluster"]])
 def test_the_overview_loads_no_command(arguments):
     program = (

@@ -68,7 +68,7 @@ def test_one_variant_alone(pretended, tmp_path, capsys):
         (["--layouts", "1 replica,3 processes"], ["--train-batch-size is 128 with 3", "multiples of 3"]),
         (["--layouts", "1 replica,128 processes"], ["128 processes", "at most"]),
         (["--steps", "some"], ["--steps", "some", "whole number"]),
-        (["--tolerance", "small"], ["--tolerance", "small", "a number"]),
+        (["--tolerance", "small"], ["--tolerance", "small", "above 0"]),
         (["--tolerance", "nan"], ["--tolerance is nan", "above 0"]),
         (["--train-steps", "5"], ["--train-steps is 5", "--steps"]),
         (["--job-dir", "x"], ["--job-dir is 'x'", "--output"]),

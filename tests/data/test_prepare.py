@@ -259,6 +259,14 @@ def test_a_damaged_shard_is_not_rebuilt_from_a_changed_source(tmp_path, archive,
         prepare("cifar10", tmp_path / "data")
 
 
+def test_a_damaged_shard_is_rebuilt_from_the_same_images_packed_again(tmp_path, archive, fake_cifar):
+    manifest = prepare("cifar10", tmp_path / "data", archive=archive, **OPTIONS).manifest
+    manifest.shard_path(manifest.splits["train"].shards[0]).unlink()
+    fake_cifar.archive(archive, "binary")
+    result = prepare("cifar10", tmp_path / "data")
+    assert result.did_work and result.manifest == manifest and verify_shards(manifest) == []
+
+
 def test_a_damaged_manifest_is_replaced(tmp_path, archive, prepared):
     manifest = prepare("cifar10", tmp_path / "data", archive=archive, **OPTIONS).manifest
     (manifest.directory / "manifest.json").write_text("{")

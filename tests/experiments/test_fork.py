@@ -83,6 +83,7 @@ def test_a_fork_goes_on_with_what_was_changed(parent, tmp_path, capsys):
         (["--at", "6", "--set", "num_layers=14"], "weights of the parent's network"),
         (["--at", "6", "--set", "optimizer=adamw"], "state of the parent's optimizer"),
         (["--at", "6", "--set", "train_batch_size=6"], "the order of the images"),
+        (["--at", "6", "--set", "train_steps=12", "task_index=1"], "the command that continues the fork"),
         (["--at", "6", "--set", "learning_rat=1"], "did you mean '--learning-rate'"),
         (["--at", "6", "--set", "learning_rate=fast"], "--learning-rate is 'fast'; allowed: a number"),
         (["--at", "6", "--set", "nesterov=perhaps"], "--nesterov is 'perhaps'"),

@@ -464,7 +464,7 @@ def test_rows_that_are_no_rows_disturb_no_reader(tmp_path):
     ("arguments", "words"),
     [
         (["nowhere", "--watch", "--wait-seconds", "0"], ["no run at 'nowhere' within 0 s"]),
-        (["nowhere", "--watch", "--checkpoint", "10"], ["--checkpoint is '10' with --watch"]),
+        (["nowhere", "--watch", "--checkpoint", "best"], ["--checkpoint is 'best' with --watch"]),
         (["nowhere", "--wait-seconds", "5"], ["--wait-seconds is for --watch"]),
         (["nowhere", "--watch", "--wait-seconds", "soon"], ["--wait-seconds", "'soon'", "at least 0"]),
         (["nowhere", "--watch", "--wait-seconds", "-1"], ["--wait-seconds"]),
