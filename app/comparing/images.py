@@ -1,6 +1,5 @@
 """Test images that only one of two runs classifies correctly."""
 
-import shlex
 from pathlib import Path
 
 import streamlit as st
@@ -8,7 +7,7 @@ import streamlit as st
 from app import state
 from app.address import image_address, page_below
 from app.images import cards
-from app.predictions.source import recorded
+from app.predictions.source import evaluate_command, recorded
 from labkit.analysis.predictions import Predictions, signature
 from labkit.analysis.run_results.on_images import Indices, OnImages, on_same_images
 from labkit.analysis.run_results.results import Result
@@ -29,7 +28,7 @@ def _on_images(paths: tuple[Path, Path], files: tuple[Signature, Signature], che
 def same_images(first: RunDirectory, second: RunDirectory) -> tuple[OnImages | None, str]:
     """Return both on the same test images; otherwise None, and why, as the end of a sentence."""
     for run in (first, second):
-        command = f"labkit evaluate {shlex.quote(str(run.path))}"
+        command = evaluate_command(run, "test")
         try:
             recorded(run)
         except FileNotFoundError:

@@ -8,6 +8,7 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app.images import cards
+from app.images.subject import file_of
 from app.markup import plain
 from labkit.config.config import Config
 from labkit.config.recorded import recorded_config
@@ -211,7 +212,8 @@ def augmentation(run: RunDirectory, manifest: Manifest) -> None:
         st.warning(plain(str(error)), icon=":material/error:")
         return
     height, width = original.shape[:2]
-    shown = [cards.Card(original, ["original", f"{width}×{height} pixels"])]
+    lines = ["original", f"{width}×{height} pixels", file_of(manifest, "train", int(index))]
+    shown = [cards.Card(original, [*filter(None, lines)])]
     for image in made:
         step = f"step {image.step:,}" if image.step else ""
         side = image.image.shape[0]

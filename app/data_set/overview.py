@@ -13,7 +13,7 @@ from app.address import image_address, page_of
 from app.charts.board import PALETTE
 from app.data_set.scan import DataScan, Duplicates, SplitScan, find_duplicates, scan_data
 from app.images import cards
-from app.images.subject import names_of
+from app.images.subject import name_of, names_of
 from app.markup import plain
 from labkit.data.manifest import Manifest
 from labkit.data.shards import read_rows
@@ -99,7 +99,9 @@ def _samples_of(manifest: Manifest, found: SplitScan, split: str, number: int, m
         st.html(
             cards.strip(
                 cards.Card(
-                    image, [names_of(manifest.classes, label), f"#{row}"], image_address(split, int(row))
+                    image,
+                    [names_of(manifest.classes, label), name_of(manifest, split, int(row))],
+                    image_address(split, int(row)),
                 )
                 for image, label, row in zip(images, labels, some, strict=True)
             )
@@ -260,7 +262,7 @@ def _duplicate_group(scan: DataScan, found: Duplicates, group: int) -> None:
             cards.grid(
                 cards.Card(
                     images[0],
-                    [names_of(manifest.classes, label), f"{place.split} #{place.index}"],
+                    [names_of(manifest.classes, label), name_of(manifest, place.split, place.index)],
                     image_address(place.split, place.index),
                 )
                 for place, label in zip(places, labels, strict=False)

@@ -16,9 +16,7 @@ from app.ask.client import AskedNetwork
 from app.data_set.overview import read_images
 from app.data_set.scan import DataScan
 from app.images import answers, cards
-from app.images.subject import checkpoint_to_ask, names_of
-from labkit.data.images.names import shown
-from labkit.data.manifest import files_of
+from app.images.subject import checkpoint_to_ask, name_of, names_of
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.training.scores import indicators
@@ -196,7 +194,7 @@ def _found(scan: DataScan, split: str, step: int, answer: tuple[SuspectedLabels,
 def _cards(
     scan: DataScan, split: str, found: SuspectedLabels, part: slice, images: "np.ndarray"
 ) -> list[cards.Card]:
-    classes, files = scan.manifest.classes, files_of(scan.manifest, split)
+    classes = scan.manifest.classes
     return [
         cards.Card(
             image,
@@ -204,7 +202,7 @@ def _cards(
                 f"{names_of(classes, suggested)}?",
                 f"given: {names_of(classes, given)}",
                 f"score {score:.3f}" if score >= 0.0005 else "score < 0.001",
-                f"{split} #{index}" if files is None else shown(files[index]),
+                name_of(scan.manifest, split, int(index)),
             ],
             image_address(split, int(index)),
         )

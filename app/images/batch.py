@@ -139,7 +139,7 @@ def _words(run: RunDirectory, metrics: Snapshot | None, batch: RunBatch) -> None
     epochs = " and ".join(f"{epoch:,}" for epoch in np.unique(seen.epoch).tolist())
     words = [
         f"{counted(size, 'image')} of epoch {epochs} (from 0), as the network saw them: "
-        f"distorted as configured, {side} pixels."
+        f"augmented as configured, {side} pixels."
     ]
     replicas = run.read_environment().get("replicas")
     if note := batch_note(run, seen.step):

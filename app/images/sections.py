@@ -1,6 +1,5 @@
 """The computed parts of an image's own page. Each shows its progress until the network has answered."""
 
-import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from app.charts.board import PALETTE
 from app.images import answers, cards
 from app.images.subject import Subject, checkpoint_to_ask, given_by, of_predictions
 from app.markup import plain
+from app.predictions.source import evaluate_command
 from labkit.analysis.predictions import load_predictions
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
@@ -274,10 +274,10 @@ def _of_other(run: RunDirectory, subject: Subject) -> NDArray[Any] | None:
     step = checkpoint_to_ask(run)
     if step is None:
         st.caption("It has kept no checkpoint and recorded no prediction of this image. To record some:")
-        st.code(f"labkit evaluate {run.path}", language="bash")
+        st.code(evaluate_command(run, subject.split or "test"), language="bash")
         return None
     found = background.shown(
-        prediction(run, step, subject.image), "Computing the prediction", f"other-{html.escape(run.name)}"
+        prediction(run, step, subject.image), "Computing the prediction", f"other-{run.name}"
     )
     if found is not None:
         st.caption(f"Computed with the checkpoint of step {step:,}.")

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import streamlit as st
 from numpy.typing import NDArray
 
 from labkit.analysis.predictions import Predictions
-from labkit.data.manifest import Manifest
+from labkit.data.images.names import shown
+from labkit.data.manifest import Manifest, files_of
 from labkit.data.shards import find_split, read_rows
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
@@ -72,6 +74,22 @@ def names_of(classes: Sequence[str], label: NDArray[Any]) -> str:
     """Return the name of a label's class; with several labels, zeros and ones [classes], all of them."""
     has = indicators(np.asarray(label)[None], len(classes))[0]
     return ", ".join(classes[number] for number in np.flatnonzero(has).tolist()) or "none"
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _files(_manifest: Manifest, folder: str, checksum: str, split: str) -> list[str] | None:
+    return files_of(_manifest, split)
+
+
+def file_of(manifest: Manifest, split: str, index: int) -> str:
+    """Return the file that an image was made from, in the folder of its source; "" where that isn't known."""
+    files = _files(manifest, str(manifest.directory), manifest.checksum, split)
+    return shown(files[index]) if files is not None and 0 <= index < len(files) else ""
+
+
+def name_of(manifest: Manifest, split: str, index: int) -> str:
+    """Return the file that an image was made from; where that isn't known, its split and number."""
+    return file_of(manifest, split, index) or f"{split} #{index}"
 
 
 def given_by(probabilities: NDArray[Any], multi_label: bool) -> NDArray[np.bool_]:

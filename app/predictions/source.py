@@ -113,7 +113,8 @@ def recorded(run: RunDirectory, split: str = "test") -> Predictions:
     return _loaded(run.path, split, signature(run, split))
 
 
-def _command(run: RunDirectory, split: str) -> str:
+def evaluate_command(run: RunDirectory, split: str) -> str:
+    """Return the command that writes the predictions of a split, as a line for a shell."""
     options = "" if split == "test" else f" --split {split}"
     return f"labkit evaluate {shlex.quote(str(run.path))}{options}"
 
@@ -129,7 +130,7 @@ def predictions_of(source: Source | None, run: RunDirectory, split: str) -> Pred
             "To write them:",
             icon=":material/grid_view:",
         )
-        st.code(_command(run, split), language="bash")
+        st.code(evaluate_command(run, split), language="bash")
         return None
     if source.step is not None:
         return _computed(source, source.step)
@@ -139,7 +140,7 @@ def predictions_of(source: Source | None, run: RunDirectory, split: str) -> Pred
         st.info("The predictions are gone. To write them again:", icon=":material/grid_view:")
     except InputError as error:
         st.error(f"{plain(str(error))}. To write it again:", icon=":material/broken_image:")
-    st.code(_command(run, split), language="bash")
+    st.code(evaluate_command(run, split), language="bash")
     return None
 
 

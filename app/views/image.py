@@ -6,7 +6,7 @@ import streamlit as st
 from app import background, state
 from app.images import answers, cards, sections
 from app.images.pictures import FORMATS, MAX_BYTES, read_picture
-from app.images.subject import Subject, checkpoint_to_ask, given_by, of_predictions, read_example
+from app.images.subject import Subject, checkpoint_to_ask, file_of, given_by, of_predictions, read_example
 from app.images.what_if import panel
 from app.markup import plain
 from app.predictions.source import recorded, recorded_step
@@ -134,7 +134,8 @@ def _head(run: RunDirectory, step: int | None, subject: Subject) -> "np.ndarray 
         name = "Your picture" if subject.index is None else f"Image {subject.index:,} of {subject.split}"
         height, width = subject.image.shape[:2]
         true = "" if subject.label is None else f", {subject.names(subject.has)}"
-        st.html(cards.picture(subject.image, name + true, f"{name} · {width}×{height} pixels"))
+        caption = " · ".join(filter(None, (name, f"{width}×{height} pixels", _file(run, subject))))
+        st.html(cards.picture(subject.image, name + true, caption))
     with right:
         shares = subject.probabilities
         if shares is not None:
@@ -151,6 +152,15 @@ def _head(run: RunDirectory, step: int | None, subject: Subject) -> "np.ndarray 
         if subject.label is not None:
             st.html(cards.sentence(f"True: {subject.names(subject.has)}"))
         return None
+
+
+def _file(run: RunDirectory, subject: Subject) -> str:
+    if subject.split is None or subject.index is None:
+        return ""
+    try:
+        return file_of(data_set_of(run), subject.split, subject.index)
+    except InputError:  # the data set is gone, and a recorded prediction has the image
+        return ""
 
 
 def _verdict(subject: Subject, shares: np.ndarray, source: str) -> None:

@@ -10,7 +10,7 @@ from app.charts.component import key_of
 from app.data_set import image_map
 from app.data_set.image_map import ImageMap, chosen_rows, make_map
 from app.images import answers, cards
-from app.images.subject import names_of
+from app.images.subject import name_of, names_of
 from app.markup import plain
 from app.views.data import data_set_or_reason
 from labkit.data.manifest import Manifest
@@ -132,7 +132,7 @@ def _words(manifest: Manifest, shown: ImageMap, split: str, number: int) -> list
     true = names_of(manifest.classes, shown.labels[number])
     predicted = names_of(manifest.classes, np.asarray(shown.predicted[number]))
     mark = "✓" if shown.right[number] else "✗"
-    return [f"{mark} {predicted}", f"true: {true}", f"{split} #{shown.index[number]}"]
+    return [f"{mark} {predicted}", f"true: {true}", name_of(manifest, split, int(shown.index[number]))]
 
 
 def _list(

@@ -10,7 +10,7 @@ from labkit.analysis.curves import Curve, Curves, moving_average
 from labkit.analysis.inference import mean_interval
 from labkit.analysis.run_results.groups import Group, title_of
 from labkit.analysis.run_results.results import MEASURES
-from labkit.figures.style import GREY, MARK, OKABE_ITO, TEST, TRAIN, VALIDATION, color_of, drawing
+from labkit.figures.style import GREY, MARK, OKABE_ITO, TEST, TRAIN, VALIDATION, color_of, drawing, shown_name
 from labkit.plurals import counted
 
 if TYPE_CHECKING:
@@ -149,9 +149,7 @@ def _draw_results(axis: "Axes", groups: Sequence[Group], measure: str) -> None:
         elif len(values):
             axis.plot(values, [number], "o", color=color, markersize=6)
     names = [group.title for group in groups]
-    # A dollar sign would begin a formula.
-    short = [name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…" for name in names]
-    axis.set_yticks(range(len(names)), [name.replace("$", r"\$") for name in short])
+    axis.set_yticks(range(len(names)), [shown_name(name, MAX_NAME) for name in names])
     axis.set_ylim(len(names) - 0.5, -0.5)
     axis.yaxis.tick_right()
     axis.spines["left"].set_visible(False)

@@ -60,6 +60,8 @@ def is_interactive() -> bool:
 def follow(name: str, update: Callable[[], bool], trouble: Callable[[str], None], seconds: float) -> None:
     """Call ``update()`` every ``seconds`` from a thread, until it has returned False for a minute.
 
+    An update that fails says nothing of what is active: what the last good one returned still holds.
+
     Args:
         name: of the thread.
         update: shows the newest state; returns whether anything is still active.
@@ -70,15 +72,16 @@ def follow(name: str, update: Callable[[], bool], trouble: Callable[[str], None]
 
 
 def _follow(update: Callable[[], bool], trouble: Callable[[str], None], seconds: float) -> None:
-    last_active = time.monotonic()
+    active, last_active = True, time.monotonic()
     while time.monotonic() - last_active < IDLE_SECONDS:
         time.sleep(seconds)
         try:
-            if update():
-                last_active = time.monotonic()
+            active = update()
         except Exception as error:  # such as a file that is being replaced; the next round reads it
             with suppress(Exception):
                 trouble(f"not updated: {type(error).__name__}: {error}")
+        if active:
+            last_active = time.monotonic()
 
 
 def show(figure: Any, make_widget: Callable[[], Any]) -> None:

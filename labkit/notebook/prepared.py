@@ -84,6 +84,7 @@ class Prepared:
         from labkit.data.inputs import distortion_of
         from labkit.data.shards import load_split
         from labkit.figures import image_grid
+        from labkit.figures.style import shown_name
         from labkit.training.scores import first_of_each_class
 
         images, labels = load_split(self.manifest, "train")
@@ -96,7 +97,7 @@ class Prepared:
                 epoch = np.full_like(index, number)
                 shown = distort(images[index], self.manifest, distortion, key=key, epoch=epoch, index=index)
                 rows[f"epoch {number + 1}"] = shown
-        names = [self.manifest.classes[label] for label in first]
+        names = [shown_name(self.manifest.classes[label], 18) for label in first]
         return image_grid(np.concatenate(list(rows.values())), names, list(rows), columns=len(index))
 
     def network(self) -> "ModelSummary":

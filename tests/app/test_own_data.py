@@ -17,7 +17,7 @@ from app.images.pictures import read_picture
 from app.predictions import matrix
 from labkit.analysis.predictions import Predictions, load_predictions
 from labkit.data.shards import load_split
-from labkit.run_directory import RunDirectory
+from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.training import evaluate
 from tests.app.test_pages import PAGES, checked, open_page, words
 from tests.own_data import write_own
@@ -30,7 +30,9 @@ NAMES = ("猫", "<b>dog</b>", "line break", "*stars* `code` $x$", "a/b\\c:red[d]
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunDirectory]:
     folder = tmp_path_factory.mktemp("own")
     classes = (*NAMES[:2], "line\nbreak", *NAMES[3:], "\u202eright to left")
-    write_own(folder / "data", "my_pets__1", classes=classes, size=80)
+    manifest = write_own(folder / "data", "my_pets__1", classes=classes, size=80)
+    files = {name: [f"<i>{n}&.png" for n in range(split.count)] for name, split in manifest.splits.items()}
+    write_json_atomic(manifest.directory / "files.json", files)
     fields = {"dataset": "my_pets__1", "model": "tutorial_cnn", "train_batch_size": 12, "train_steps": 2}
     labkit.train(**fields, num_gpus=0, data_dir=folder / "data", job_dir=folder / "runs" / "first")
     yield RunDirectory(folder / "runs" / "first")
@@ -64,6 +66,17 @@ def test_every_page_shows_any_name_as_text(run, page):
         assert "<b>dog" not in "".join(element.proto.body for element in at.get("html"))
     if page in ("live", "data"):
         assert "my_pets__1" in shown
+
+
+@pytest.mark.parametrize(("page", "part"), [("image", ""), ("data", "Samples"), ("data", "Augmentation")])
+def test_the_file_of_an_image_is_named(run, page, part):
+    at = AppTest.from_string(f"from app.views import {page}\n{page}.page()", default_timeout=PATIENCE)
+    at.session_state["run"] = str(run.path)
+    if part:
+        at.query_params["part"] = part
+    settled(checked(at.run()))
+    shown = "".join(element.proto.body for element in at.get("html"))
+    assert "&lt;i&gt;0&amp;.png" in shown and "<i>" not in shown
 
 
 @pytest.mark.parametrize("part", ["Balance and pixels", "Duplicates", "Source"])

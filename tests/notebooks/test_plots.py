@@ -11,7 +11,11 @@ from PIL import Image
 from labkit import figures as plots
 from labkit.analysis.curves import Curves
 from labkit.analysis.predictions import Predictions
+from labkit.config import Config
+from labkit.distributed.devices import Devices
+from labkit.notebook.prepared import Prepared
 from labkit.run_directory.rows import ResumePoint
+from tests.own_data import write_own
 
 CLASSES = ["cat", "dog", "ship"]
 
@@ -39,6 +43,13 @@ def rows(*losses: float) -> list[dict[str, object]]:
         }
         for step, loss in enumerate(losses, 1)
     ]
+
+
+def test_training_images_of_classes_that_look_like_a_formula_are_drawn(tmp_path):
+    manifest = write_own(tmp_path, classes=(r"$\x$", "b" * 99))
+    figure = Prepared(Config(), manifest, "", Devices("CPU", ("CPU:0",))).training_images(1)
+    assert figure.axes[0].get_title() == r"\$\x\$" and len(figure.axes[1].get_title()) == 18
+    assert plots.png(figure)
 
 
 def lines_by_label(axis) -> dict[str, object]:

@@ -169,6 +169,20 @@ def test_a_row_without_a_loss_is_shown(run):
     assert "loss <b>nan</b>" in monitor.panel_html("mine", "running", [row(1), row(2, None)], 9, [])
 
 
+def test_a_run_that_trains_is_followed_however_long_it_can_not_be_read(monkeypatch):
+    monkeypatch.setattr(widgets, "IDLE_SECONDS", 0.05)
+    looks: list[float] = []
+
+    def update() -> bool:
+        looks.append(time.monotonic())
+        if len(looks) > 1 and looks[-1] - looks[0] < 0.3:
+            raise OSError("the disk is away")
+        return len(looks) == 1
+
+    widgets._follow(update, lambda said: None, 0.01)
+    assert looks[-1] - looks[0] >= 0.3
+
+
 def test_the_panel_goes_on_after_an_error_and_says_it(run, monkeypatch):
     panel = monitor.Panel(run)
     update, notes = panel.update, []

@@ -116,7 +116,8 @@
   // Distances between ticks at whole numbers.
   const WHOLE = Array.from({ length: 13 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 
-  // The horizontal axis of names: they are long, so they stand upright.
+  // The horizontal axis of names: they are long, so they stand upright. Of longer ones the end is kept, which tells layers apart.
+  const LONGEST_NAME = 20;
   const NAMES = { size: (u, names) => Math.min(120, 14 + 6 * Math.max(0, ...(names || []).map((name) => String(name ?? '').length))),
     space: 16, rotate: -90, incrs: WHOLE };
 
@@ -611,7 +612,10 @@
     }
 
     place(x, long) { // a position of the horizontal axis in words
-      if (this.data.axis === 'name') return Number.isInteger(x) ? this.data.ticks[x] ?? '' : '';
+      if (this.data.axis === 'name') {
+        const name = Number.isInteger(x) ? this.data.ticks[x] ?? '' : '';
+        return long || name.length <= LONGEST_NAME ? name : `${name.slice(0, 8)}…${name.slice(9 - LONGEST_NAME)}`;
+      }
       return place(x, this.data.axis, long);
     }
 
