@@ -24,7 +24,8 @@ from labkit.run_directory.files import open_run_file
 from labkit.run_directory.stop import forget_request
 from labkit.startup.child import python_command
 from labkit.startup.others import other_users
-from labkit.training.plan import DATA_CHOICE, RunPlan, plan_run
+from labkit.training.data_choice import DATA_CHOICE
+from labkit.training.plan import RunPlan, plan_run
 
 
 class Launch:

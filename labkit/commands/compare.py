@@ -9,7 +9,7 @@ from labkit.commands.tables import print_table
 from labkit.config import by_field, fields_by_name
 from labkit.config.architectures import parse_model_name
 from labkit.errors import InputError, require_extra
-from labkit.experiments.comparison.budget import shared_fields
+from labkit.experiments.comparison.files import shared_fields
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import run_to_read
@@ -72,7 +72,7 @@ def compare(
     from labkit.experiments.comparison.plan import plan_comparison
     from labkit.experiments.comparison.read import read_comparison
     from labkit.experiments.trials import prepare_data_set
-    from labkit.startup.process import stop_signals
+    from labkit.startup.stopping import stop_signals
 
     say = functools.partial(print, flush=True)
     with stop_signals() as signals:

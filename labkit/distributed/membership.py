@@ -22,7 +22,6 @@ from labkit.distributed.progress import (
     connection_error,
     unreachable,
 )
-from labkit.distributed.signals import StopRequest
 from labkit.distributed.strategies import (
     everywhere,
     make_multi_worker_strategy,
@@ -32,6 +31,7 @@ from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, process_alive
 from labkit.startup.quiet_import import import_tensorflow
+from labkit.startup.stopping import StopRequest
 
 SECONDS_TO_HEAR = 5.0  # after the peer timeout: for the loss to be recorded and read
 SECONDS_TO_CONNECT = 10.0  # to a server on another host

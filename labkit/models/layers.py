@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -10,7 +11,22 @@ import numpy as np
 import tensorflow as tf
 
 # Thread-local, because MirroredStrategy traces each replica in its own thread.
-_RECORDING = threading.local()
+_THREAD = threading.local()
+
+
+@contextlib.contextmanager
+def _in_thread(**values: Any) -> Iterator[None]:
+    """Let ``_of_thread`` return these values to the layers that this thread calls in the block."""
+    outer = {name: _of_thread(name) for name in values}
+    vars(_THREAD).update(values)
+    try:
+        yield
+    finally:
+        vars(_THREAD).update(outer)
+
+
+def _of_thread(name: str) -> Any:
+    return getattr(_THREAD, name, None)
 
 
 @contextlib.contextmanager
@@ -21,31 +37,22 @@ def recorded_batch_statistics(
 
     Layers in ``frozen`` normalize by their moving averages, as in inference, and record nothing.
     """
-    outer: tuple[Any, Any] = getattr(_RECORDING, "statistics", None), getattr(_RECORDING, "frozen", ())
-    _RECORDING.statistics, _RECORDING.frozen = [], frozenset(map(id, frozen))
-    try:
-        yield _RECORDING.statistics
-    finally:
-        _RECORDING.statistics, _RECORDING.frozen = outer
+    statistics: list[tuple[BatchNormalization, tf.Tensor, tf.Tensor]] = []
+    with _in_thread(statistics=statistics, frozen=frozenset(map(id, frozen))):
+        yield statistics
 
 
 def is_recorded() -> bool:
     """Return whether this thread is in a block of ``recorded_batch_statistics``, as a training step is."""
-    return getattr(_RECORDING, "statistics", None) is not None
+    return _of_thread("statistics") is not None
 
 
-@contextlib.contextmanager
-def shifting_only(offsets: Mapping["BatchNormalization", tf.Tensor]) -> Iterator[None]:
+def shifting_only(offsets: Mapping["BatchNormalization", tf.Tensor]) -> AbstractContextManager[None]:
     """Make the given layers only add their offset [channels] when called for prediction in the block.
 
     For inputs that are already scaled (``labkit.models.variants``).
     """
-    outer = getattr(_RECORDING, "offsets", {})
-    _RECORDING.offsets = {id(layer): offset for layer, offset in offsets.items()}
-    try:
-        yield
-    finally:
-        _RECORDING.offsets = outer
+    return _in_thread(offsets={id(layer): offset for layer, offset in offsets.items()})
 
 
 @keras.saving.register_keras_serializable(package="labkit")
@@ -104,11 +111,11 @@ class BatchNormalization(keras.layers.Layer):
         self.moving_variance = weight("moving_variance", "ones", False)
 
     def call(self, inputs, training=False):
-        offset = None if training else getattr(_RECORDING, "offsets", {}).get(id(self))
+        offset = None if training else (_of_thread("offsets") or {}).get(id(self))
         if offset is not None:
             return tf.nn.bias_add(inputs, tf.cast(offset, inputs.dtype), self._layout)
         is_double = self.compute_dtype == "float64"  # there is no fused kernel for it
-        if not training or id(self) in getattr(_RECORDING, "frozen", ()):
+        if not training or id(self) in (_of_thread("frozen") or ()):
             if is_double:
                 moving = map(tf.convert_to_tensor, (self.moving_mean, self.moving_variance))
                 return self._affine(inputs, *moving)
@@ -124,9 +131,8 @@ class BatchNormalization(keras.layers.Layer):
         return outputs
 
     def _record(self, mean, variance) -> None:
-        statistics = getattr(_RECORDING, "statistics", None)
-        if statistics is not None:
-            statistics.append((self, mean, variance))
+        if is_recorded():
+            _of_thread("statistics").append((self, mean, variance))
 
     def _fused(self, inputs, mean, variance, training: bool):
         return tf.compat.v1.nn.fused_batch_norm(
@@ -261,12 +267,7 @@ class LocalResponseNormalization(keras.layers.Layer):
         }
 
 
-# Thread-local, because MirroredStrategy traces each replica in its own thread.
-_DRAWS = threading.local()
-
-
-@contextlib.contextmanager
-def dropout_draws(step: Any, first: Any, global_batch_size: int) -> Iterator[None]:
+def dropout_draws(step: Any, first: Any, global_batch_size: int) -> AbstractContextManager[None]:
     """Say which masks the ``Dropout`` layers draw that are called for training in the block.
 
     Args:
@@ -274,12 +275,7 @@ def dropout_draws(step: Any, first: Any, global_batch_size: int) -> Iterator[Non
         first: position of the first image of the replica's slice in the global batch, integer scalar.
         global_batch_size: examples in the step, over all replicas.
     """
-    outer = getattr(_DRAWS, "current", None)
-    _DRAWS.current = step, first, global_batch_size
-    try:
-        yield
-    finally:
-        _DRAWS.current = outer
+    return _in_thread(draws=(step, first, global_batch_size))
 
 
 @keras.saving.register_keras_serializable(package="labkit")
@@ -304,7 +300,7 @@ class Dropout(keras.layers.Layer):
         self.rate, self.seed = rate, seed
 
     def call(self, inputs, training=False):
-        draws = getattr(_DRAWS, "current", None)
+        draws = _of_thread("draws")
         if not training or draws is None:
             return inputs
         step, first, global_batch_size = draws

@@ -27,7 +27,8 @@ from labkit.run import Run
 from labkit.run_directory.stop import ask_to_stop, forget_request, training_process
 from labkit.startup.child import FINAL_CODES, python_command
 from labkit.startup.interruption import STOPPED
-from labkit.startup.process import Child, signal_name, stop_signals
+from labkit.startup.process import Child, signal_name
+from labkit.startup.stopping import stop_signals
 from labkit.training.plan import RunPlan, TrainResult, finished_result, plan_run
 
 BAD_INPUT = 2  # exit code of labkit's commands

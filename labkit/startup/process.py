@@ -9,14 +9,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
 from labkit.startup import subreaper
 from labkit.startup.child import REASON, child_environment, python_command
-from labkit.startup.interruption import ANNOUNCEMENTS, restore_handlers, take_requests
 
 LONGEST_LINE = 1 << 16  # bytes of an unfinished line that are buffered
 POLL_SECONDS = 0.02
@@ -243,27 +242,3 @@ def signal_name(number: int) -> str:
 def described_exit(code: int) -> str:
     """Return how a process ended, in words: its exit code, or the signal that killed it."""
     return f"killed by {signal_name(-code)}" if code < 0 else f"exit code {code}"
-
-
-@contextmanager
-def stop_signals() -> Iterator[list[int]]:
-    """Collect the signals in ``labkit.startup.interruption.REQUESTS`` in a list in place of acting on them.
-
-    Signals within a second count as one request, because a closing terminal and its shell both send SIGHUP.
-    What batch systems send counts once, however often they do. Outside of the main thread the list stays
-    empty.
-    """
-    received: list[int] = []
-    last = -math.inf
-
-    def note(number: int, frame: object) -> None:
-        nonlocal last
-        if time.monotonic() - last > 1.0 and not (received and number in ANNOUNCEMENTS):
-            received.append(number)
-            last = time.monotonic()
-
-    before = take_requests(note)
-    try:
-        yield received
-    finally:
-        restore_handlers(before)

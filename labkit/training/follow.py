@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from labkit.distributed.signals import StopRequest, stop_on_signals
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
@@ -24,6 +23,7 @@ from labkit.run_directory.reader import MetricsReader
 from labkit.run_directory.rows import RowReader
 from labkit.run_directory.watch import RunWatch, Standing, wait_for_run
 from labkit.startup.quiet_import import import_tensorflow
+from labkit.startup.stopping import StopRequest, stop_on_signals
 from labkit.training.plan import plan_evaluation
 
 if TYPE_CHECKING:

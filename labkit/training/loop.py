@@ -18,20 +18,20 @@ from labkit.config.run import Triggers
 from labkit.distributed.asynchronous import AsynchronousEngine
 from labkit.distributed.membership import Membership
 from labkit.distributed.peers import PeerLost
-from labkit.distributed.signals import StopRequest
 from labkit.distributed.synchronous import StepResult, SynchronousEngine
 from labkit.errors import DiskFailure
 from labkit.plurals import counted
 from labkit.run_directory.disk import disk_failure
 from labkit.run_directory.metrics import Selection
-from labkit.run_directory.stragglers import Stragglers
-from labkit.run_directory.worker_metrics import WorkerMetrics
+from labkit.startup.stopping import StopRequest
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.console import Console, Progress, compile_messages, evaluation_lines, lines_at_start
 from labkit.training.evaluate import Evaluation, write_predictions
-from labkit.training.network import Network, training_batches
+from labkit.training.network import Network
 from labkit.training.plan import TrainingPlan, TrainResult
-from labkit.training.telemetry import Pace, SilentTelemetry, Telemetry
+from labkit.training.telemetry import Pace, SilentTelemetry, Telemetry, WorkerTelemetry
+
+Engine = SynchronousEngine | AsynchronousEngine
 
 
 class TrainLoop:
@@ -46,7 +46,9 @@ class TrainLoop:
         store: the run's checkpoints.
         console: where lines for people go.
         state: the newest checkpoint's state; None for a new run.
-        stop: checked between steps.
+        make_engine: takes the number of completed steps, and a function that returns the first step from a
+            to b after which something is due. Returns what makes the steps.
+        stop: what has asked the training to stop; the engine checks it between steps.
         membership: this process's membership of a cluster; None for a single process.
     """
 
@@ -57,13 +59,13 @@ class TrainLoop:
         store: CheckpointStore,
         console: Console,
         state: CheckpointState | None,
+        make_engine: Callable[[int, Callable[[int, int], int]], Engine],
         stop: StopRequest,
         membership: Membership | None = None,
     ) -> None:
         self.run, self.network, self.store, self.console = plan.run, network, store, console
-        self.stop, self.membership = stop, membership
+        self.stop, self.membership, self._make_engine = stop, membership, make_engine
         self.writes = membership is None or membership.task.is_chief
-        self.stragglers = Stragglers(membership.folder) if membership and self.writes else None
         self.config, self.manifest, self.devices = network.config, network.manifest, network.devices
         self.total_steps = self.config.run.train_steps
         self.step = state.step if state else 0  # completed steps of the run
@@ -74,7 +76,7 @@ class TrainLoop:
         self.pace = Pace(self.config.data.train_batch_size, self._evaluated_after)
         validates = bool(self.manifest.splits.get("validation"))
         self.triggers = Triggers(self.config.run, network.steps_per_epoch, validates)
-        self.workers: WorkerMetrics | None = None
+        self.workers: WorkerTelemetry | None = None
         self.resumed = self.run.metrics_path.exists()
         self.telemetry = (
             Telemetry(self.run, total_steps=self.total_steps, first_step=self.step, resumed=self.resumed)
@@ -119,7 +121,7 @@ class TrainLoop:
         return DiskFailure(message)
 
     def _run(self) -> TrainResult:
-        self.engine = self._make_engine()
+        self.engine = self._make_engine(self.step, self.triggers.first)
         if self.membership:
             # From here on this thread may block in a collective, so another thread reports a loss.
             self.membership.watch(lambda message: self.telemetry.state("interrupted", message))
@@ -128,7 +130,8 @@ class TrainLoop:
         self._announce()
         self.calls.on_start()
         self.calls.agree()
-        self.workers = self._worker_metrics()
+        if self.membership:
+            self.workers = WorkerTelemetry(self.network, self.membership, self.step)
         try:
             failure = self._train_steps()
         finally:  # the last checkpoint and the test are no steps
@@ -153,33 +156,6 @@ class TrainLoop:
             callbacks = [progress, *builtin_callbacks(self.config.run), *users]
         return Calls(callbacks, training, heartbeat=self.telemetry.heartbeat, say=self.console.line)
 
-    def _make_engine(self) -> SynchronousEngine | AsynchronousEngine:
-        steps = self.network.steps
-        batches = training_batches(self.network, start_step=self.step, stop_step=self.total_steps)
-        if self.devices.asynchronous_workers:
-            assert self.membership is not None
-            return AsynchronousEngine(
-                steps,
-                batches,
-                step=self.step,
-                pause_after=self.triggers.first,
-                stopping=self._is_asked_to_stop,
-                stuck=self.membership.silent_workers,
-                patience=2 * self.config.distribution.peer_timeout_seconds,
-                attempts=self.membership.attempts,
-                max_staleness=self.config.distribution.max_staleness,
-            )
-        name = self.membership.task.name if self.membership else "worker:0"
-        return SynchronousEngine(
-            steps,
-            batches,
-            step=self.step,
-            stopping=self._is_asked_to_stop,
-            name=name,
-            beginning=self.membership.begin if self.membership else lambda step: None,
-            slowness=self.config.distribution.slowness_of(name),
-        )
-
     def _evaluated_after(self, step: int) -> int:
         """Return how many examples are evaluated after ``step``; each augmented view counts as one."""
         until, config = self.triggers.validations_until, self.config.run
@@ -190,9 +166,6 @@ class TrainLoop:
     def _busy(self, activity: str) -> None:
         if self.membership:
             self.membership.busy(activity)
-
-    def _is_asked_to_stop(self) -> bool:
-        return bool(self.stop) or bool(self.membership and self.membership.a_server_stops())
 
     def _announce(self) -> None:
         say = self.console.line
@@ -260,17 +233,6 @@ class TrainLoop:
             for line in messages.values():
                 self.console.line(line)
 
-    def _worker_metrics(self) -> WorkerMetrics | None:
-        if self.membership is None:
-            return None
-        return WorkerMetrics(
-            self.membership.folder,
-            first_step=self.step,
-            # Synchronous workers share each batch; an asynchronous worker has a whole batch.
-            examples_per_step=self.config.data.train_batch_size / self.devices.num_workers,
-            replicas=self.devices.num_local_replicas,
-        )
-
     def _record(self, result: StepResult) -> dict[str, Any]:
         """Record a completed step. Returns its metrics row."""
         started = time.perf_counter()
@@ -299,23 +261,9 @@ class TrainLoop:
         self.calls.training.observation = result.observation
         row |= self.calls.after_step(row)
         self.telemetry.train_row(row, self.pace)
-        if self.workers and self.membership:
-            rate_of_worker = self.workers.add(
-                result.worker,
-                result.step,
-                # An asynchronous worker gets its batches from the coordinator; its wait isn't measured.
-                waited=None if self.devices.asynchronous_workers else result.waited,
-                worked=result.worker_seconds,
-                exchanged=result.exchanged,
-                bytes_sent=result.bytes_sent,
-                bytes_received=result.bytes_received,
-                staleness=result.staleness,
-                spans=result.spans,
-            )
-            self.membership.tell(result.step, rate_of_worker, result.seconds)
-            if rate_of_worker is not None and self.stragglers:  # about once a second
-                for line in self.stragglers.news():
-                    self.console.line(line)
+        if self.workers:
+            for line in self.workers.record(result):
+                self.console.line(line)
         if not self.devices.asynchronous_workers:  # between two asynchronous steps, it is already counted
             self.pace.add_overhead(time.perf_counter() - started)
         return row

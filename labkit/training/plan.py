@@ -5,8 +5,6 @@ they share the same checks. Devices come last, because importing TensorFlow take
 be refused before that. Nothing is written, except a data set that has to be prepared.
 """
 
-import json
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +14,9 @@ from typing import TYPE_CHECKING, Any
 from labkit import home
 from labkit.callbacks.callback import Callback, callbacks_of, checked_callbacks
 from labkit.config import Config
-from labkit.config.data_sets import AUTO, GENERATED, prepare_command
 from labkit.config.recorded import recorded_config
-from labkit.data.manifest import Manifest, load_manifest, verify_shards
+from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_of_run
-from labkit.data.resolve import find_data_set, resolve
 from labkit.distributed.cpu import has_no_gpu, missing_gpus_error
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
@@ -34,18 +30,14 @@ from labkit.run_directory.reader import read_metrics
 from labkit.startup.quiet_import import check_keras_backend, import_tensorflow
 from labkit.training.checks import (
     check_cluster,
-    check_fits,
     check_layout,
-    check_targets,
     refuse_cluster,
 )
+from labkit.training.data_choice import check_shards, launchers_choice, with_data_set
 from labkit.training.place import check_place, fork_command, place_run, with_crop, with_recorded_choices
 
 if TYPE_CHECKING:
     from labkit.distributed.devices import Devices
-
-# A launcher passes its choice of data set to its tasks, for the run's record: {"asked_for": …, "note": …}
-DATA_CHOICE = "LABKIT_DATA_CHOICE"
 
 
 @dataclass(frozen=True)
@@ -212,12 +204,12 @@ def plan_run(
             check_place(config, RunDirectory(config.run.job_dir))
         before_preparing(config)
 
-    config, manifest, why = _with_data_set(
+    config, manifest, why = with_data_set(
         config, may_prepare=task is None or launches, announce=announce, before_preparing=first
     )
     config, run, run_state = place_run(config, manifest, overwrite=overwrite, cluster=cluster)
     if run_state != "finished":
-        _check_shards(manifest)
+        check_shards(manifest)
     return RunPlan(
         config, manifest, run, run_state, asked_for, note or why, task, overwrite, tuple(callbacks), files
     )
@@ -240,10 +232,10 @@ def plan_data(
     check_keras_backend()
     refuse_cluster(config)
     config = with_recorded_choices(config, overwrite)
-    config, manifest, note = _with_data_set(
+    config, manifest, note = with_data_set(
         config, may_prepare=True, announce=announce, before_preparing=before_preparing
     )
-    _check_shards(manifest)
+    check_shards(manifest)
     return with_crop(config.replace({"dataset": manifest.dataset}), manifest), manifest, note
 
 
@@ -315,81 +307,6 @@ def plan_evaluation(
 
 def _fields(plan: RunPlan) -> dict[str, Any]:
     return {name: getattr(plan, name) for name in RunPlan.__dataclass_fields__}
-
-
-# ---- configuration and data set ------------------------------------------------------------------------
-
-
-def launchers_choice() -> tuple[str, str] | None:
-    """Return the requested data set and the note that this task's launcher passed on, or None."""
-    text = os.environ.get(DATA_CHOICE, "")
-    if not text:
-        return None
-    try:
-        choice = json.loads(text)
-        return str(choice["asked_for"]), str(choice["note"])
-    except (ValueError, LookupError, TypeError):
-        raise InputError(
-            f"{DATA_CHOICE} is {text[:200]!r}; only labkit cluster local sets it: unset it"
-        ) from None
-
-
-def data_directory(config: Config) -> Path:
-    """Return the configured folder of data sets, or labkit's own."""
-    named = config.data.data_dir
-    return home.expanded(named).absolute() if named else home.data_home()
-
-
-def prepared_data_set(config: Config, *, may_prepare: bool) -> tuple[Manifest | None, str]:
-    """Return the manifest and a line that says which data set it is; None if it has to be prepared.
-
-    A data directory that the user names must hold the data set already. Labkit's own directory may lack it if
-    ``may_prepare``. Raises InputError if the data set is missing, or if the loss doesn't fit its labels.
-    """
-    dataset, data_dir = config.data.dataset, data_directory(config)
-    is_named = config.data.data_dir is not None
-    manifest, note = find_data_set(dataset, data_dir, may_prepare=may_prepare and not is_named)
-    check_targets(config, manifest)
-    if manifest is not None:
-        return manifest, note
-    if dataset not in (AUTO, *GENERATED):
-        load_manifest(data_dir, dataset)  # raises an error that says what to do
-    way_out = prepare_command(dataset, str(data_dir))
-    if is_named:
-        name = "" if dataset == AUTO else f" {dataset!r}"
-        raise InputError(
-            f"--data-dir {data_dir} holds no prepared data set{name}; prepare it with: {way_out}"
-        )
-    if not may_prepare:  # otherwise several tasks would prepare it at once
-        raise InputError(f"no data set is prepared in {data_dir}; in a cluster prepare it first: {way_out}")
-    return None, ""
-
-
-def _with_data_set(
-    config: Config,
-    *,
-    may_prepare: bool,
-    announce: Callable[[str], None],
-    before_preparing: Callable[[Config], None],
-) -> tuple[Config, Manifest, str]:
-    """Return the configuration with its number of steps, its data set, and a line on the choice."""
-    manifest, why = prepared_data_set(config, may_prepare=may_prepare)
-    if manifest is None:
-        before_preparing(config)
-        import_tensorflow()
-        manifest, why = resolve(config.data.dataset, data_directory(config), announce=announce)
-    config = config.with_steps_for(manifest.count("train"))
-    check_fits(config, manifest)
-    return config, manifest, why
-
-
-def _check_shards(manifest: Manifest) -> None:
-    damaged = verify_shards(manifest)
-    if damaged:
-        raise InputError(
-            f"{manifest.directory}: damaged or missing {', '.join(damaged)}; rebuild with: "
-            f"{manifest.prepare_command}"
-        )
 
 
 # ---- devices and cluster -------------------------------------------------------------------------------

@@ -8,18 +8,20 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from importlib import metadata
 from typing import Any
 
 import tensorflow as tf
 
 from labkit.data.manifest import check_same_data
+from labkit.distributed.asynchronous import AsynchronousEngine
 from labkit.distributed.devices import choose_data_format
 from labkit.distributed.membership import Membership
 from labkit.distributed.peers import PeerLost
-from labkit.distributed.signals import StopRequest, stop_on_signals
+from labkit.distributed.synchronous import SynchronousEngine
 from labkit.distributed.task import ClusterTask
 from labkit.distributed.tf_compat import told_of_other_kernels, uses_onednn
 from labkit.errors import InputError
@@ -33,11 +35,12 @@ from labkit.run_directory.disk import check_disk_space, discard, quiet_threads
 from labkit.run_directory.find import remember
 from labkit.run_directory.machine import machine_recorded
 from labkit.run_directory.stop import forget_request
+from labkit.startup.stopping import StopRequest, stop_on_signals
 from labkit.tensorboard.events import debugger_dump
 from labkit.training.checkpoints import CheckpointState, CheckpointStore, prepare_transfer
 from labkit.training.console import Console
-from labkit.training.loop import TrainLoop
-from labkit.training.network import Network
+from labkit.training.loop import Engine, TrainLoop
+from labkit.training.network import Network, training_batches
 from labkit.training.plan import TrainingPlan, TrainResult
 from labkit.version import VERSION
 
@@ -196,12 +199,52 @@ def _train_session(
                 console.line(line)
         name = membership.task.name if membership else ""
         with quiet_threads(), machine_recorded(run, name, chief=writes):
-            result = TrainLoop(plan, network, store, console, state, stop, membership).run_to_end()
+            engine = partial(_make_engine, network, stop, membership)
+            result = TrainLoop(plan, network, store, console, state, engine, stop, membership).run_to_end()
         if writes and config.run.deterministic:
             write_certificate(run, step=result.step, settings=config.identity(), data=plan.manifest.checksum)
         return result
     finally:
         console.close()
+
+
+def _make_engine(
+    network: Network,
+    stop: StopRequest,
+    membership: Membership | None,
+    step: int,
+    pause_after: Callable[[int, int], int],
+) -> Engine:
+    """Return what makes the steps of the network from ``step`` on; see ``TrainLoop``."""
+    distribution = network.config.distribution
+    batches = training_batches(network, start_step=step, stop_step=network.config.run.train_steps)
+
+    def stopping() -> bool:
+        return bool(stop) or bool(membership and membership.a_server_stops())
+
+    if network.devices.asynchronous_workers:
+        assert membership is not None
+        return AsynchronousEngine(
+            network.steps,
+            batches,
+            step=step,
+            pause_after=pause_after,
+            stopping=stopping,
+            stuck=membership.silent_workers,
+            patience=2 * distribution.peer_timeout_seconds,
+            attempts=membership.attempts,
+            max_staleness=distribution.max_staleness,
+        )
+    name = membership.task.name if membership else "worker:0"
+    return SynchronousEngine(
+        network.steps,
+        batches,
+        step=step,
+        stopping=stopping,
+        name=name,
+        beginning=membership.begin if membership else lambda step: None,
+        slowness=distribution.slowness_of(name),
+    )
 
 
 def _newest_state(plan: TrainingPlan) -> CheckpointState | None:

@@ -11,11 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit.config.recorded import recorded_config
+from labkit.distributed.membership import Membership
+from labkit.distributed.synchronous import StepResult
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.disk import disk_failure
 from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.reader import MetricsReader, summary_of
+from labkit.run_directory.stragglers import Stragglers
+from labkit.run_directory.worker_metrics import WorkerMetrics
 from labkit.tensorboard.events import EventWriter
+from labkit.training.network import Network
 
 SECONDS_BETWEEN_STATUSES = 0.5
 SECONDS_TO_START = 300.0  # a first step may compile for minutes
@@ -198,3 +203,42 @@ class SilentTelemetry:
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *arguments: None
+
+
+class WorkerTelemetry(WorkerMetrics):
+    """How a cluster's workers spend their time, for the run and for the other tasks.
+
+    Args:
+        network: that is trained.
+        membership: of this process.
+        first_step: the run's completed steps when this session starts.
+    """
+
+    def __init__(self, network: Network, membership: Membership, first_step: int) -> None:
+        devices = network.devices
+        super().__init__(
+            membership.folder,
+            first_step=first_step,
+            # Synchronous workers share each batch; an asynchronous worker has a whole batch.
+            examples_per_step=network.config.data.train_batch_size / devices.num_workers,
+            replicas=devices.num_local_replicas,
+        )
+        # An asynchronous worker gets its batches from the coordinator; its wait isn't measured.
+        self._membership, self._measures_waits = membership, not devices.asynchronous_workers
+        self._stragglers = Stragglers(membership.folder) if membership.task.is_chief else None
+
+    def record(self, result: StepResult) -> list[str]:
+        """Count a step. Returns lines about workers that have become slow, or quick again."""
+        rate = self.add(
+            result.worker,
+            result.step,
+            waited=result.waited if self._measures_waits else None,
+            worked=result.worker_seconds,
+            exchanged=result.exchanged,
+            bytes_sent=result.bytes_sent,
+            bytes_received=result.bytes_received,
+            staleness=result.staleness,
+            spans=result.spans,
+        )
+        self._membership.tell(result.step, rate, result.seconds)
+        return [] if rate is None or self._stragglers is None else self._stragglers.news()  # once a second

@@ -10,7 +10,7 @@ from labkit.commands import main as cli
 from labkit.config import Config
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
-from labkit.training import plan
+from labkit.training import data_choice
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def test_the_tasks_learn_what_was_asked_for_and_why_it_is_shapes(shapes_dir, tmp
     assert launch.start() == 0
     assert json.loads(given["LABKIT_DATA_CHOICE"]) == {"asked_for": "auto", "note": said[-1]}
     monkeypatch.setenv("LABKIT_DATA_CHOICE", given["LABKIT_DATA_CHOICE"])
-    assert plan.launchers_choice() == ("auto", said[-1])
+    assert data_choice.launchers_choice() == ("auto", said[-1])
     monkeypatch.setenv("LABKIT_DATA_CHOICE", "[1]")
     with pytest.raises(InputError, match="LABKIT_DATA_CHOICE is"):
-        plan.launchers_choice()
+        data_choice.launchers_choice()
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,15 @@ from labkit.config import Config, fields_by_name
 from labkit.config.architectures import NAMED_FIELDS
 from labkit.errors import InputError
 from labkit.experiments.comparison import execute
-from labkit.experiments.comparison.budget import OF_EACH, budget_of, shared_fields
 from labkit.experiments.comparison.child import REPEATS, WARM_UP_BATCHES, images_per_second
-from labkit.experiments.comparison.files import add_peak_memory, measurements_path, read_measurements
+from labkit.experiments.comparison.files import (
+    OF_EACH,
+    add_peak_memory,
+    budget_of,
+    measurements_path,
+    read_measurements,
+    shared_fields,
+)
 from labkit.experiments.comparison.plan import plan_comparison
 from labkit.experiments.comparison.read import read_comparison
 from labkit.experiments.trials import Trial, run_trial

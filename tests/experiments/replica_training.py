@@ -25,7 +25,8 @@ def train(num_replicas: int, config: Config) -> int:
     run = RunDirectory(config.run.job_dir)
     resumed = run.exists()
     run.create()
-    write_json_atomic(run.config_path, config.to_json())
+    recorded = config.replace({"random_resized_crop": config.data.random_resized_crop or 0.0})  # as trained
+    write_json_atomic(run.config_path, recorded.to_json())
     steps = config.run.train_steps
     apart = 1e-7 if config.model.sync_batch_norm else 0.01
     waits = os.environ.get("WAITS") == run.name

@@ -16,10 +16,10 @@ from labkit.distributed import membership as module
 from labkit.distributed.heartbeat import heartbeat_path, read_heartbeat, write_heartbeat
 from labkit.distributed.membership import Membership
 from labkit.distributed.peers import PeerLost, Peers
-from labkit.distributed.signals import StopRequest
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
+from labkit.startup.stopping import StopRequest
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from tests.faults.launched import LIMIT, until
 

@@ -186,15 +186,15 @@ def test_a_full_disk_of_a_cluster_is_one_sentence_too(monkeypatch):
     """The writers are full as well: neither the reason nor the end of the telemetry is lost by that."""
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     chief = object.__new__(loop.TrainLoop)
-    for name in ("calls", "telemetry", "store", "membership", "console", "engine"):
+    for name in ("calls", "telemetry", "store", "membership", "console", "network", "triggers"):
         setattr(chief, name, mock.MagicMock())
     chief.writes, chief.step, chief.total_steps, chief.stopped_by, chief.resumed = True, 0, 10, "", False
     chief.store.steps.return_value = [10]
     workers = mock.MagicMock(**{"close.side_effect": full})
     chief.calls.pending = chief.calls.any_failed = False
-    chief.engine.stop_is_agreed.return_value = False
-    for name, does in (("_worker_metrics", lambda: workers), ("_make_engine", lambda: chief.engine)):
-        monkeypatch.setattr(chief, name, does)
+    chief._make_engine = mock.MagicMock()
+    chief._make_engine.return_value.stop_is_agreed.return_value = False
+    monkeypatch.setattr(loop, "WorkerTelemetry", lambda *_: workers)
     monkeypatch.setattr(chief, "_announce", lambda: None)
     monkeypatch.setattr(chief, "_save_is_overdue", lambda: False)
     monkeypatch.setattr(chief, "_make_step", mock.Mock(side_effect=full))

@@ -22,7 +22,8 @@ from labkit.experiments.comparison.files import update_measurements
 from labkit.run_directory import RunDirectory
 from labkit.startup.child import record_reason
 from labkit.startup.quiet_import import import_tensorflow, leave_out_extras
-from labkit.training.plan import data_directory, decide_devices, on_one_device, plan_data
+from labkit.training.data_choice import data_directory
+from labkit.training.plan import decide_devices, on_one_device, plan_data
 
 WARM_UP_BATCHES = 3  # the first one compiles
 REPEATS = 7

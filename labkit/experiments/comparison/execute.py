@@ -56,7 +56,7 @@ def run_comparison(
 
     Args:
         plan: of ``plan_comparison``.
-        signals: that asked this process to stop (``labkit.startup.process.stop_signals`` adds new ones).
+        signals: that asked this process to stop (``labkit.startup.stopping.stop_signals`` adds new ones).
         say: takes lines for people.
         retry_failed: whether to resume trainings that failed before, from their last checkpoint.
 

@@ -15,8 +15,14 @@ from labkit.config.architectures import parse_model_name
 from labkit.data.inputs import choose_input_path
 from labkit.data.manifest import Manifest
 from labkit.errors import InputError
-from labkit.experiments.comparison.budget import budget_differences, budget_fingerprint, budget_of
-from labkit.experiments.comparison.files import Request, read_request, run_directory
+from labkit.experiments.comparison.files import (
+    Request,
+    budget_differences,
+    budget_fingerprint,
+    budget_of,
+    read_request,
+    run_directory,
+)
 from labkit.experiments.trials import Training, find_data_set, refuse_other_contents
 from labkit.run_directory.disk import check_writable
 from labkit.training.checks import refuse_cluster
@@ -65,7 +71,7 @@ def plan_comparison(
     Args:
         models: names as ``labkit.config.architectures.model_name`` gives them.
         seeds: the number of trainings of each model; the seeds count from 0.
-        values: of ``labkit.experiments.comparison.budget.shared_fields``, by name; others keep their
+        values: of ``labkit.experiments.comparison.files.shared_fields``, by name; others keep their
             defaults.
         output: the comparison's directory. None derives it from the budget, so that the same command finds
             it again, also with more models or seeds.

@@ -31,9 +31,9 @@ from labkit.experiments.trials import (
 )
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.reader import read_metrics
-from labkit.startup.process import stop_signals
+from labkit.startup.stopping import stop_signals
 from labkit.training.checks import check_fits
-from labkit.training.place import place_run
+from labkit.training.place import place_run, with_crop
 
 # What is trained without a preset: a network for seconds, at a rate at which rounding in float32 stays within
 # the tolerance (docs/decisions.md has the figures).
@@ -210,6 +210,7 @@ def plan_trainings(
         for name, layout in layouts.items():
             path = job_dir(folder, layout, synchronized)
             own = layout.config(config.replace({"sync_batch_norm": synchronized}), path)
+            own = with_crop(own, manifest)  # as a run records it
             run = RunDirectory(path)
             differences = recorded_config(run).differences(own) if run.exists() else []
             if differences:

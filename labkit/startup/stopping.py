@@ -1,8 +1,10 @@
-"""Turn Ctrl-C, a closed terminal and a batch system's signals into a request that the loop checks."""
+"""Ctrl-C, a closed terminal and a batch system's signals as requests that whoever works checks."""
 
-import contextlib
+import math
 import signal
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from labkit.startup.interruption import ANNOUNCEMENTS, end_command, restore_handlers, take_requests
@@ -32,7 +34,7 @@ class StopRequest:
         return signal.Signals(self.signal_number).name if self.signal_number else ""
 
 
-@contextlib.contextmanager
+@contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
     """Turn the first signal in ``labkit.startup.interruption.REQUESTS`` into a request.
 
@@ -45,3 +47,27 @@ def stop_on_signals() -> Iterator[StopRequest]:
         yield request
     finally:
         restore_handlers(request._before)
+
+
+@contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """Collect the signals in ``labkit.startup.interruption.REQUESTS`` in a list in place of acting on them.
+
+    Signals within a second count as one request, because a closing terminal and its shell both send SIGHUP.
+    What batch systems send counts once, however often they do. Outside of the main thread the list stays
+    empty.
+    """
+    received: list[int] = []
+    last = -math.inf
+
+    def note(number: int, frame: object) -> None:
+        nonlocal last
+        if time.monotonic() - last > 1.0 and not (received and number in ANNOUNCEMENTS):
+            received.append(number)
+            last = time.monotonic()
+
+    before = take_requests(note)
+    try:
+        yield received
+    finally:
+        restore_handlers(before)
