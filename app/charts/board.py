@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tsdownsample import MinMaxDownsampler
 
-from labkit.run_directory.reader import Floats
+from labkit.run_directory.columns import Floats
 
 Window = tuple[float, float]
 

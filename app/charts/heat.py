@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.charts.board import COLORS, ends, packed
-from labkit.run_directory.reader import Floats
+from labkit.run_directory.columns import Floats
 
 # Viridis (matplotlib, CC0) at ten places, and blue against red through grey.
 SEQUENTIAL = (

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from app.charts.board import PALETTE, Chart, Line, Window, encode
 from app.charts.heat import Scale, diverging, encode_heat, logarithmic, sequential
+from labkit.run_directory.columns import Floats
 from labkit.run_directory.layers import DISTRIBUTIONS, LEVELS
 from labkit.run_directory.layers import QUANTITIES as NAMES
-from labkit.run_directory.reader import Floats
 
 MAX_COLUMNS = 240  # of the heat map; a column is then some five pixels wide
 HEIGHT = 300  # of a board's drawing area, in pixels

@@ -11,8 +11,8 @@ import numpy as np
 from app.charts.board import PALETTE, Chart, Line
 from app.charts.store import Snapshot, follow, steady, timeline_of
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.columns import Floats, Table, columns_of
 from labkit.run_directory.machine import machine_rows_paths
-from labkit.run_directory.reader import Floats, Table, columns_of
 from labkit.run_directory.rows import RowReader
 
 MAX_PROCESSES = 16  # that are drawn

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from labkit.run_directory.columns import AXES as POSITIONS
+from labkit.run_directory.columns import Floats, Table, columns_of
 from labkit.run_directory.layers import LayerReader
 from labkit.run_directory.metrics import (
     clock_was_set,
@@ -16,8 +18,7 @@ from labkit.run_directory.metrics import (
     evaluations_that_count,
     own_test_step,
 )
-from labkit.run_directory.reader import AXES as POSITIONS
-from labkit.run_directory.reader import Floats, MetricsReader, Table, columns_of
+from labkit.run_directory.reader import MetricsReader
 from labkit.run_directory.rows import ResumePoint, RowReader
 
 SPLITS = ("train", "validation", "test")

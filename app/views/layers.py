@@ -25,9 +25,9 @@ from app.charts.store import follow
 from app.markup import plain
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.columns import Floats
 from labkit.run_directory.layers import DISTRIBUTIONS, LEVELS, LayerReader, LayerRow, layer_rows_that_count
 from labkit.run_directory.layers import QUANTITIES as NAMES
-from labkit.run_directory.reader import Floats
 from labkit.run_directory.rows import ResumePoint
 
 REFRESH_SECONDS = 2.0

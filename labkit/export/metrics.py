@@ -12,15 +12,9 @@ import numpy as np
 from labkit.errors import InputError, require_extra
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.columns import MAX_COLUMNS, Table, columns_of
 from labkit.run_directory.directory import replacing
-from labkit.run_directory.reader import (
-    MAX_COLUMNS,
-    MetricsReader,
-    Table,
-    columns_of,
-    evaluations_beside,
-    read_metrics,
-)
+from labkit.run_directory.reader import MetricsReader, evaluations_beside, read_metrics
 
 BLOCK_ROWS = 1 << 14  # written at a time
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from labkit.run_directory import columns
 from labkit.run_directory import reader as reader_module
 from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.reader import MetricsReader
@@ -72,7 +73,26 @@ def line(row: dict[str, Any], *, ascii_only: bool) -> bytes:
     return json.dumps(row, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
 
 
+# Numbers that take the same bytes in MessagePack, and some that don't.
+PACKED = (
+    st.floats(allow_nan=False, allow_infinity=False),
+    *(st.integers(*ends) for ends in ((0, 127), (128, 255), (2**16, 2**32 - 1), (2**53 - 2, 2**53 + 2))),
+    *(st.integers(*ends) for ends in ((-2, 2), (126, 130), (2**64 - 2, 2**64 + 1))),
+    st.none() | st.floats(allow_nan=False, allow_infinity=False),
+)
+ALIKE = st.lists(st.sampled_from(PACKED), max_size=17).flatmap(
+    lambda numbers: st.lists(
+        st.fixed_dictionaries(
+            {"split": st.just("train"), "step": st.integers(256, 300)}
+            | {f"value {place}": number for place, number in enumerate(numbers)}
+        ),
+        min_size=1,
+        max_size=40,
+    )
+)
+
 LINES = st.one_of(
+    ALIKE.map(lambda rows: [line(row, ascii_only=True) for row in rows]),
     st.lists(USUAL.map(lambda row: line(row, ascii_only=False)), max_size=40),
     st.lists(ROWS.map(lambda row: line(row, ascii_only=True)), max_size=12),
     st.lists(
@@ -108,7 +128,7 @@ def test_both_parsers_read_the_same(lines, tmp_path_factory):
     data = b"".join(one + b"\n" for one in lines)
     quickly = content(data, path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader_module, "_training_columns", lambda lines: None)
+        patch.setattr(reader_module, "training_columns", lambda lines: None)
         assert content(data, path) == quickly
 
 
@@ -156,7 +176,7 @@ def test_what_the_writer_would_not_write_changes_nothing(row):
 
 @pytest.mark.parametrize(("limit", "value"), [("MAX_CELLS", 50_000), ("MAX_COLUMNS", 50)])
 def test_a_new_name_at_every_step_does_not_fill_the_memory(tmp_path, monkeypatch, limit, value):
-    monkeypatch.setattr(reader_module, limit, value)
+    monkeypatch.setattr(columns, limit, value)
     path = tmp_path / "metrics.jsonl"
     writer = MetricsWriter(path)
     writer.append([{"split": "train", "step": step, f"name{step}": 1.0} for step in range(1, 1_000)])
