@@ -13,7 +13,7 @@ from app.address import image_address, page_of
 from app.charts.board import PALETTE
 from app.data_set.scan import DataScan, Duplicates, SplitScan, find_duplicates, scan_data
 from app.images import cards
-from app.images.subject import name_of, names_of
+from app.images.subject import ANY, class_control, name_of, names_of, split_control
 from app.markup import plain
 from labkit.data.manifest import Manifest
 from labkit.data.shards import read_rows
@@ -21,7 +21,6 @@ from labkit.plurals import counted, listed
 
 CLASSES_AT_ONCE = 10
 ROWS_AT_ONCE = 200  # classes in the table of their numbers, and of mean images
-ANY = -1  # in place of the number of a class
 FEW, MORE = 12, 48  # images of a class, at first and on request
 GROUPS = 12  # of duplicates that are shown at first
 OF_A_GROUP = 6
@@ -53,17 +52,8 @@ def samples(scan: DataScan) -> None:
     manifest = scan.manifest
     names = [str(name) for name in manifest.classes]
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        split = str(
-            st.segmented_control(
-                "Split", list(scan.splits), default="train", key="samples-split", required=True
-            )
-        )
-        chosen = st.selectbox(
-            "Class",
-            [ANY, *range(len(names))],
-            format_func=lambda number: "all" if number == ANY else names[number],
-            width=200,
-        )
+        split = split_control(list(scan.splits), "samples-split", "train", bind=None)
+        chosen = class_control(names)
         st.button(
             "Other images", icon=":material/casino:", on_click=_another, help="Draws other images at random."
         )

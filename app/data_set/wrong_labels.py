@@ -16,7 +16,7 @@ from app.ask.client import AskedNetwork
 from app.data_set.overview import read_images
 from app.data_set.scan import DataScan
 from app.images import answers, cards
-from app.images.subject import checkpoint_to_ask, name_of, names_of
+from app.images.subject import checkpoint_to_ask, name_of, names_of, split_control
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.training.scores import indicators
@@ -116,16 +116,7 @@ def wrong_labels(run: RunDirectory, scan: DataScan) -> None:
         answers.no_checkpoint()
         return
     splits = [name for name, found in scan.splits.items() if len(found)]
-    split = str(
-        st.segmented_control(
-            "Split",
-            splits,
-            default="test" if "test" in splits else splits[0],
-            key="labels-split",
-            required=True,
-            bind="query-params",
-        )
-    )
+    split = split_control(splits, "labels-split")
     _what_it_is_worth(split)
     wanted = f"labels-wanted-{run.path}-{split}-{step}"
     count = len(scan.splits[split])

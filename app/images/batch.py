@@ -3,7 +3,6 @@
 import shlex
 from contextlib import suppress
 from dataclasses import replace
-from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from app.charts import component, picked
 from app.charts.store import Snapshot
 from app.images import answers, cards
 from app.images.subject import given_by
-from app.markup import number_text, plain
+from app.markup import facts_html, number_text, plain
 from app.state import changed_at
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import MANIFEST_NAME
@@ -109,8 +108,7 @@ def _values(metrics: Snapshot, step: int) -> None:
     facts.append(("Accuracy", number_text(values.get("accuracy"), ".1%")))
     facts.append(("Learning rate", number_text(values.get("learning_rate"), ".4g")))
     facts.append(("Epoch", number_text(values.get("epoch"), ".2f")))
-    cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in facts)
-    st.html(f'<dl class="lk-facts">{cells}</dl>')
+    st.html(facts_html(facts))
 
 
 # ---- the batch -------------------------------------------------------------------------------------------

@@ -70,6 +70,26 @@ class Subject:
         return float(-np.where(self.has, np.log(shares), np.log(others)).sum())
 
 
+ANY = -1  # in place of the number of a class
+
+
+def split_control(splits: Sequence[str], key: str, first: str = "test", **settings: Any) -> str:
+    """Draw the choice of a split, of the ``first`` one at first. ``settings``: of the widget."""
+    default = first if first in splits else splits[0]
+    settings = {"bind": "query-params"} | settings
+    chosen = st.segmented_control("Split", splits, default=default, key=key, required=True, **settings)
+    return str(chosen or default)
+
+
+def class_control(classes: Sequence[str], **settings: Any) -> int:
+    """Draw the choice of a class; return its number, or ``ANY``. ``settings``: of the widget."""
+
+    def name(number: int) -> str:
+        return "all" if number == ANY else classes[number]
+
+    return st.selectbox("Class", [ANY, *range(len(classes))], format_func=name, width=200, **settings)
+
+
 def names_of(classes: Sequence[str], label: NDArray[Any]) -> str:
     """Return the name of a label's class; with several labels, zeros and ones [classes], all of them."""
     has = indicators(np.asarray(label)[None], len(classes))[0]

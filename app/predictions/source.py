@@ -8,6 +8,7 @@ import streamlit as st
 
 from app import background
 from app.images.answers import KEEP_SOME
+from app.images.subject import split_control
 from app.markup import plain
 from app.predictions.kept import (
     Forgotten,
@@ -46,11 +47,7 @@ def watched(run: RunDirectory) -> object:
 
 def choose_split(run: RunDirectory) -> str:
     """Draw the choice of the split: at first one that has a recorded evaluation."""
-    default = next((split for split in SPLITS if _recorded(run, split)), SPLITS[0])
-    chosen = st.segmented_control(
-        "Split", SPLITS, default=default, key="split", required=True, bind="query-params"
-    )
-    return str(chosen or default)
+    return split_control(SPLITS, "split", next((name for name in SPLITS if _recorded(run, name)), SPLITS[0]))
 
 
 def choose_checkpoint(

@@ -6,10 +6,18 @@ import streamlit as st
 from app import background, state
 from app.images import answers, cards, sections
 from app.images.pictures import FORMATS, MAX_BYTES, read_picture
-from app.images.subject import Subject, checkpoint_to_ask, file_of, given_by, of_predictions, read_example
+from app.images.subject import (
+    Subject,
+    checkpoint_to_ask,
+    file_of,
+    given_by,
+    of_predictions,
+    read_example,
+    split_control,
+)
 from app.images.what_if import panel
 from app.markup import plain
-from app.predictions.source import recorded, recorded_step
+from app.predictions.source import SPLITS, recorded, recorded_step
 from labkit.analysis.predictions import Predictions
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest
@@ -17,7 +25,6 @@ from labkit.data.of_run import data_set_of
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
-SPLITS = ["test", "validation", "train"]
 FROM_DATA, OWN = "Data set", "My own picture"
 FEW = 12  # bars that are shown without a click
 
@@ -79,13 +86,11 @@ def _place() -> tuple[str, int]:
     raw = st.query_params.get("index", "0")
     if not (raw.isascii() and raw.isdecimal() and len(raw) < 16):
         raise InputError(f"index is {raw[:40]!r} in the address; allowed: a whole number from 0")
-    split = st.segmented_control(
-        "Split", SPLITS, default="test", key="split", required=True, bind="query-params"
-    )
+    split = split_control(SPLITS, "split")
     index = st.number_input(
         "Number in the split", min_value=0, step=1, key="index", bind="query-params", width=160
     )
-    return str(split), int(index)
+    return split, int(index)
 
 
 def _of_data(run: RunDirectory, split: str, index: int) -> Subject | None:

@@ -10,7 +10,7 @@ from app.charts.component import key_of
 from app.data_set import image_map
 from app.data_set.image_map import ImageMap, chosen_rows, make_map
 from app.images import answers, cards
-from app.images.subject import name_of, names_of
+from app.images.subject import ANY, class_control, name_of, names_of, split_control
 from app.markup import plain
 from app.views.data import data_set_or_reason
 from labkit.data.manifest import Manifest
@@ -18,7 +18,6 @@ from labkit.data.shards import read_rows
 from labkit.run_directory import RunDirectory
 
 PAGE_SIZE = 36
-ANY = -1  # in place of the number of a class
 CLASS, RIGHT = "True class", "Right or wrong"
 ALL, RIGHT_ONLY, WRONG_ONLY = "All", "Right only", "Wrong only"
 
@@ -35,18 +34,7 @@ def page() -> None:
         answers.no_checkpoint()
         return
     splits = [name for name in manifest.splits if manifest.count(name)]
-    first = "test" if "test" in splits else splits[0]
-    split = str(
-        st.segmented_control(
-            "Split",
-            splits,
-            default=first,
-            key="map-split",
-            required=True,
-            bind="query-params",
-            label_visibility="collapsed",
-        )
-    )
+    split = split_control(splits, "map-split", label_visibility="collapsed")
     shown = background.shown(
         _asked(run, manifest, split, step), "Asking the network, then placing the images", "map"
     )
@@ -79,13 +67,8 @@ def _panel(
         colour = st.segmented_control(
             "Colour", [CLASS, RIGHT], default=CLASS, key="map-colour", required=True
         )
-        number = st.selectbox(
-            "Class",
-            [ANY, *range(len(classes))],
-            format_func=lambda number: "all" if number == ANY else classes[number],
-            key="map-class",
-            width=200,
-            help="The images of a class are listed below the map, too.",
+        number = class_control(
+            classes, key="map-class", help="The images of a class are listed below the map, too."
         )
         kept = st.segmented_control(
             "List", [ALL, RIGHT_ONLY, WRONG_ONLY], default=ALL, key="map-list", required=True
