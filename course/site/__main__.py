@@ -7,10 +7,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from course.site.build import build_site
+from course.site.build import Paths, build_site
 from course.site.check import problems
 from course.site.execute import SECONDS, execute
-from course.site.paths import Paths
 from course.site.strip import keep, strip
 from course.site.table import write_table
 from labkit.errors import InputError

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import nbformat
 
+from course.site.build import Paths
 from course.site.counts import count_outputs, count_source, failed_stubs
 from course.site.execute import FAILED
-from course.site.paths import Paths
 from labkit.errors import InputError
 from labkit.notebook.files import lesson_files
 from labkit.run_directory import write_text_atomic

@@ -5,7 +5,7 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from course.site.paths import Paths
+from course.site.build import Paths
 from course.site.table import BEGIN, END
 
 # One transparent pixel.

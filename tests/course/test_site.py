@@ -7,9 +7,8 @@ import pytest
 from course.lessons import verdict
 from course.lessons.verdict import Exercise
 from course.site.__main__ import main
-from course.site.build import build_site
+from course.site.build import Paths, build_site
 from course.site.check import problems, read_page
-from course.site.paths import Paths
 from tests.course.small import make_paths
 
 pytestmark = pytest.mark.slow

@@ -6,9 +6,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from course.lessons import verdict
 from course.lessons.verdict import Exercise
+from course.site.build import Paths
 from course.site.counts import count_outputs, count_source, failed_stubs
 from course.site.execute import FAILED
-from course.site.paths import Paths
 from course.site.table import BEGIN, COLUMNS, END, read_rows, write_table
 from labkit.errors import InputError
 from labkit.notebook.files import lesson_files, read_notebook
