@@ -1,4 +1,4 @@
-"""Show rows of cells as aligned text or as an HTML table."""
+"""Show rows of cells as aligned text, as a table of Markdown, or as one of HTML."""
 
 from collections.abc import Sequence
 from html import escape
@@ -20,6 +20,12 @@ def text_table(rows: Sequence[Sequence[str]], *, left_columns: int = 1) -> str:
         for row in rows
     )
     return "\n".join(line.rstrip() for line in lines)
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of Markdown with the first column left-aligned; the first row is the header."""
+    lines = [rows[0], ("---", *("---:" for _ in rows[0][1:])), *rows[1:]]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def html_table(

@@ -189,14 +189,8 @@ class BatchNormalization(keras.layers.Layer):
         return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "data_format": self.data_format,
-            "decay": self.decay,
-            "epsilon": self.epsilon,
-            "synchronized": self.synchronized,
-            "scale": self.scale,
-        }
+        names = ("data_format", "decay", "epsilon", "synchronized", "scale")
+        return super().get_config() | {name: getattr(self, name) for name in names}
 
 
 @keras.saving.register_keras_serializable(package="labkit")
@@ -257,14 +251,8 @@ class LocalResponseNormalization(keras.layers.Layer):
         return input_shape
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "depth_radius": self.depth_radius,
-            "bias": self.bias,
-            "alpha": self.alpha,
-            "beta": self.beta,
-            "data_format": self.data_format,
-        }
+        names = ("depth_radius", "bias", "alpha", "beta", "data_format")
+        return super().get_config() | {name: getattr(self, name) for name in names}
 
 
 def dropout_draws(step: Any, first: Any, global_batch_size: int) -> AbstractContextManager[None]:

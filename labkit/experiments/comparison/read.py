@@ -15,6 +15,7 @@ from typing import Any
 from labkit.analysis.inference import Spread, spread
 from labkit.analysis.show_table import html_table, text_table
 from labkit.config import DataConfig, fields_by_name
+from labkit.config.config import flags_of
 from labkit.errors import InputError
 from labkit.experiments.comparison.files import Request, read_measurements, read_request, run_directory
 from labkit.home import expanded
@@ -113,15 +114,9 @@ class Comparison:
         arguments += ["--seeds", str(self.request.seeds), "--output", str(self.path)]
         if self.request.data_dir is not None:
             arguments += ["--data-dir", self.request.data_dir]
-        for name, value in self.request.budget.items():
-            info = fields_by_name()[name]
-            if value == info.default:
-                continue
-            if isinstance(value, bool):
-                arguments.append(info.flag if value else "--no-" + info.flag.removeprefix("--"))
-            else:
-                arguments += [info.flag, "none" if value is None else str(value)]
-        return shlex.join(arguments)
+        fields, budget = fields_by_name(), self.request.budget.items()
+        changed = {name: value for name, value in budget if value != fields[name].default}
+        return shlex.join([*arguments, *flags_of(changed)])
 
     def table(self) -> list[tuple[str, ...]]:
         """Return the header and a row of cells for each model."""

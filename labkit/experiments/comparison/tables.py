@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from labkit.analysis.show_table import markdown_table
 from labkit.experiments.comparison.read import Comparison, ModelMetrics
 from labkit.run_directory.directory import replacing
 
@@ -75,8 +76,6 @@ def as_csv(comparison: Comparison) -> str:
 
 def as_markdown(comparison: Comparison) -> str:
     """Return the table, its notes and the command as Markdown."""
-    header, *rows = comparison.table()
-    lines = [header, ("---", *("---:" for _ in header[1:])), *rows]
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    table = markdown_table(comparison.table())
     notes = "\n".join(f"- {note}" for note in comparison.notes())
     return f"{table}\n\n{notes}\n\n```\n{comparison.command}\n```\n"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.analysis.show_table import html_table, text_table
+from labkit.analysis.show_table import html_table, markdown_table, text_table
 from labkit.config import Config
 from labkit.config.architectures import model_name
 from labkit.experiments.replicas.layouts import Layout
@@ -175,10 +175,7 @@ class ReplicaComparison:
         """Return title, tables and verdicts as Markdown."""
         blocks = [self.title]
         for part in self.parts:
-            header, *rows = part.rows()
-            lines = [header, ("---", *("---:" for _ in header[1:])), *rows]
-            blocks += [f"## {part.title}", "\n".join(f"| {' | '.join(cells)} |" for cells in lines)]
-            blocks.append(part.verdict)
+            blocks += [f"## {part.title}", markdown_table(part.rows()), part.verdict]
         return "\n\n".join(blocks) + "\n"
 
     def as_json(self) -> str:
