@@ -26,7 +26,7 @@ from PIL import Image
 from benchmarks.common import at_least, make_parser, measure_and_report, take_turns
 from benchmarks.processes import Row, Training, train_command
 from benchmarks.report import Figure, Goal, ratios
-from labkit.data.augment import Distortion
+from labkit.data.augment import Augmentation
 from labkit.data.inputs import PADDING, SMALLEST_SHARE
 from labkit.data.manifest import Manifest
 from labkit.data.network_input import standardize
@@ -108,10 +108,10 @@ def our_dataset(manifest: Manifest, path: str, size: int, **options: Any) -> tf.
 
 def measure_jpeg_speeds(manifest: Manifest, options: argparse.Namespace) -> dict[str, list[float]]:
     """Return images per second of each input path and batch size, one value per repeat, in turns."""
-    crops = Distortion(random_resized_crop=SMALLEST_SHARE)
+    crops = Augmentation(random_resized_crop=SMALLEST_SHARE)
     turns = {}
     for path, size in itertools.product(PATHS, JPEG_BATCH_SIZES):
-        dataset = our_dataset(manifest, path, size, distortion=crops)
+        dataset = our_dataset(manifest, path, size, augmentation=crops)
         batches = -(-options.batches * 8 // size)  # 8 images for a batch: they have 16 times the pixels
         turn = functools.partial(_images_per_second, dataset, batches, batches, size)
         turns[f"JPEGs, {path}, batch {size}"] = turn

@@ -426,15 +426,15 @@ def test_the_peers_are_pinned_and_no_dependency_of_labkit():
         assert not any(line.startswith(f"{name}==") for line in locked)
 
 
-def test_the_per_example_peer_yields_distorted_standardised_images_of_the_data_set(shapes, tmp_path):
+def test_the_per_example_peer_yields_augmented_standardised_images_of_the_data_set(shapes, tmp_path):
     size = 4
     path = input_pipeline.write_examples(shapes, tmp_path)
     batch, labels = next(iter(input_pipeline.per_example_dataset(shapes, path, size, size)))
-    _assert_distorted(shapes, batch.numpy(), labels.numpy())
+    _assert_augmented(shapes, batch.numpy(), labels.numpy())
 
 
 @pytest.mark.torch
-def test_the_torch_peer_yields_distorted_standardised_images_of_the_data_set(shapes, tmp_path):
+def test_the_torch_peer_yields_augmented_standardised_images_of_the_data_set(shapes, tmp_path):
     import torch
 
     from benchmarks.torch_peer import batches
@@ -444,10 +444,10 @@ def test_the_torch_peer_yields_distorted_standardised_images_of_the_data_set(sha
     images, labels = next(batches(np.load(tmp_path / "train.npz"), 4))
     assert images.is_contiguous(memory_format=torch.channels_last)
     assert len({image.numpy().tobytes() for image in images}) == 4
-    _assert_distorted(shapes, images.permute(0, 2, 3, 1).numpy(), labels.numpy())
+    _assert_augmented(shapes, images.permute(0, 2, 3, 1).numpy(), labels.numpy())
 
 
-def _assert_distorted(shapes: Manifest, batch: np.ndarray, batch_labels: np.ndarray) -> None:
+def _assert_augmented(shapes: Manifest, batch: np.ndarray, batch_labels: np.ndarray) -> None:
     """Each image of ``batch`` is a crop, or its mirror image, of a padded training image of its class."""
     from labkit.data.inputs import PADDING
     from labkit.data.shards import load_split

@@ -12,9 +12,9 @@ from app.images.subject import file_of
 from app.markup import plain
 from labkit.config.config import Config
 from labkit.config.recorded import recorded_config
-from labkit.data.augment import CELLS, crop_grid, distort, distortion_offsets
-from labkit.data.hashes import distortion_key, order_key, permutation
-from labkit.data.inputs import choose_input_path, distortion_of
+from labkit.data.augment import CELLS, augment, augmentation_offsets, crop_grid
+from labkit.data.hashes import augmentation_key, order_key, permutation
+from labkit.data.inputs import augmentation_of, choose_input_path
 from labkit.data.manifest import Manifest
 from labkit.data.network_input import as_pixels, central_corner, central_crop, shrunk
 from labkit.data.shards import find_split, read_rows
@@ -76,15 +76,15 @@ def augmented_image(
     originals, _ = read_rows(manifest, "train", np.array([index]))
     images = np.repeat(originals, len(epochs), axis=0)
     at, where = np.asarray(epochs, np.int64), np.full(len(epochs), index, np.int64)
-    settings = distortion_of(config.data)
+    settings = augmentation_of(config.data)
     right = down = np.zeros(len(epochs), np.int64)
     flips = np.zeros(len(epochs), bool)
     kept: list[float | None] = [None] * len(epochs)
     if settings:
-        key = distortion_key(config.run.seed)
+        key = augmentation_key(config.run.seed)
         size = originals.shape[1], originals.shape[2]
-        images = as_pixels(distort(images, manifest, settings, key=key, epoch=at, index=where))
-        top, left, flips = distortion_offsets(key, at, where, settings, size)
+        images = as_pixels(augment(images, manifest, settings, key=key, epoch=at, index=where))
+        top, left, flips = augmentation_offsets(key, at, where, settings, size)
         if settings.random_resized_crop:
             grid = crop_grid(
                 settings.random_resized_crop, key=key, epoch=at, index=where, height=size[0], width=size[1]
@@ -152,7 +152,7 @@ def epochs_of(text: str) -> list[int]:
 
 def settings_in_words(config: Config) -> str:
     """Return the settings of a run that decide how a training image is changed."""
-    data, settings = config.data, distortion_of(config.data)
+    data, settings = config.data, augmentation_of(config.data)
     if settings is None:
         words = ["not augmented (use_distortion_for_training is off)"]
     else:

@@ -11,7 +11,7 @@ from labkit.errors import InputError
 
 @dataclass(frozen=True)
 class DataConfig(FieldOwner):
-    """Which examples, in which batches, how distorted."""
+    """Which examples, in which batches, how augmented."""
 
     dataset: str = option(
         "auto",

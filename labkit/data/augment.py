@@ -1,9 +1,9 @@
-"""What is done to training images: random crop, flip, colors and cutout ("distortion").
+"""What is done to training images: random crop, flip, colors and cutout.
 
-The default distortion of small images is that of He et al. 2016 (arXiv:1512.03385, section 4.2): pad four
+The default augmentation of small images is that of He et al. 2016 (arXiv:1512.03385, section 4.2): pad four
 zero pixels on each side, then take a random crop of the image's own size, of the image or of its mirror
 image. Larger ones get a crop of random size, resized (``random_resized_crop``). Every random
-draw is a hash of (seed, epoch, example index), so an example is distorted the same way in any batch, on any
+draw is a hash of (seed, epoch, example index), so an example is augmented the same way in any batch, on any
 replica and after a restart.
 
 Each function takes arrays or tensors, and returns what it takes. NumPy and TensorFlow give the same bits:
@@ -18,23 +18,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.data.hashes import mixed_in, named_key, scaled
-from labkit.data.inputs import Distortion
+from labkit.data.inputs import Augmentation
 from labkit.data.manifest import Manifest
 from labkit.data.namespace import Array, namespace
 
-DEFAULT = Distortion()
+DEFAULT = Augmentation()
 
 
-def distort(
-    images: Array, manifest: Manifest, distortion: Distortion, *, key: int, epoch: Array, index: Array
+def augment(
+    images: Array, manifest: Manifest, augmentation: Augmentation, *, key: int, epoch: Array, index: Array
 ) -> Array:
     """Crop and flip each image, then change its colors and apply cutout where they are enabled.
 
     Args:
         images: uint8 [n, height, width, channels].
         manifest: the data set of the images; cutout uses its mean colour.
-        distortion: the settings.
-        key: the result of :func:`distortion_key`.
+        augmentation: the settings.
+        key: the result of :func:`augmentation_key`.
         epoch: int64 [n], the epoch of each example.
         index: int64 [n], each example's row within its split.
 
@@ -42,34 +42,34 @@ def distort(
         uint8, or float32 if the colors change, [n, height, width, channels] of the crop.
     """
     size = images.shape[1], images.shape[2]
-    offsets = distortion_offsets(key, epoch, index, distortion, size)
-    if distortion.random_resized_crop:
-        share, flip = distortion.random_resized_crop, offsets[2]
+    offsets = augmentation_offsets(key, epoch, index, augmentation, size)
+    if augmentation.random_resized_crop:
+        share, flip = augmentation.random_resized_crop, offsets[2]
         images = random_resized_crop(images, share, flip, key=key, epoch=epoch, index=index)
     else:
-        images = crop_and_flip(images, *offsets, distortion)
-    if distortion.changes_colors:
-        images = change_colors(images, distortion, key=key, epoch=epoch, index=index)
-    if distortion.cutout_size:
+        images = crop_and_flip(images, *offsets, augmentation)
+    if augmentation.changes_colors:
+        images = change_colors(images, augmentation, key=key, epoch=epoch, index=index)
+    if augmentation.cutout_size:
         mean = np.round(255 * np.asarray(manifest.channel_mean)).astype(np.uint8)
-        images = cut_out(images, key, epoch, index, distortion.cutout_size, mean)
+        images = cut_out(images, key, epoch, index, augmentation.cutout_size, mean)
     return images
 
 
-def distortion_offsets(
+def augmentation_offsets(
     key: int,
     epoch: Array,
     index: Array,
-    distortion: Distortion = DEFAULT,
+    augmentation: Augmentation = DEFAULT,
     size: tuple[int, int] = (0, 0),
 ) -> tuple[Array, Array, Array]:
     """Draw each example's crop and flip.
 
     Args:
-        key: the result of :func:`distortion_key`.
+        key: the result of :func:`augmentation_key`.
         epoch: int64 [n], the epoch of each example.
         index: int64 [n], each example's row within its split.
-        distortion: the settings.
+        augmentation: the settings.
         size: height and width of the images; needed only with a ``crop_size``.
 
     Returns:
@@ -77,12 +77,12 @@ def distortion_offsets(
         ``crop_size`` wherever the crop is inside the padded image; flip bool [n].
     """
     xp = namespace(index)
-    rows, columns = distortion.positions(*size)
+    rows, columns = augmentation.positions(*size)
     draw = _position(key, epoch, index, 2 * rows * columns)
     flip = draw % 2 == 1
-    if distortion.flip == "none":
+    if augmentation.flip == "none":
         flip = draw < 0
-    elif distortion.flip == "alternating":
+    elif augmentation.flip == "alternating":
         first = xp.shift_right(mixed_in(key, index), 63)
         flip = (xp.cast(first, np.int64) + epoch) % 2 == 1
     return draw // (2 * columns), draw // 2 % columns, flip
@@ -95,7 +95,7 @@ def _position(key: int, epoch: Array, index: Array, count: int) -> Array:
 
 
 def crop_and_flip(
-    images: Array, top: Array, left: Array, flip: Array, distortion: Distortion = DEFAULT
+    images: Array, top: Array, left: Array, flip: Array, augmentation: Augmentation = DEFAULT
 ) -> Array:
     """Pad, crop at (top, left) of the padded image, and mirror left-right where `flip` is true.
 
@@ -104,18 +104,18 @@ def crop_and_flip(
 
     Args:
         images: uint8 [n, height, width, channels].
-        top, left: int32 [n] in 0 … 2·padding, or as :func:`distortion_offsets` draws them.
+        top, left: int32 [n] in 0 … 2·padding, or as :func:`augmentation_offsets` draws them.
         flip: bool [n].
-        distortion: gives the width and the mode of the padding, and the size of the crop.
+        augmentation: gives the width and the mode of the padding, and the size of the crop.
 
     Returns:
         uint8 [n, height, width, channels] of the crop.
     """
     if not isinstance(images, np.ndarray):
-        return _crop_and_flip_tensors(images, top, left, flip, distortion)
-    height, width = (distortion.crop_size or side for side in images.shape[1:3])
-    pad = (distortion.crop_padding,) * 2
-    padded = np.pad(images, ((0, 0), pad, pad, (0, 0)), distortion.crop_padding_mode)  # type: ignore[call-overload]
+        return _crop_and_flip_tensors(images, top, left, flip, augmentation)
+    height, width = (augmentation.crop_size or side for side in images.shape[1:3])
+    pad = (augmentation.crop_padding,) * 2
+    padded = np.pad(images, ((0, 0), pad, pad, (0, 0)), augmentation.crop_padding_mode)  # type: ignore[call-overload]
     columns = np.arange(width)[None, :]
     columns = np.where(flip[:, None], width - 1 - columns, columns) + left[:, None]
     rows = np.arange(height)[None, :] + top[:, None]
@@ -123,15 +123,15 @@ def crop_and_flip(
 
 
 def _crop_and_flip_tensors(
-    images: Array, top: Array, left: Array, flip: Array, distortion: Distortion
+    images: Array, top: Array, left: Array, flip: Array, augmentation: Augmentation
 ) -> Array:
     tf = sys.modules["tensorflow"]
     channels = images.shape[3]
-    height, width = (distortion.crop_size or side for side in images.shape[1:3])
-    padded_height, padded_width = (side + 2 * distortion.crop_padding for side in images.shape[1:3])
+    height, width = (augmentation.crop_size or side for side in images.shape[1:3])
+    padded_height, padded_width = (side + 2 * augmentation.crop_padding for side in images.shape[1:3])
     number = tf.range(tf.shape(images)[0])
     rows = (number * padded_height + top)[:, None] + tf.range(height)
-    strips = tf.gather(tf.reshape(_padded(images, distortion), [-1, padded_width * channels]), rows)
+    strips = tf.gather(tf.reshape(_padded(images, augmentation), [-1, padded_width * channels]), rows)
     lefts = padded_width - width + 1
     group = left + tf.where(flip, lefts, 0)
     parts = []
@@ -144,13 +144,13 @@ def _crop_and_flip_tensors(
     return tf.dynamic_stitch(tf.dynamic_partition(number, group, 2 * lefts), parts)
 
 
-def _padded(images: Array, distortion: Distortion) -> Array:
+def _padded(images: Array, augmentation: Augmentation) -> Array:
     tf = sys.modules["tensorflow"]
     width, channels = images.shape[2:]
-    padding = distortion.crop_padding
+    padding = augmentation.crop_padding
     around = [[0, 0], [padding, padding], [padding, padding], [0, 0]]
-    if distortion.crop_padding_mode != "constant":
-        return tf.pad(images, around, distortion.crop_padding_mode)
+    if augmentation.crop_padding_mode != "constant":
+        return tf.pad(images, around, augmentation.crop_padding_mode)
     # TensorFlow pads whole rows faster than single pixels.
     around = [*around[:2], [padding * channels, padding * channels]]
     return tf.pad(tf.reshape(images, [-1, images.shape[1], width * channels]), around)
@@ -164,8 +164,8 @@ def cut_out(images: Array, key: int, epoch: Array, index: Array, size: int, colo
 
     Args:
         images: uint8 or float32 [n, height, width, channels].
-        key: the result of :func:`distortion_key`.
-        epoch, index: int64 [n], as for :func:`distort`.
+        key: the result of :func:`augmentation_key`.
+        epoch, index: int64 [n], as for :func:`augment`.
         size: side of the square in pixels.
         color: uint8 [channels], the colour of the square.
 
@@ -214,7 +214,7 @@ def crop_grid(smallest: float, *, key: int, epoch: Array, index: Array, height: 
 
     Args:
         smallest: the smallest share of the area that a crop keeps, above 0.
-        key: the result of :func:`distortion_key`.
+        key: the result of :func:`augmentation_key`.
         epoch, index: int64 [n], of each example.
         height, width: of the images.
     """
@@ -254,7 +254,7 @@ def random_resized_crop(
         images: uint8 [n, height, width, channels]; of a tensor, only n may be unknown.
         smallest: the smallest share of the area that a crop keeps, above 0.
         flip: bool [n].
-        key: the result of :func:`distortion_key`.
+        key: the result of :func:`augmentation_key`.
         epoch, index: int64 [n], of each example.
 
     Returns:
@@ -300,7 +300,9 @@ def _blended(rows: Array, points: Array) -> Array:
 # ---- colors --------------------------------------------------------------------------------------------
 
 
-def change_colors(images: Array, distortion: Distortion, *, key: int, epoch: Array, index: Array) -> Array:
+def change_colors(
+    images: Array, augmentation: Augmentation, *, key: int, epoch: Array, index: Array
+) -> Array:
     """Add a random number to each image, then scale each pixel's distance from the mean color.
 
     The order and the formulas are those of TensorFlow's CIFAR-10 tutorial: ``tf.image.random_brightness``,
@@ -308,8 +310,8 @@ def change_colors(images: Array, distortion: Distortion, *, key: int, epoch: Arr
 
     Args:
         images: uint8 [n, height, width, channels].
-        distortion: the settings.
-        key: the result of :func:`distortion_key`.
+        augmentation: the settings.
+        key: the result of :func:`augmentation_key`.
         epoch, index: int64 [n], the epoch of each example, and its row within the split.
 
     Returns:
@@ -317,12 +319,12 @@ def change_colors(images: Array, distortion: Distortion, *, key: int, epoch: Arr
     """
     xp = namespace(images)
     pixels = xp.cast(images, np.float32)
-    added = distortion.brightness * _signed_draw(named_key(key, "bright"), epoch, index)
-    if not distortion.contrast:
+    added = augmentation.brightness * _signed_draw(named_key(key, "bright"), epoch, index)
+    if not augmentation.contrast:
         return pixels + added
     # From the sum of whole numbers, which is exact.
     mean = xp.cast(xp.total(images, [1, 2]), np.float32) / float(images.shape[1] * images.shape[2])
-    factor = 1.0 + distortion.contrast * _signed_draw(named_key(key, "contrast"), epoch, index)
+    factor = 1.0 + augmentation.contrast * _signed_draw(named_key(key, "contrast"), epoch, index)
     return (pixels - mean) * factor + (mean + added)
 
 

@@ -1,7 +1,7 @@
 """The training batch of one step without TensorFlow, whose import alone takes five seconds.
 
 ``labkit.data.pipeline`` makes the batches of a training as a TensorFlow graph, with the same functions.
-``tests/data/test_batch.py`` compares the two, bit by bit, for every setting of the distortion.
+``tests/data/test_batch.py`` compares the two, bit by bit, for every setting of the augmentation.
 """
 
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.config import DataConfig
-from labkit.data.augment import distort
-from labkit.data.hashes import distortion_key, order_key, permutation
-from labkit.data.inputs import distortion_of
+from labkit.data.augment import augment
+from labkit.data.hashes import augmentation_key, order_key, permutation
+from labkit.data.inputs import augmentation_of
 from labkit.data.manifest import Manifest
 from labkit.data.mixup import mix, partners_of_step, share_of_step, soft_targets
 from labkit.data.network_input import as_input, as_pixels, central_crop, network_input_of, shrunk
 from labkit.data.shards import find_split, read_rows
 
-# Distorted images, uint8 or with changed colours float32, [n, height, width, channels], labels and indices.
+# Augmented images, uint8 or with changed colours float32, [n, height, width, channels], labels and indices.
 Rows = tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int64]]
 
 
@@ -89,9 +89,9 @@ def batch_from_memory(
     orders = {number: permutation(examples, key, number) for number in np.unique(epoch).tolist()}
     index = np.array([orders[sample // examples][sample % examples] for sample in samples.tolist()])
     images, labels = read_rows(manifest, "train", index)
-    distortion = distortion_of(data)
-    if distortion:
-        images = distort(images, manifest, distortion, key=distortion_key(seed), epoch=epoch, index=index)
+    augmentation = augmentation_of(data)
+    if augmentation:
+        images = augment(images, manifest, augmentation, key=augmentation_key(seed), epoch=epoch, index=index)
     rows = central_crop(images, data.crop_size), labels, index
     return as_seen(manifest, data, rows, seed=seed, step=step, image_size=image_size)
 

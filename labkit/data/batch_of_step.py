@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from labkit.config import DataConfig
 from labkit.data.batch import Rows, StepBatch, as_seen, batch_from_memory, samples_of
-from labkit.data.inputs import choose_input_path, distortion_of
+from labkit.data.inputs import augmentation_of, choose_input_path
 from labkit.data.manifest import Manifest
 from labkit.data.network_input import network_input_of
 
@@ -20,7 +20,7 @@ def batch_of_step(
 
     Args:
         manifest: the prepared data set.
-        data: batch size, input path and distortion of the run.
+        data: batch size, input path and augmentation of the run.
         seed: of the run.
         step: from 1.
         image_size: side of the images in this step, in pixels; None: they aren't resized.
@@ -48,7 +48,7 @@ def _from_stream(manifest: Manifest, data: DataConfig, seed: int, samples: NDArr
         seed=seed,
         start_step=step_index,
         stop_step=step_index + 1,
-        distortion=distortion_of(data),
+        augmentation=augmentation_of(data),
         network_input=network_input_of(data),
         standardized=False,
         input_path="streaming",

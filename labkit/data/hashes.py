@@ -38,8 +38,8 @@ def order_key(seed: int) -> int:
     return named_key(seed, "order")
 
 
-def distortion_key(seed: int) -> int:
-    """Return the 64-bit key for a run's distortions."""
+def augmentation_key(seed: int) -> int:
+    """Return the 64-bit key for a run's augmentation."""
     return named_key(seed, "dist")
 
 

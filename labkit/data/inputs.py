@@ -1,4 +1,4 @@
-"""Input decisions that need no TensorFlow: share of a batch, distortion settings, and the input path."""
+"""Input decisions that need no TensorFlow: share of a batch, augmentation settings, and the input path."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +67,7 @@ WHOLE_BATCH = InputShare()
 
 
 @dataclass(frozen=True)
-class Distortion:
+class Augmentation:
     """Settings of the random crop, flip, change of colors and cutout, in this order.
 
     Args:
@@ -104,11 +104,11 @@ class Distortion:
         return top, left
 
 
-def distortion_of(data: DataConfig) -> Distortion | None:
-    """Return the settings of a run's distortion; None if it trains on undistorted images."""
+def augmentation_of(data: DataConfig) -> Augmentation | None:
+    """Return the settings of a run's augmentation; None if it trains on images as they are."""
     if not data.use_distortion_for_training:
         return None
-    return Distortion(
+    return Augmentation(
         data.crop_padding,
         data.crop_padding_mode,
         data.flip,

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from labkit.data.augment import Distortion, distort
-from labkit.data.hashes import distortion_key, mixed_in, named_key, order_key, permutation
+from labkit.data.augment import Augmentation, augment
+from labkit.data.hashes import augmentation_key, mixed_in, named_key, order_key, permutation
 from labkit.data.inputs import WHOLE_BATCH, InputShare, choose_input_path
 from labkit.data.manifest import Manifest, has_size
 from labkit.data.mixup import mix, partners_of_step, share_of_step, soft_targets
@@ -28,7 +28,7 @@ from labkit.data.shards import damage_error, find_split, load_split, verified_pa
 from labkit.errors import InputError
 
 DEFAULT_SHUFFLE_BUFFER_SIZE = 16_384  # about 51 MB of CIFAR-10 records
-DEFAULT_DISTORTION = Distortion()
+DEFAULT_AUGMENTATION = Augmentation()
 _INTERLEAVED_SHARDS = 8
 _INTERLEAVED_BLOCK = 16
 
@@ -46,7 +46,7 @@ def train_dataset(
     seed: int,
     start_step: int,
     stop_step: int,
-    distortion: Distortion | None = DEFAULT_DISTORTION,
+    augmentation: Augmentation | None = DEFAULT_AUGMENTATION,
     network_input: NetworkInput = WHOLE_IMAGE,
     mixup_alpha: float = 0.0,
     standardized: bool = True,
@@ -61,15 +61,15 @@ def train_dataset(
     Args:
         manifest: the prepared data set; its ``train`` split is used.
         global_batch_size: examples per step over all replicas.
-        seed: decides the order and the distortion of the examples.
+        seed: decides the order and the augmentation of the examples.
         start_step: the first step, counted from 0; the batch of a step does not depend on it.
         stop_step: one past the last step.
-        distortion: settings of the random crop and flip; None leaves the images unchanged.
-        network_input: which part of an undistorted image to yield, and how to standardize.
+        augmentation: settings of the random crop and flip; None leaves the images unchanged.
+        network_input: how to cut and standardize; an image that isn't augmented gives its middle.
         mixup_alpha: mixes each example with another of the global batch (``labkit.data.augment``)
             if it is above 0; only for standardized images.
         standardized: whether to standardize. Unstandardized images are uint8, a quarter of the bytes to send
-            to a process that standardizes them itself; float32 if the distortion changes their colours.
+            to a process that standardizes them itself; float32 if the augmentation changes their colours.
         input_path: ``memory``, ``streaming``, or ``auto`` (:func:`choose_input_path`).
         share: which replicas' slices to yield.
         shuffle_buffer_size: of the streaming path, in examples.
@@ -105,14 +105,14 @@ def train_dataset(
             read_epoch, fetch = _memory_epochs(window, arrays)
         else:
             read_epoch, fetch = _streamed_epochs(window, manifest, shuffle_buffer_size)
-        key = distortion_key(seed)
+        key = augmentation_key(seed)
         shape = network_input.shape(manifest)
 
         def seen(samples: tf.Tensor, numbers: tf.Tensor) -> Batch:
             images, labels, index = fetch(samples)
-            if distortion:
+            if augmentation:
                 epoch = numbers // window.examples
-                images = distort(images, manifest, distortion, key=key, epoch=epoch, index=index)
+                images = augment(images, manifest, augmentation, key=key, epoch=epoch, index=index)
             images = central_crop(images, network_input.crop_size)
             images = as_input(images, manifest, network_input) if standardized else images
             images = tf.ensure_shape(images, [replica_batch, *shape])

@@ -79,9 +79,9 @@ class Prepared:
         """Draw a stored image of each class and, if training changes images, as some epochs train on it."""
         import numpy as np
 
-        from labkit.data.augment import distort
-        from labkit.data.hashes import distortion_key
-        from labkit.data.inputs import distortion_of
+        from labkit.data.augment import augment
+        from labkit.data.hashes import augmentation_key
+        from labkit.data.inputs import augmentation_of
         from labkit.data.shards import load_split
         from labkit.figures import image_grid
         from labkit.figures.style import shown_name
@@ -91,11 +91,11 @@ class Prepared:
         first = first_of_each_class(labels, self.manifest.num_classes)
         index = np.array(list(first.values()))
         rows = {"stored": images[index]}
-        if distortion := distortion_of(self.config.data):
-            key = distortion_key(self.config.run.seed)
+        if augmentation := augmentation_of(self.config.data):
+            key = augmentation_key(self.config.run.seed)
             for number in range(epochs):
                 epoch = np.full_like(index, number)
-                shown = distort(images[index], self.manifest, distortion, key=key, epoch=epoch, index=index)
+                shown = augment(images[index], self.manifest, augmentation, key=key, epoch=epoch, index=index)
                 rows[f"epoch {number + 1}"] = shown
         names = [shown_name(self.manifest.classes[label], 18) for label in first]
         return image_grid(np.concatenate(list(rows.values())), names, list(rows), columns=len(index))

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from labkit.config import Config
-from labkit.data.inputs import InputShare, choose_input_path, distortion_of
+from labkit.data.inputs import InputShare, augmentation_of, choose_input_path
 from labkit.data.manifest import Manifest
 from labkit.data.network_input import NetworkInput, as_input, network_input_of
 from labkit.data.pipeline import eval_dataset, train_dataset
@@ -328,7 +328,7 @@ def training_batches(network: Network, *, start_step: int, stop_step: int) -> It
             seed=config.run.seed,
             start_step=start_step,
             stop_step=stop_step,
-            distortion=distortion_of(data),
+            augmentation=augmentation_of(data),
             network_input=network.network_input,
             mixup_alpha=data.mixup_alpha,
             # The asynchronous step standardizes on the worker, so that uint8 goes over the network.

@@ -16,9 +16,9 @@ from app.data_set.scan import Place, find_duplicates, scan_data
 from app.data_set.wrong_labels import find_suspected
 from app.images.cards import shrunk
 from labkit.config import Config
-from labkit.data.augment import distort
-from labkit.data.hashes import distortion_key
-from labkit.data.inputs import distortion_of
+from labkit.data.augment import augment
+from labkit.data.hashes import augmentation_key
+from labkit.data.inputs import augmentation_of
 from labkit.data.manifest import Manifest
 from labkit.data.pipeline import train_dataset
 from labkit.data.records import write_derived
@@ -153,7 +153,7 @@ def test_an_augmented_image_is_the_one_that_the_training_gets_at_that_step(tiny,
             seed=5,
             start_step=shown.step - 1,
             stop_step=shown.step,
-            distortion=distortion_of(config.data),
+            augmentation=augmentation_of(config.data),
             standardized=False,
             input_path="memory",
             with_index=True,
@@ -176,10 +176,10 @@ def test_a_stream_has_the_same_augmentation_and_a_resized_run_smaller_images(tin
     _, made = augmented_image(tiny, Config.from_flat(fields), 3, [2])
     assert made[0].step is None
     config = Config.from_flat({**fields, "input_path": "memory"})
-    settings = distortion_of(config.data)
+    settings = augmentation_of(config.data)
     image = load_split(tiny, "train")[0][3:4]
-    expected = distort(
-        image, tiny, settings, key=distortion_key(0), epoch=np.array([2]), index=np.array([3], np.int64)
+    expected = augment(
+        image, tiny, settings, key=augmentation_key(0), epoch=np.array([2]), index=np.array([3], np.int64)
     )
     assert np.array_equal(made[0].image, expected[0])
     data = dataclasses.replace(config.data, progressive_resizing="16:0.5")

@@ -1,4 +1,4 @@
-"""Distortion equals a NumPy reference, depends only on its arguments, and is uniform and independent."""
+"""Augmentation equals a NumPy reference, depends only on its arguments, and is uniform and independent."""
 
 from collections import Counter
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from labkit.data.augment import Distortion, crop_and_flip, cut_out, distort, distortion_offsets
-from labkit.data.hashes import distortion_key
+from labkit.data.augment import Augmentation, augment, augmentation_offsets, crop_and_flip, cut_out
+from labkit.data.hashes import augmentation_key
 from labkit.data.inputs import PADDING
 from labkit.data.network_input import standardize
 from labkit.data.shards import load_split
@@ -15,7 +15,7 @@ from labkit.data.shards import load_split
 
 def _draw(seed, epoch, index):
     epoch, index = np.broadcast_arrays(epoch, index)
-    top, left, flip = distortion_offsets(distortion_key(seed), tf.constant(epoch), tf.constant(index))
+    top, left, flip = augmentation_offsets(augmentation_key(seed), tf.constant(epoch), tf.constant(index))
     return (top.numpy() * 9 + left.numpy()) * 2 + flip.numpy()
 
 
@@ -52,7 +52,7 @@ def test_padding_equals_numpy(padding, mode):
     images = generator.integers(0, 256, (50, 12, 16, 3), np.uint8)
     top, left = generator.integers(0, 2 * padding + 1, (2, 50), np.int32)
     still = tf.zeros([50], tf.bool)
-    result = crop_and_flip(tf.constant(images), top, left, still, Distortion(padding, mode)).numpy()
+    result = crop_and_flip(tf.constant(images), top, left, still, Augmentation(padding, mode)).numpy()
     padded = np.pad(images, [(0, 0), (padding, padding), (padding, padding), (0, 0)], mode)
     for i in range(50):
         np.testing.assert_array_equal(result[i], padded[i, top[i] : top[i] + 12, left[i] : left[i] + 16])
@@ -62,8 +62,11 @@ def test_alternating_flips_show_both_sides_in_two_epochs():
     index = tf.range(2000, dtype=tf.int64)
 
     def flips(epoch, kind="alternating", seed=3):
-        drawn = distortion_offsets(
-            distortion_key(seed), tf.fill([2000], tf.constant(epoch, tf.int64)), index, Distortion(flip=kind)
+        drawn = augmentation_offsets(
+            augmentation_key(seed),
+            tf.fill([2000], tf.constant(epoch, tf.int64)),
+            index,
+            Augmentation(flip=kind),
         )
         return drawn[2].numpy()
 
@@ -145,7 +148,7 @@ def test_cutout_covers_one_square_with_uniform_position():
     for epoch in range(2):
         epochs = tf.fill([count], tf.constant(epoch, tf.int64))
         corners.append(
-            covered_squares(cut_out(images, distortion_key(3), epochs, index, size, black).numpy(), size)
+            covered_squares(cut_out(images, augmentation_key(3), epochs, index, size, black).numpy(), size)
         )
     counts = Counter(corners[0] + corners[1])
     assert set(counts) == {(top, left) for top in range(4) for left in range(5)}
@@ -157,9 +160,9 @@ def test_cutout_covers_one_square_with_uniform_position():
 def test_cutout_uses_the_mean_color_after_cropping(prepared):
     images = tf.constant(load_split(prepared, "train")[0][:50])
     index = tf.range(50, dtype=tf.int64)
-    draws = {"key": distortion_key(0), "epoch": tf.zeros_like(index), "index": index}
-    plain = distort(images, prepared, Distortion(), **draws).numpy()
-    covered = distort(images, prepared, Distortion(cutout_size=6), **draws).numpy()
+    draws = {"key": augmentation_key(0), "epoch": tf.zeros_like(index), "index": index}
+    plain = augment(images, prepared, Augmentation(), **draws).numpy()
+    covered = augment(images, prepared, Augmentation(cutout_size=6), **draws).numpy()
     mean = np.round(255 * np.asarray(prepared.channel_mean))
     for before, after in zip(plain, covered, strict=True):
         changed = (before != after).any(-1)

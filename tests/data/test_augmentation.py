@@ -5,15 +5,15 @@ import pytest
 import tensorflow as tf
 
 from labkit.config import Config
-from labkit.data.augment import distort
+from labkit.data.augment import augment
 from labkit.data.hashes import (
     GOLDEN,
     MULTIPLIER_1,
     MULTIPLIER_2,
-    distortion_key,
+    augmentation_key,
     named_key,
 )
-from labkit.data.inputs import Distortion, InputShare, distortion_of
+from labkit.data.inputs import Augmentation, InputShare, augmentation_of
 from labkit.data.mixup import SHARES, beta_shares, share_of_step
 from labkit.data.network_input import NetworkInput, as_input, central_crop, network_input_of
 from labkit.data.pipeline import eval_dataset, train_dataset
@@ -33,19 +33,19 @@ def drawn(key: int, epoch: int, index: int) -> float:
 
 def test_colours_follow_the_tutorial(prepared):
     images = np.random.default_rng(0).integers(0, 256, (16, 32, 32, 3), np.uint8)
-    key, epoch = distortion_key(5), 3
+    key, epoch = augmentation_key(5), 3
     bright, contrasting = named_key(key, "bright"), named_key(key, "contrast")
     arguments = {
         "key": key,
         "epoch": tf.fill([16], tf.constant(epoch, tf.int64)),
         "index": tf.range(16, dtype=tf.int64),
     }
-    still = Distortion(crop_padding=0, flip="none")
-    moved = distort(tf.constant(images), prepared, still, **arguments)
+    still = Augmentation(crop_padding=0, flip="none")
+    moved = augment(tf.constant(images), prepared, still, **arguments)
     np.testing.assert_array_equal(moved, images)
     for brightness, contrast in ((63.0, 0.0), (0.0, 0.8), (63.0, 0.8)):
-        settings = Distortion(crop_padding=0, flip="none", brightness=brightness, contrast=contrast)
-        found = distort(tf.constant(images), prepared, settings, **arguments).numpy()
+        settings = Augmentation(crop_padding=0, flip="none", brightness=brightness, contrast=contrast)
+        found = augment(tf.constant(images), prepared, settings, **arguments).numpy()
         for index in range(16):
             image = tf.cast(images[index], tf.float32)
             image = tf.image.adjust_brightness(image, brightness * drawn(bright, epoch, index))
@@ -59,11 +59,11 @@ def test_crops_reach_every_position_equally_often_and_stay_inside(prepared):
     columns, rows = np.meshgrid(np.arange(32), np.arange(32))
     image = np.stack([rows, columns, 0 * rows], axis=-1).astype(np.uint8)
     count = 8100
-    found = distort(
+    found = augment(
         tf.constant(np.repeat(image[None], count, axis=0)),
         prepared,
-        Distortion(crop_padding=0, crop_size=24, flip="none"),
-        key=distortion_key(0),
+        Augmentation(crop_padding=0, crop_size=24, flip="none"),
+        key=augmentation_key(0),
         epoch=tf.zeros([count], tf.int64),
         index=tf.range(count, dtype=tf.int64),
     ).numpy()
@@ -104,7 +104,7 @@ def batches_of(prepared, data, replicas, replica, *, start=0, stop=4):
             seed=1,
             start_step=start,
             stop_step=stop,
-            distortion=distortion_of(data),
+            augmentation=augmentation_of(data),
             network_input=network_input_of(data),
             mixup_alpha=data.mixup_alpha,
             input_path=data.input_path,

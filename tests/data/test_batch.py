@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.config import Config
-from labkit.data.augment import distort
+from labkit.data.augment import augment
 from labkit.data.batch_of_step import batch_of_step
-from labkit.data.hashes import distortion_key, permutation
-from labkit.data.inputs import Distortion, distortion_of
+from labkit.data.hashes import augmentation_key, permutation
+from labkit.data.inputs import Augmentation, augmentation_of
 from labkit.data.network_input import as_input, network_input_of, shrunk, standardize
 from labkit.data.pipeline import train_dataset
 from labkit.errors import InputError
@@ -28,7 +28,7 @@ def _assert_same_as_training(manifest, data, *, seed, step):
         seed=seed,
         start_step=step - 1,
         stop_step=step,
-        distortion=distortion_of(data),
+        augmentation=augmentation_of(data),
         network_input=network_input_of(data),
         mixup_alpha=data.mixup_alpha,
         input_path=data.input_path,
@@ -47,8 +47,8 @@ def _assert_same_as_training(manifest, data, *, seed, step):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    distortion=st.builds(
-        Distortion,
+    augmentation=st.builds(
+        Augmentation,
         crop_padding=st.integers(0, 6),
         crop_padding_mode=st.sampled_from(("constant", "reflect")),
         flip=st.sampled_from(("random", "none", "alternating")),
@@ -60,16 +60,16 @@ def _assert_same_as_training(manifest, data, *, seed, step):
     seed=st.integers(0, 2**31 - 1),
     epoch=st.integers(0, 10**6),
 )
-def test_every_distortion_gives_the_same_images(prepared, distortion, seed, epoch):
+def test_every_augmentation_gives_the_same_images(prepared, augmentation, seed, epoch):
     generator = np.random.default_rng(seed)
     images = generator.integers(0, 256, (8, 32, 32, 3), np.uint8)
     epochs, index = epoch + np.arange(8) // 4, generator.integers(0, 10**5, 8)
-    key = distortion_key(seed)
-    found = distort(images, prepared, distortion, key=key, epoch=epochs, index=index)
-    wanted = distort(
+    key = augmentation_key(seed)
+    found = augment(images, prepared, augmentation, key=key, epoch=epochs, index=index)
+    wanted = augment(
         tf.constant(images),
         prepared,
-        distortion,
+        augmentation,
         key=key,
         epoch=tf.constant(epochs),
         index=tf.constant(index),

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from labkit.config import Config
 from labkit.data.batch_of_step import batch_of_step
-from labkit.data.inputs import InputShare, distortion_of
+from labkit.data.inputs import InputShare, augmentation_of
 from labkit.data.manifest import load_manifest, write_manifest
 from labkit.data.network_input import standardize
 from labkit.data.pipeline import eval_dataset, train_dataset
@@ -71,7 +71,7 @@ def test_a_batch_without_tensorflow_is_that_of_the_training(jpegs, path, fields)
         seed=3,
         start_step=25,
         stop_step=26,
-        distortion=distortion_of(data),
+        augmentation=augmentation_of(data),
         input_path=path,
         with_index=True,
     )
@@ -88,7 +88,7 @@ def _train_images(manifest, path, start=0, stop=30, share=None):
         seed=1,
         start_step=start,
         stop_step=stop,
-        distortion=distortion_of(data),
+        augmentation=augmentation_of(data),
         standardized=False,
         input_path=path,
         share=share or InputShare(),

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.data import pipeline
-from labkit.data.augment import distortion_offsets
-from labkit.data.hashes import distortion_key
+from labkit.data.augment import augmentation_offsets
+from labkit.data.hashes import augmentation_key
 from labkit.data.inputs import PADDING
 from labkit.data.manifest import load_manifest
 from labkit.data.network_input import standardize
@@ -45,7 +45,7 @@ def _assert_equal(first, second):
 
 @pytest.fixture(scope="module")
 def rows(prepared):
-    """Find an undistorted image's row in the training split."""
+    """Find a stored image's row in the training split."""
     images, labels = load_split(prepared, "train")
     table = {image.tobytes(): row for row, image in enumerate(standardize(images, prepared))}
 
@@ -63,7 +63,7 @@ def rows(prepared):
 @pytest.mark.parametrize("batch", [1, 12, 29, 87, 100])
 def test_every_epoch_contains_every_example_once_for_any_batch_size(prepared, rows, path, batch):
     steps = -(-4 * EXAMPLES // batch)
-    order = rows(_batches(prepared, 0, steps, batch, path, distortion=None))[: 4 * EXAMPLES]
+    order = rows(_batches(prepared, 0, steps, batch, path, augmentation=None))[: 4 * EXAMPLES]
     epochs = np.array(order).reshape(4, EXAMPLES)
     for epoch in epochs:
         np.testing.assert_array_equal(np.sort(epoch), np.arange(EXAMPLES))
@@ -110,7 +110,7 @@ def test_no_pipeline_is_tuned_by_a_thread_that_its_end_waits_for(prepared):
     assert [dataset.options().autotune.enabled for dataset in datasets] == [False] * 3
 
 
-def test_both_input_paths_apply_the_same_distortion(prepared):
+def test_both_input_paths_apply_the_same_augmentation(prepared):
     def epoch(path):
         batches = _batches(prepared, 29, 58, 3, path)  # the second epoch: 29 steps of 3
         return sorted(image.tobytes() for images, _ in batches for image in images)
@@ -118,18 +118,18 @@ def test_both_input_paths_apply_the_same_distortion(prepared):
     assert epoch("memory") == epoch("streaming")
 
 
-def test_the_distortion_is_the_documented_function_of_seed_epoch_and_row(prepared, rows):
-    plain = _batches(prepared, 0, 3, EXAMPLES, distortion=None)
-    distorted = _batches(prepared, 0, 3, EXAMPLES)
+def test_the_augmentation_is_the_documented_function_of_seed_epoch_and_row(prepared, rows):
+    plain = _batches(prepared, 0, 3, EXAMPLES, augmentation=None)
+    augmented = _batches(prepared, 0, 3, EXAMPLES)
     images, _ = load_split(prepared, "train")
     padded = np.pad(images, [(0, 0), (PADDING, PADDING), (PADDING, PADDING), (0, 0)])
     for epoch in range(3):
         order = np.array(rows([plain[epoch]]))
-        draws = distortion_offsets(distortion_key(5), np.full(EXAMPLES, epoch), order)
+        draws = augmentation_offsets(augmentation_key(5), np.full(EXAMPLES, epoch), order)
         for place, (row, top, left, flip) in enumerate(zip(order, *draws, strict=True)):
             crop = padded[row, top : top + 32, left : left + 32]
             expected = standardize(crop[:, ::-1] if flip else crop, prepared)
-            np.testing.assert_array_equal(distorted[epoch][0][place], expected)
+            np.testing.assert_array_equal(augmented[epoch][0][place], expected)
 
 
 @pytest.mark.parametrize("path", PATHS)

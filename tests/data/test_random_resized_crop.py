@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from labkit.config.data import DataConfig
 from labkit.data.augment import CELLS, crop_grid, random_resized_crop
-from labkit.data.hashes import distortion_key
-from labkit.data.inputs import distortion_of, resolved_crop
+from labkit.data.hashes import augmentation_key
+from labkit.data.inputs import augmentation_of, resolved_crop
 
 
 def _grid(smallest, count=4000, seed=0, epoch=0, side=128):
     index = np.arange(count, dtype=np.int64)
-    draws = {"key": distortion_key(seed), "epoch": np.full_like(index, epoch), "index": index}
+    draws = {"key": augmentation_key(seed), "epoch": np.full_like(index, epoch), "index": index}
     return crop_grid(smallest, **draws, height=side, width=side)
 
 
@@ -29,7 +29,7 @@ def test_tensorflow_and_numpy_give_the_same_bits(shape, smallest, seed):
     images = generator.integers(0, 256, (6, *shape), np.uint8)
     flip = generator.random(6) < 0.5
     draws = {
-        "key": distortion_key(seed),
+        "key": augmentation_key(seed),
         "epoch": generator.integers(0, 10**6, 6),
         "index": generator.integers(0, 10**9, 6),
     }
@@ -97,7 +97,7 @@ def test_where_no_try_fits_the_whole_image_is_kept():
     assert whole.mean() > 0.5
     image = np.random.default_rng(0).integers(0, 256, (300, 16, 16, 3), np.uint8)
     index = np.arange(300)
-    draws = {"key": distortion_key(0), "epoch": np.zeros(300, np.int64), "index": index}
+    draws = {"key": augmentation_key(0), "epoch": np.zeros(300, np.int64), "index": index}
     made = random_resized_crop(image, 0.999, index % 2 == 1, **draws)
     for number in np.flatnonzero(whole):
         expected = image[number, :, ::-1] if number % 2 else image[number]
@@ -118,4 +118,4 @@ def test_large_images_are_cropped_and_resized_unless_told():
     assert resolved_crop(DataConfig(use_distortion_for_training=False), (96, 96, 3)) == 0
     assert resolved_crop(DataConfig(random_resized_crop=0.0), (96, 96, 3)) == 0
     assert resolved_crop(DataConfig(random_resized_crop=0.5), (32, 32, 3)) == 0.5
-    assert distortion_of(DataConfig()).random_resized_crop == 0  # a run of an older version
+    assert augmentation_of(DataConfig()).random_resized_crop == 0  # a run of an older version

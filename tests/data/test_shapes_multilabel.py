@@ -103,7 +103,7 @@ def test_labels_stay_with_their_images(manifest, input_path):
         seed=3,
         start_step=0,
         stop_step=3,
-        distortion=None,
+        augmentation=None,
         standardized=False,
         input_path=input_path,
         share=InputShare(num_replicas=2, num_local_replicas=2),

@@ -14,7 +14,7 @@ from labkit.commands import main as cli
 from labkit.run_directory.reader import MetricsReader
 
 # Small enough for seconds, with everything in it that resume has to get right: batch normalization,
-# momentum, distortion, a schedule, validation, several epochs' orders.
+# momentum, augmentation, a schedule, validation, several epochs' orders.
 SMALL = {
     "dataset": "shapes",
     "num_layers": 8,

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from course.lessons.short_training import Step, one_device_step, restart, train_steps
 from labkit.config import Config
-from labkit.data.augment import distort
-from labkit.data.hashes import distortion_key, order_key, permutation
-from labkit.data.inputs import distortion_of
+from labkit.data.augment import augment
+from labkit.data.hashes import augmentation_key, order_key, permutation
+from labkit.data.inputs import augmentation_of
 from labkit.data.manifest import Manifest
 from labkit.data.network_input import standardize
 from labkit.data.shards import load_split
@@ -202,8 +202,8 @@ class Trainer:
         return shown, tf.constant(labels[index], tf.int32)
 
     def _prepare(self, images: tf.Tensor, epoch: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-        distortion = distortion_of(self.config.data)
-        if distortion:
-            key = distortion_key(self.config.run.seed)
-            images = distort(images, self.manifest, distortion, key=key, epoch=epoch, index=index)
+        augmentation = augmentation_of(self.config.data)
+        if augmentation:
+            key = augmentation_key(self.config.run.seed)
+            images = augment(images, self.manifest, augmentation, key=key, epoch=epoch, index=index)
         return standardize(images, self.manifest)
