@@ -225,16 +225,17 @@ def other_run(run: RunDirectory, subject: Subject, shares: NDArray[Any]) -> None
     columns = st.columns(2, gap="large")
     with columns[0]:
         st.html(cards.sentence(run.name))
-        given = given_by(shares, subject.multi_label)
-        st.html(cards.bars(subject.classes, shares, subject.has, given, 10, known=subject.label is not None))
+        _likeliest(subject, shares)
     with columns[1]:
         st.html(cards.sentence(label))
         theirs = _of_other(others[label], subject)
         if theirs is not None:
-            given = given_by(theirs, subject.multi_label)
-            st.html(
-                cards.bars(subject.classes, theirs, subject.has, given, 10, known=subject.label is not None)
-            )
+            _likeliest(subject, theirs)
+
+
+def _likeliest(subject: Subject, shares: NDArray[Any]) -> None:
+    given = given_by(shares, subject.multi_label)
+    st.html(cards.bars(subject.classes, shares, subject.has, given, 10, known=subject.label is not None))
 
 
 def same_data(run: RunDirectory) -> Mapping[str, RunDirectory]:
