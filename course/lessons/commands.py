@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from labkit.commands.flags import Flag, LocalPath
-from labkit.commands.tables import print_table
 from labkit.errors import InputError, require_extra
 from labkit.home import expanded
 from labkit.startup.quiet_import import import_tensorflow
+from labkit.tables import print_table
 
 NEEDS = ("nbformat",)
 SECONDS = 120  # of an exercise's cell

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.analysis.show_table import html_table, text_table
 from labkit.figures.style import TRAIN, drawing
 from labkit.run import Run
+from labkit.tables import html_table, text_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from labkit.analysis.flops import multiply_adds
-from labkit.analysis.show_table import html_table, text_table
+from labkit.tables import html_table, text_table
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from labkit.commands.flags import Flag, LocalPath, Preset
-from labkit.commands.tables import print_table
 from labkit.config import by_field, fields_by_name
 from labkit.config.architectures import parse_model_name
 from labkit.errors import InputError, require_extra
@@ -13,6 +12,7 @@ from labkit.experiments.comparison.files import shared_fields
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import run_to_read
+from labkit.tables import print_table
 
 if TYPE_CHECKING:
     from labkit.experiments.comparison.read import Comparison

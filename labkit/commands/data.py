@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from labkit import home
 from labkit.api import prepare_data
 from labkit.commands.flags import Flag, LocalPath, takes
-from labkit.commands.tables import print_table
 from labkit.data.manifest import find_manifest, prepared_names
 from labkit.errors import InputError
+from labkit.tables import print_table
 
 
 @takes(

@@ -4,11 +4,11 @@ from typing import Annotated, Any, Literal
 
 from labkit import api
 from labkit.commands.flags import Flag, RunName, Seconds, takes
-from labkit.commands.tables import print_table
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory.find import run_to_read
 from labkit.run_directory.reader import own_test_step_of
+from labkit.tables import print_table
 
 SHOWN_CLASSES = 50  # predictions/<split>.json has all
 LONGEST_NAME = 48  # characters of a class's name

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from labkit.commands.flags import DataDir, Flag, LocalPath, RunName, takes
-from labkit.commands.tables import print_table
 from labkit.errors import InputError, require_extra
 from labkit.export import api
 from labkit.home import expanded, shipped
@@ -17,6 +16,7 @@ from labkit.run_directory.disk import check_writable
 from labkit.run_directory.find import find_run, run_to_read
 from labkit.run_directory.worker_metrics import KEPT_STEPS
 from labkit.startup.child import python_command
+from labkit.tables import print_table
 
 MAX_RUNS = 8  # of a report: as many as there are colours for
 

@@ -7,11 +7,11 @@ import textwrap
 from json import dumps
 from typing import Any
 
-from labkit.commands.tables import print_table
 from labkit.config import ModelConfig
 from labkit.config.architectures import ARCHITECTURES, parse_model_name
 from labkit.config.known_models import KNOWN_MODELS, KnownModel
 from labkit.startup.quiet_import import import_tensorflow
+from labkit.tables import print_table
 
 NOTES = (
     "Multiply-adds are those of one image's forward pass, in convolutions and dense layers. The receptive "

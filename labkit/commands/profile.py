@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from labkit.commands.flags import Flag, LocalPath, Preset
-from labkit.commands.tables import print_table
 from labkit.config import Config
 from labkit.data.recipe import requested_config
 from labkit.errors import InputError
 from labkit.plurals import counted
+from labkit.tables import print_table
 
 if TYPE_CHECKING:
     from labkit.experiments.profile import Profile

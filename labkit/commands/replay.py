@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from labkit.commands.flags import DataDir, Flag, LocalPath, RunName, converter
-from labkit.commands.tables import print_table
 from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
 from labkit.home import expanded
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import run_to_read
+from labkit.tables import print_table
 
 if TYPE_CHECKING:
     from labkit.experiments.replay.step import Replay

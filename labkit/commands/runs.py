@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 from labkit import home
 from labkit.commands.flags import Flag, LocalPath, RunName
-from labkit.commands.tables import age_in_words, print_table
 from labkit.config import field_aliases, fields_by_name
 from labkit.config.recorded import describe
 from labkit.errors import InputError, unknown_name_error
@@ -19,6 +18,7 @@ from labkit.run_directory.filters import NEXT_CONDITION, chosen_runs
 from labkit.run_directory.find import known_runs, lost_runs, missing_config, run_to_read
 from labkit.run_directory.metrics import VIEWS, metrics_in_words
 from labkit.run_directory.summary import RunSummary, Summaries
+from labkit.tables import print_table
 
 # The fields to sort by: the columns of the table.
 FIELDS = ("name", "state", "step", "accuracy", "dataset", "model", "age")
@@ -98,7 +98,7 @@ def _row(summary: RunSummary, folder: Path) -> tuple[str, ...]:
         accuracy,
         dataset,
         model,
-        age_in_words(summary.age),
+        _age_in_words(summary.age),
     )
 
 
@@ -113,6 +113,14 @@ def _evaluation(row: dict[str, Any]) -> str:
 
 def _or_dash(value: int | None) -> str:
     return "-" if value is None else str(value)
+
+
+def _age_in_words(seconds: float) -> str:
+    """Return an age in its largest unit: ``42 s``, ``3 min``, ``5 h``, ``12 d``."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 # ---- show ----------------------------------------------------------------------------------------------
@@ -170,7 +178,7 @@ def _print(shown: dict[str, Any]) -> None:
     message = f" ({'; '.join(said)})" if said else ""
     lines = [
         ("run", shown["name"]),
-        ("state", f"{shown['state']}{message}, last active {age_in_words(shown['age'])} ago"),
+        ("state", f"{shown['state']}{message}, last active {_age_in_words(shown['age'])} ago"),
         ("step", step),
         ("model", shown["model"] or "unknown"),
         ("data set", shown["dataset"] or "unknown"),

@@ -10,11 +10,11 @@ from labkit.analysis.curves import Curve, read_curves
 from labkit.analysis.run_results.groups import Group, grouped, known_measures, result_rows, title_of
 from labkit.analysis.run_results.results import MEASURES, read_results
 from labkit.analysis.run_results.versus import told_of_two
-from labkit.analysis.show_table import html_table
 from labkit.config.arguments import argument
 from labkit.errors import InputError, short
 from labkit.figures.runs import run_results
 from labkit.figures.widgets import follow, is_interactive, run_directory_of
+from labkit.tables import html_table
 
 MAX_RUNS = 50
 POLL_SECONDS = 2.0

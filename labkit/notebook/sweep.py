@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.analysis.show_table import html_table, text_table
 from labkit.errors import InputError
 from labkit.experiments.trials import Trial, TrialEnd, run_trials
 from labkit.figures.style import MARK, drawing
@@ -28,6 +27,7 @@ from labkit.notebook.files import conclusion_of, failed_path, find_notebook, rea
 from labkit.plurals import counted
 from labkit.startup.child import python_command
 from labkit.startup.stopping import stop_signals
+from labkit.tables import html_table, text_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

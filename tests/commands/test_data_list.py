@@ -6,7 +6,7 @@ import pytest
 
 from labkit.commands.doctor import findings
 from labkit.commands.main import main
-from labkit.commands.tables import print_table
+from labkit.tables import print_table
 from tests.own_data import CLASSES, write_own
 
 

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
+from labkit import tables
 from labkit.commands import main as cli
-from labkit.commands import tables
 from tests.commands.made_runs import evaluation, make_run
 
 

@@ -217,7 +217,7 @@ def _cautions(
         if not any(result.finished for result in group.results):
             found.append(f"No run of {name} is finished: what it reaches may still change.")
         seeds = [result.seed for result in group.counted if result.seed is not None]
-        if len(set(seeds)) < len(seeds):
+        if len(set(map(repr, seeds))) < len(seeds):  # a damaged one may be a list
             found.append(f"Runs of {name} share a seed, so their spread isn't that of different seeds.")
     data = {result.data for group in (first, second) for result in group.results if result.data}
     sets = {result.summary.dataset for group in (first, second) for result in group.results}

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from labkit.analysis.inference import Spread, spread
-from labkit.analysis.show_table import html_table, text_table
 from labkit.config import DataConfig, fields_by_name
 from labkit.config.config import flags_of
 from labkit.errors import InputError
@@ -22,6 +21,7 @@ from labkit.home import expanded
 from labkit.plurals import counted
 from labkit.run_directory.metrics import chosen_step, own_test
 from labkit.run_directory.reader import MetricsReader, read_metrics
+from labkit.tables import html_table, text_table
 
 WARM_UP_STEPS = 5  # the first step of a session compiles; during the next ones, memory and prefetching settle
 NOT_STARTED = "not started"

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from labkit.analysis.show_table import markdown_table
 from labkit.experiments.comparison.read import Comparison, ModelMetrics
 from labkit.run_directory.directory import replacing
+from labkit.tables import markdown_table
 
 # Metrics that JSON and CSV give as mean and deviation over the seeds.
 SPREADS = (

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.analysis.show_table import html_table, markdown_table, text_table
 from labkit.config import Config
 from labkit.config.architectures import model_name
 from labkit.experiments.replicas.layouts import Layout
+from labkit.tables import html_table, markdown_table, text_table
 
 _DIGITS = {"float32": "float32 keeps 7 digits", "float64": "float64 keeps 16 digits"}
 _FEW_DIGITS = "bfloat16 keeps 3 digits"
