@@ -16,6 +16,8 @@ from labkit.tables import print_table
 @takes(
     prepare_data,
     dataset=Flag(metavar="NAME"),
+    name=Flag(metavar="NAME"),
+    url=Flag(metavar="URL"),
     data_dir=Flag(metavar="DIR"),
     resize=Flag(metavar="HOW"),
     classes=Flag(metavar="NAMES"),

@@ -205,7 +205,8 @@ def _add(parser: Parser, groups: Mapping[str, Any], parameter: inspect.Parameter
     if settings.get("action") in ("append", "extend"):
         settings["default"] = []
     elif settings.get("action") != "store_true":
-        settings |= {"default": None if required else default, "required": required}
+        kind = {} if "choices" in settings else {"metavar": "TEXT"}
+        settings = kind | settings | {"default": None if required else default, "required": required}
     action = groups.get(group, parser).add_argument(*flags, dest=name, **settings)
     if group:
         parser.details.append(action)

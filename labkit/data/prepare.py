@@ -224,9 +224,9 @@ def _repair(request: Request, present: Manifest, damaged: list[str]) -> PrepareR
     if any(before[name] != entry.shard for name, entry in written.items()):
         if not is_same:  # it isn't the same archive, packed again
             raise changed
-        again = f"preparing again: Pillow {PIL.__version__} makes other images than the one before"
-        request.announce(again)
-        return _write(request, source, [problem, again])
+        reason = f"preparing again: Pillow {PIL.__version__} makes other images than the one before"
+        request.announce(reason)
+        return _write(request, source, [problem, reason])
     clean(request.directory, present)
     return PrepareResult(
         present, True, (problem, f"rebuilt {counted(len(damaged), 'shard')} in {request.directory}")

@@ -1,7 +1,7 @@
 """The run directory: the files that training, notebook, command line and dashboard share.
 
 ``docs/run-directory.md`` describes the files. Only the chief process writes them; any number of processes may
-read them. This module needs only the standard library, so that a reader starts within milliseconds.
+read them. It needs the standard library and msgspec alone, so that a reader starts within milliseconds.
 """
 
 import json
