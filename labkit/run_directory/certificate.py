@@ -116,8 +116,9 @@ def read_certificate(run: RunDirectory) -> Certificate | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
+        reason = str(error).removeprefix(f"{path} can't be read: ")
         raise InputError(
-            f"{path} is damaged or was changed ({error}), so it vouches for nothing; "
+            f"{path} is damaged or was changed ({reason}), so it vouches for nothing; "
             "remove it to verify the steps alone"
         ) from None
     return certificate

@@ -321,9 +321,10 @@ def test_a_step_of_an_earlier_session_has_that_sessions_replicas(run, tmp_path):
     assert recorded.recorded_step(directory, 7).num_replicas == 2
     shutil.copytree(path / "checkpoints" / "step-00000006", path / "numerics" / "step-00000007")
     assert recorded.recorded_step(directory, 8).num_replicas == 1
-    (path / "checkpoints" / "step-00000006" / "state.json").write_text("{}")
-    with pytest.raises(labkit.InputError, match="cannot read the number of replicas in .*step-00000006"):
-        recorded.recorded_step(directory, 7)
+    for text, reason in (("{}", "it is missing"), ("[]", "it isn't a JSON object")):
+        (path / "checkpoints" / "step-00000006" / "state.json").write_text(text)
+        with pytest.raises(labkit.InputError, match=f"number of replicas in .*step-00000006.*: {reason};"):
+            recorded.recorded_step(directory, 7)
 
 
 def test_the_state_before_a_failed_step_serves_that_step_only(run, tmp_path):

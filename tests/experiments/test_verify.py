@@ -169,6 +169,9 @@ def test_a_changed_setting_and_a_changed_certificate_are_named(run, verify):
     assert code == 2
     assert "damaged or was changed" in said
     assert said.count("\n") == 1
+    run.certificate_path.write_text("[]")
+    code, said = verify(run)
+    assert f"{run.certificate_path} is damaged or was changed (it isn't a JSON object), so" in said
 
 
 def test_a_start_or_steps_that_are_not_there_are_refused(run, verify):

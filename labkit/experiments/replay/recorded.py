@@ -205,7 +205,8 @@ def _replicas_at(folder: Path) -> int:
     path = folder / "state.json"
     try:
         return int(read_json(path)["num_replicas"])
-    except (OSError, ValueError, TypeError, LookupError) as error:
-        raise InputError(
-            f"cannot read the number of replicas in {path}: {error!r}; remove {folder}"
-        ) from None
+    except LookupError:
+        reason = "it is missing"
+    except (OSError, ValueError, TypeError) as error:
+        reason = str(error).removeprefix(f"{path} can't be read: ")
+    raise InputError(f"cannot read the number of replicas in {path}: {reason}; remove {folder}")
