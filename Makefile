@@ -13,10 +13,13 @@ LOCKED := $(VENV)/.locked-$(shell { grep == requirements.lock; pwd; } | cksum | 
 INSTALLED := $(VENV)/.installed-$(shell cksum < pyproject.toml | tr ' ' -)
 OURS := $(VENV)/.made-by-make
 
+# Two files of tests at a time, in the order of tests/conftest.py.
+two_at_a_time = $(BIN)/python -m pytest -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
+
 # The notebooks of the repository. A notebook that isn't in git keeps its outputs.
 NOTEBOOKS = $(shell git ls-files 'notebooks/*.ipynb' 2>/dev/null || ls notebooks/*.ipynb 2>/dev/null)
 
-.PHONY: help env demo test test-faults soak check format lab course app bench peers lock clean
+.PHONY: help env demo test test-long soak check format lab course app bench peers lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -28,27 +31,24 @@ demo: env ## prepare data, run the training notebook, show where its results are
 	@$(BIN)/labkit demo
 
 test: env ## run the tests, then the notebooks; ARGS="-k resume" is passed to pytest
-	@# Every stage runs, also where an earlier one failed. Two files at a time, in the order of tests/conftest.py; tests
-	@# with a local cluster or a browser one at a time; then the notebooks as anybody runs them, two at a time. What
-	@# those write goes into a home of its own, not among the user's runs, and the proxy that isn't there keeps them
-	@# from downloading CIFAR-10 for that home.
+	@# What notebooks write goes into a home of its own, not among the user's runs, and the proxy that isn't there keeps
+	@# them from downloading CIFAR-10 for that home.
 	@trap 'exit 130' INT TERM; \
-	if [ -n "$(ARGS)" ]; then \
-	    $(BIN)/python -m pytest -m "not (faults or thorough) or faults_core" $(ARGS); exit $$?; \
-	fi; \
-	failed=; home=$$(mktemp -d) || exit 1; trap 'rm -rf "$$home"' EXIT; \
-	$(BIN)/python -m pytest -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder -m "not (alone or faults or thorough)" \
-	    || failed="$$failed, the tests that run two at a time"; \
-	$(BIN)/python -m pytest -m "(alone and not (faults or thorough)) or faults_core" \
-	    || failed="$$failed, the tests that run alone"; \
+	if [ -n "$(ARGS)" ]; then exec $(BIN)/python -m pytest -m "not long" $(ARGS); fi; failed=; \
+	$(two_at_a_time) -m "not long" || failed=", the tests"; \
 	if ls notebooks/*.ipynb >/dev/null 2>&1; then \
-	    LABKIT_HOME="$$home" https_proxy=http://127.0.0.1:9 $(BIN)/python -m pytest -n 2 --max-worker-restart 0 --dist loadfile --nbval-lax notebooks/ \
+	    home=$$(mktemp -d) || exit 1; trap 'rm -rf "$$home"' EXIT; \
+	    LABKIT_HOME="$$home" https_proxy=http://127.0.0.1:9 $(two_at_a_time) --nbval-lax notebooks/ \
 	        || failed="$$failed, the notebooks"; \
 	fi; \
 	if [ -n "$$failed" ]; then echo "make test: failed:$${failed#,}" >&2; exit 1; fi
 
-test-faults: env ## run all fault-injection tests and the longest other tests; LABKIT_FAULTS_TABLE=FILE writes a table
-	@$(BIN)/python -m pytest -m "faults or thorough" $(ARGS)
+test-long: env ## run the long tests, also those that hurt clusters; LABKIT_FAULTS_TABLE=FILE writes a table
+	@trap 'exit 130' INT TERM; \
+	if [ -n "$(ARGS)" ]; then exec $(BIN)/python -m pytest -m long $(ARGS); fi; failed=; \
+	$(two_at_a_time) -m "long and not alone" || failed=", the tests that run two at a time"; \
+	$(BIN)/python -m pytest -m "long and alone" || failed="$$failed, the tests that run alone"; \
+	if [ -n "$$failed" ]; then echo "make test-long: failed:$${failed#,}" >&2; exit 1; fi
 
 soak: env ## hurt clusters at random for hours, as root; ARGS="--minutes 10 --seed 7 --output soak.md"
 	@$(BIN)/python -m tests.faults.soak $(ARGS)

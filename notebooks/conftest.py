@@ -28,11 +28,20 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if "papermill" in metadata else None
 
 
+def minutes_of(notebook: Path) -> int | None:
+    """Return the minutes that the first cell of a notebook names."""
+    first = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])
+    said = MINUTES.search(first)
+    return None if said is None else IN_WORDS.get(said[1]) or int(said[1])
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give cells more time than the tests have."""
+    """Give cells more time than the tests have. The longest notebooks begin first: two run at a time."""
     for item in items:
         if item.path.suffix == ".ipynb":
             item.add_marker(pytest.mark.timeout(SECONDS_A_CELL))
+    minutes = {item.path: minutes_of(item.path) or 0 for item in items if item.path.suffix == ".ipynb"}
+    items.sort(key=lambda item: -minutes.get(item.path, 0))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -44,12 +53,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """Fail a notebook that took much longer than its first cell says."""
     if item.path.suffix != ".ipynb" or (nextitem is not None and nextitem.path == item.path):
         return
-    first = "".join(json.loads(item.path.read_text(encoding="utf-8"))["cells"][0]["source"])
-    said = MINUTES.search(first)
-    if said is None:
-        return
-    word = said.group(1)
-    minutes = IN_WORDS.get(word) or int(word)
+    minutes = minutes_of(item.path)
     took = (time.monotonic() - started[item.path]) / 60
-    if took > SLACK * minutes:
+    if minutes is not None and took > SLACK * minutes:
         pytest.fail(f"{item.path.name} took {took:.1f} minutes; its first cell says {minutes}")

@@ -26,6 +26,7 @@ settings.load_profile("repeatable")
 
 # Files with the longest slow tests: they begin before other slow ones, so that none is waited for at the end.
 LONGEST = (
+    "test_cluster_curve.py",
     "test_browser_pages.py",
     "test_replicas.py",
     "test_browser_charts.py",

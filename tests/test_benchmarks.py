@@ -238,6 +238,7 @@ def test_an_inspected_step_costs_a_share_of_as_many_steps_as_it_stands_for():
     assert share.goal and plain.repeats == pytest.approx((200.0, 200.0))
 
 
+@pytest.mark.long
 def test_the_inspections_script_runs_and_writes_its_result(tmp_path, shapes, monkeypatch, capsys):
     monkeypatch.delenv("LABKIT_CIFAR10", raising=False)
     flags = "--repeats 1 --steps 1 --num-layers 8 --batch-size 8"
@@ -266,6 +267,7 @@ def network_and_step(config: Config) -> tuple[Any, Any]:
     return network, compiled_step(tf.distribute.get_strategy(), network, optimizer, counter, **options)
 
 
+@pytest.mark.long
 def test_the_keras_peer_is_the_same_network_and_makes_the_same_update():
     import tensorflow as tf
 
@@ -426,6 +428,7 @@ def test_the_peers_are_pinned_and_no_dependency_of_labkit():
         assert not any(line.startswith(f"{name}==") for line in locked)
 
 
+@pytest.mark.long
 def test_the_per_example_peer_yields_augmented_standardised_images_of_the_data_set(shapes, tmp_path):
     size = 4
     path = input_pipeline.write_examples(shapes, tmp_path)
@@ -508,6 +511,7 @@ def test_sigterm_removes_what_a_script_made():
     assert not Path(done.stdout.strip()).exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_held_training_stands_still_and_is_gone_afterwards(tmp_path, shapes):
     small = argparse.Namespace(num_layers=8, batch_size=16)
@@ -521,15 +525,15 @@ def test_a_held_training_stands_still_and_is_gone_afterwards(tmp_path, shapes):
     assert not psutil.pid_exists(training.process.pid)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "flags"),
     [
-        pytest.param(
+        (
             "train_step",
             "--steps 2 --warmup-steps 1 --peers plain steps_per_execution --steps-per-execution 2 "
             "--allocators default",
-            marks=pytest.mark.thorough,
         ),
         ("levers", "--steps 1 --precisions float32 --levers two_replicas_with_shared_statistics"),
         pytest.param(
@@ -537,17 +541,11 @@ def test_a_held_training_stands_still_and_is_gone_afterwards(tmp_path, shapes):
             "--steps 1 --forms eager --allocators keeping --precisions float32 mixed_bfloat16",
             marks=pytest.mark.torch,
         ),
-        pytest.param(
-            "input_pipeline",
-            "--batches 2 --warmup-batches 1 --steps 2 --warmup-steps 1",
-            marks=pytest.mark.thorough,
-        ),
+        ("input_pipeline", "--batches 2 --warmup-batches 1 --steps 2 --warmup-steps 1"),
         ("telemetry", "--rows 2 --steps 2 --warmup-steps 1"),
-        pytest.param("startup", "--train-steps 20", marks=pytest.mark.thorough),
-        pytest.param("scaling", "--modes sync --steps 3 --warmup-steps 1", marks=pytest.mark.thorough),
-        pytest.param(
-            "follow", "--steps 4 --warmup-steps 1 --checkpoint-every-steps 2", marks=pytest.mark.thorough
-        ),
+        ("startup", "--train-steps 20"),
+        ("scaling", "--modes sync --steps 3 --warmup-steps 1"),
+        ("follow", "--steps 4 --warmup-steps 1 --checkpoint-every-steps 2"),
     ],
 )
 def test_each_script_runs_and_writes_its_result(name, flags, tmp_path, shapes, monkeypatch, capsys):
@@ -573,6 +571,7 @@ def test_each_script_runs_and_writes_its_result(name, flags, tmp_path, shapes, m
     assert json.loads((tmp_path / f"{name}.json").read_text())["configuration"]["dataset"] == "shapes"
 
 
+@pytest.mark.long
 def test_both_gradients_of_filters_are_measured(tmp_path, capsys):
     filters.main(
         ["--repeats", "2", "--batch-size", "2", "--precisions", "float32", "--output", str(tmp_path)]
@@ -583,6 +582,7 @@ def test_both_gradients_of_filters_are_measured(tmp_path, capsys):
     assert "float32: 3 x 3 pixels, 256 channels" in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_pictures_are_prepared_and_read_in_turns(tmp_path):
     folders = ["--output", str(tmp_path), "--data-dir", str(tmp_path)]
@@ -593,6 +593,7 @@ def test_pictures_are_prepared_and_read_in_turns(tmp_path):
     assert figures[0].goal == prepare_images.GOAL
 
 
+@pytest.mark.long
 def test_mixed_pictures_become_the_images_that_they_were_made_of(tmp_path, shapes, capsys):
     pictures = tmp_path / "pictures"
     mixed_pictures.main([str(pictures), "--dataset", "shapes", "--data-dir", str(shapes.directory.parent)])
@@ -607,6 +608,7 @@ def test_mixed_pictures_become_the_images_that_they_were_made_of(tmp_path, shape
     assert unchanged > 0.3, "8 of 25 are whole PNG and BMP files"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_roofline_counts_the_arithmetic_of_the_step_that_runs(tmp_path, shapes, monkeypatch, capsys):
     monkeypatch.delenv("LABKIT_CIFAR10", raising=False)
@@ -724,6 +726,7 @@ def test_windows_of_a_cluster_have_equal_numbers_of_steps():
     assert not links.lasts(rows, seconds=6.0, steps=5)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_separate_processes_are_timed_while_all_of_them_train(tmp_path, shapes):
     place = ["--data-dir", str(shapes.directory.parent), "--dataset", "shapes", "--num-gpus", "0"]

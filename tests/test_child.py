@@ -51,6 +51,7 @@ def test_a_plain_command_would_run_what_is_planted(planted):
     assert (planted / "RUN").read_text() == "streamlit" * 2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(

@@ -283,6 +283,7 @@ for command in commands:
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_train_evaluate_and_export_need_no_extra(project, tmp_path):
     missing = modules_outside_of(project, "core")
@@ -417,6 +418,7 @@ def test_make_leaves_a_foreign_environment_alone(checkout):
     assert (checkout / ".venv" / "mine").read_text() == "kept"
 
 
+@pytest.mark.long
 def test_an_interrupted_installation_does_not_look_complete(checkout):
     # A file that isn't there stands for an installation that ends half-way.
     (checkout / "requirements.lock").write_text(f"./absent.whl --hash=sha256:{'0' * 64}\n")

@@ -30,6 +30,7 @@ import keras.wrappers
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("code", "imported"), [(COMMAND, []), (NOTEBOOK, list(EXTRAS))])
 def test_only_commands_leave_out_the_extras_of_keras(code, imported):
     command = [sys.executable, "-c", f"{code}\nEXTRAS = {EXTRAS!r}\n{REPORT}"]

@@ -25,7 +25,7 @@ SOURCES = ("labkit", "course", "app", "notebooks", "pyproject.toml", "README.md"
 FEW = {"dataset": "shapes", "train_steps": 3, "train_batch_size": 32, "validate_every_steps": 0}
 DEMO = "import sys; from labkit.commands.notebook import run_demo; sys.exit(run_demo(parameters={}))"
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.alone]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(
     scope="module",
-    params=["borrowed", pytest.param("extras", marks=[pytest.mark.thorough, pytest.mark.timeout(1800)])],
+    params=["borrowed", pytest.param("extras", marks=pytest.mark.timeout(1800))],
 )
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory, request) -> Installed:
     """The wheel in an environment of its own, without the labkit of this one.
@@ -166,7 +166,6 @@ def test_a_run_names_no_commit_of_a_project_that_labkit_was_installed_for(instal
     assert demo[1].read_environment()["git_commit"] is None
 
 
-@pytest.mark.thorough
 @pytest.mark.timeout(1800)
 def test_a_lesson_runs_to_its_end(installed):
     said = installed.run("labkit", "notebook", "run", "resnet", timeout=1500)

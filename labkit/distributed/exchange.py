@@ -69,7 +69,7 @@ def update_moving_averages(
     def move(average, mean, decay: float):
         if updates is None:
             return average.assign_sub((1.0 - decay) * (average - mean))
-        share = tf.maximum(1.0 - decay, 9.0 / (10.0 + tf.cast(updates, mean.dtype)))
+        share = tf.maximum(tf.cast(1.0 - decay, mean.dtype), 9.0 / (10.0 + tf.cast(updates, mean.dtype)))
         return average.assign_sub(share * (average - mean))
 
     with tf.name_scope("moving_averages"):

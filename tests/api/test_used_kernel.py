@@ -74,6 +74,7 @@ def outputs(code: str, *arguments: str, **variables: str) -> dict[str, object]:
     return {mark: json.loads(text) for mark, _, text in marked if mark in ("RESULT", "REFUSED")}
 
 
+@pytest.mark.long
 def test_other_work_before_changes_no_result_and_is_not_changed(shapes: Manifest, tmp_path: Path) -> None:
     (tmp_path / "keras.json").write_text(
         json.dumps({"floatx": "float16", "image_data_format": "channels_first", "epsilon": 0.1})
@@ -104,6 +105,7 @@ print("RESULT " + json.dumps([losses("a", **two), losses("b"), losses("c", **two
 """
 
 
+@pytest.mark.long
 def test_trainings_on_fewer_devices_follow_in_one_process(shapes: Manifest, tmp_path: Path) -> None:
     found = outputs(REPEATED, str(tmp_path))["RESULT"]
     assert isinstance(found, list)

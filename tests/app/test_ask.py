@@ -221,6 +221,7 @@ def test_the_nearest_images_are_those_of_the_smallest_distance(run, networks, sp
         assert 3 not in network.nearest(image, split, 5, exclude=3).positions
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_integrated_gradients_add_up_to_the_logits_difference(run, networks):
     from labkit.analysis.network import load_network
@@ -310,6 +311,7 @@ def family(pid: int) -> list[int]:
     return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_killed_process_gives_a_sentence_and_the_next_question_starts_another(run):
     process = NetworkProcess(run.path, 6)
@@ -349,6 +351,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_nothing_is_left_when_the_asking_process_is_killed(run):
     parent = subprocess.Popen(
@@ -364,6 +367,7 @@ def test_nothing_is_left_when_the_asking_process_is_killed(run):
     assert gone(pids)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_it_ends_after_a_silence_and_starts_again_when_asked(run):
     process = NetworkProcess(run.path, 6, idle_seconds=0.5)
@@ -389,6 +393,7 @@ def test_loading_that_takes_too_long_is_ended(run):
     assert gone(pids)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_network_that_cannot_be_loaded_says_why(run, several, tmp_path, monkeypatch):
     import shutil

@@ -165,6 +165,7 @@ def test_replicas_and_asynchronous_workers_are_explained(make_run):
         assert expected in text_of(open_batch(run, 3))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_losses_right_before_a_step_are_those_of_the_step(trained, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(trained.path.parents[1]))
@@ -247,6 +248,7 @@ def test_the_share_of_the_highest_losses():
 # ---- in a browser ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.browser
 def test_a_click_shows_the_batch_and_reload_page_switch_and_new_points_keep_it(make_run, served, visit):

@@ -104,6 +104,7 @@ def test_the_page_follows_a_training_to_its_end_and_after_it_is_resumed(shapes, 
     visit.went_well()
 
 
+@pytest.mark.long
 @pytest.mark.browser
 def test_a_click_on_the_confusion_matrix_shows_the_wrong_predictions(make_run, served, visit):
     run, page = make_run(), visit.page
@@ -137,6 +138,7 @@ def test_a_click_on_the_confusion_matrix_shows_the_wrong_predictions(make_run, s
     visit.went_well()
 
 
+@pytest.mark.long
 @pytest.mark.browser
 def test_a_refresh_leaves_the_ticks_and_the_order_of_the_table(make_run, runs_folder, served, visit):
     page = visit.page
@@ -172,6 +174,7 @@ def test_a_refresh_leaves_the_ticks_and_the_order_of_the_table(make_run, runs_fo
     visit.went_well()
 
 
+@pytest.mark.long
 @pytest.mark.browser
 def test_cells_of_the_matrix_open_by_keyboard_and_scroll_to_the_images_on_a_phone(make_run, served, visit):
     run = make_run()
@@ -240,6 +243,7 @@ def download(page: Any, label: str, folder: Path) -> bytes:
     return (folder / coming.value.suggested_filename).read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.browser
 def test_files_are_downloaded_and_the_theme_is_kept_on_all_pages(
     make_run, tmp_path, runs_folder, served, visit

@@ -49,6 +49,7 @@ def run(shapes, tmp_path):
         psutil.Process(process).kill()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # two trainings start
 def test_a_run_is_started_watched_stopped_and_resumed_and_outlives_the_server(run, tmp_path):
     with browser_visit() as visit:

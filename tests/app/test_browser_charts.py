@@ -106,6 +106,7 @@ def wait_for_the_whole_run(page: Any, last: int = STEPS) -> None:
     becomes(page, lambda: page.evaluate(SHOWN)[:1], [[1, last]])
 
 
+@pytest.mark.long
 def test_back_and_forward_show_what_was_shown_before(server, visit):
     page = visit.page
 
@@ -137,6 +138,7 @@ def test_back_and_forward_show_what_was_shown_before(server, visit):
     expect(page.get_by_role("button", name="Close")).to_be_visible()
 
 
+@pytest.mark.long
 def test_a_zoom_shows_all_points_in_all_charts_and_outlives_pages_and_links(server, visit):
     page = visit.page
     open_live(page, server[0])
@@ -178,6 +180,7 @@ def test_a_zoom_shows_all_points_in_all_charts_and_outlives_pages_and_links(serv
     page.wait_for_url("**batch=**")
 
 
+@pytest.mark.long
 def test_the_keyboard_alone_reads_values_and_zooms(server, visit):
     page = visit.page
     open_live(page, server[0], zoom=f"{SPIKE - 5},{SPIKE + 5}")
@@ -204,6 +207,7 @@ def test_the_keyboard_alone_reads_values_and_zooms(server, visit):
     assert chart.evaluate("chart => chart === document.activeElement"), "and stays where it was"
 
 
+@pytest.mark.long
 def test_tooltip_legend_full_screen_and_picture(server, visit, tmp_path):
     page = visit.page
     open_live(page, server[0], zoom=f"{SPIKE - 5},{SPIKE + 5}")
@@ -245,6 +249,7 @@ def test_tooltip_legend_full_screen_and_picture(server, visit, tmp_path):
     page.wait_for_function(f"() => {BOARD}.charts.get('loss').plot.height === 220")
 
 
+@pytest.mark.long
 def test_new_points_leave_zoom_and_canvas_alone_in_two_windows_at_once(server, visit):
     address, home = server
     run = make(home, "growing", [train_row(step) for step in range(1, 400)], "running")
@@ -289,6 +294,7 @@ def test_new_points_are_fetched_and_streamlit_draws_nothing(server, visit):
     assert sum(frames) > 10_000, "Streamlit draws a chart that is added"
 
 
+@pytest.mark.long
 def test_a_finger_scrolls_the_page_and_moves_the_cursor(server, browser):
     with visiting(browser, viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True) as visit:
         page = visit.page
@@ -321,6 +327,7 @@ def rgb(color: str) -> str:
     return f"rgb({red}, {green}, {blue})"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_theme_colours_the_charts(server, browser, scheme):
     theme = tomllib.loads((CHECKOUT / "app/.streamlit/config.toml").read_text())["theme"][scheme]

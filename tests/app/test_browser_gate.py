@@ -160,6 +160,7 @@ def test_a_name_that_was_made_to_lead_here_gets_one_sentence(served, visit):
     assert "is no name of this dashboard" in visit.page.inner_text("body")
 
 
+@pytest.mark.long
 def test_who_started_it_acts_without_a_token(served, visit):
     visit.page.goto(f"{served}/start")
     visit.page.get_by_role("button", name="Start", exact=True).wait_for()
@@ -191,6 +192,7 @@ def test_with_a_token_nothing_acts_before_it_is_given_and_all_after(locked, visi
     assert TOKEN not in cookie["value"]
 
 
+@pytest.mark.long
 def test_the_address_with_the_token_leads_to_the_one_without(locked, visit):
     visit.page.goto(f"{locked}/start?token={TOKEN}")
     visit.page.get_by_role("button", name="Start", exact=True).wait_for()
@@ -199,6 +201,7 @@ def test_the_address_with_the_token_leads_to_the_one_without(locked, visit):
     assert asked(locked, f"//evil.test/?token={TOKEN}")[1]["Location"] == "/evil.test/"
 
 
+@pytest.mark.long
 def test_code_is_named_in_the_form_only_where_the_server_allows_it(tmp_path, visit):
     with dashboard(tmp_path, LABKIT_ALLOW_CODE="1") as (address, _):
         visit.page.goto(f"{address}/start")

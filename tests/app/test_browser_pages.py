@@ -82,6 +82,7 @@ def faults(page: Any, rules: dict[str, Any]) -> list[str]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_can_be_read_and_fits_a_laptop_and_a_phone(address, browser, scheme):
     with visiting(browser, viewport=LAPTOP, color_scheme=scheme) as visit:
@@ -107,6 +108,7 @@ def test_every_page_can_be_read_and_fits_a_laptop_and_a_phone(address, browser, 
         visit.went_well()
 
 
+@pytest.mark.long
 def test_the_focus_is_seen_wherever_the_tab_key_goes(address, browser):
     with visiting(browser, viewport=LAPTOP) as visit:
         page = visit.page

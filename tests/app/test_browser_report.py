@@ -110,6 +110,7 @@ EXTREME = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_no_ends_of_an_axis_stop_the_browser(offline, tmp_path, make_run):
     path, page = tmp_path / "report.html", offline.page
     write_report([make_run("usual", steps=3)], path)

@@ -104,6 +104,7 @@ def test_every_part_is_drawn_with_links_and_without_the_markup_of_a_class(run):
     assert "labkit" in words(shown["Source"]) and "SHA-256" in words(shown["Source"])
 
 
+@pytest.mark.long
 def test_suspected_labels_are_looked_for_when_asked_and_in_sample_is_said(run):
     at = open_page("data", run, "Suspected labels")
     assert "Out of sample" in words(at)
@@ -114,6 +115,7 @@ def test_suspected_labels_are_looked_for_when_asked_and_in_sample_is_said(run):
     assert "in sample" in words(at) and "hint" in words(at)
 
 
+@pytest.mark.long
 def test_the_map_lists_a_class_without_the_mouse(run):
     at = open_page("image_map", run)
     assert "40 test images, placed by t-SNE" in words(at)
@@ -207,6 +209,7 @@ def test_thumbnails_of_any_image_are_on_one_sheet(count, channels):
     assert len(image_map.marks_of_right(dataclasses.replace(shown_map(count))).kind) == count
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.slow
 def test_what_is_drawn_around_on_the_map_is_listed(run):

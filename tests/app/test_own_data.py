@@ -56,6 +56,7 @@ def settled(at: AppTest) -> AppTest:
     return at
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_shows_any_name_as_text(run, page):
     at = settled(open_page(page, run))

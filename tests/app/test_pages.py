@@ -182,7 +182,7 @@ def test_an_unknown_state_and_invalid_fields_break_no_page(make_run):
         None,
         b"\xff\x00",  # not text
         b'{"data": 3, "state": "finished", "step": NaN}\n',  # other types than expected
-        *(pytest.param(text, marks=pytest.mark.thorough) for text in (b"", b"{", b"[]\n")),
+        *(pytest.param(text, marks=pytest.mark.long) for text in (b"", b"{", b"[]\n")),
     ],
 )
 def test_a_damaged_or_missing_file_breaks_no_page(make_run, name, content):

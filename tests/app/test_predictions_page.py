@@ -37,6 +37,7 @@ def rewrite(run: RunDirectory, **changes: np.ndarray) -> None:
     np.savez(path, **(arrays | changes))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_any_checkpoint_and_split_is_evaluated_and_forgetting_counted(trained_home):
     recorded = load_predictions(trained_home)

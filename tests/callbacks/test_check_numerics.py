@@ -82,6 +82,7 @@ def _train(tmp_path, **fields):
     return plan, run, rows, states, calls.failure
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_that_diverges_says_where_and_a_replay_shows_the_same(tmp_path):
     plan, run, rows, states, failure = _train(tmp_path, learning_rate=1e8)

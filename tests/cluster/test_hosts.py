@@ -227,6 +227,7 @@ def test_bad_flags_are_refused_before_anything_is_written(options, said, tmp_pat
     assert not job_dir.exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.timeout(300)

@@ -259,6 +259,7 @@ def test_a_killed_worker_restarts_all_from_the_last_checkpoint(start):
         assert first["address"] != second["address"]
 
 
+@pytest.mark.long
 def test_a_killed_subreaper_takes_its_task_along_and_all_restart(start):
     cluster = start(workers=2)
     cluster.wait_for("worker:0", "worker:1")
@@ -315,6 +316,7 @@ def test_tasks_that_do_not_notice_a_loss_are_killed(tmp_path):
     assert "[cluster] worker:1 was killed by SIGKILL; the others have 0 s to end" in lines
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.alone
 def test_a_frozen_task_is_killed_and_all_restart(start):
@@ -369,6 +371,7 @@ def test_a_task_that_ignores_a_request_is_killed_after_a_while(start):
     assert cluster.end() == 143
 
 
+@pytest.mark.long
 def test_a_second_request_kills(start):
     cluster = start(workers=2, patience={"stop": 10_000.0})
     (cluster.state / "stubborn").touch()
@@ -437,6 +440,7 @@ def test_a_worker_that_is_always_lost_ends_the_run_after_a_checkpoint(start):
     assert cluster.lines()[-1] == "[cluster] worker:1 was killed by SIGKILL; gave up, --max-restarts is 1"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["chief:0", "ps:0"])
 def test_a_lost_chief_or_server_restarts_all(start, name):
     cluster = start(workers=1, ps=1)

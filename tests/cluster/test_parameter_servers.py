@@ -10,6 +10,7 @@ import pytest
 TIME_LIMIT = 250
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_no_update_is_lost_and_variables_are_spread(tmp_path):

@@ -89,6 +89,7 @@ def counted(log: Path, rank: int) -> list[int]:
     return [int(step) for step in lines_with(log, rf"^rank {rank} step (\d+)$")]
 
 
+@pytest.mark.long
 def test_tasks_find_their_place(slurm, tmp_path):
     """The nodes' names don't resolve and both are this host: Slurm's own address, and distinct ports."""
     job, log = counting_job(slurm, tmp_path, steps=1)
@@ -102,6 +103,7 @@ def test_tasks_find_their_place(slurm, tmp_path):
     assert not list(tmp_path.glob("*.losses"))
 
 
+@pytest.mark.long
 def test_the_command_that_prints_tf_config_inside_of_a_step(slurm):
     command = (str(LABKIT), "cluster", "tf-config", "--platform", "slurm", "--ps", "1")
     options = ("--nodes=2", "--ntasks=4", "--overcommit")
@@ -112,7 +114,7 @@ def test_the_command_that_prints_tf_config_inside_of_a_step(slurm):
         slurm.run("srun", *options, "--distribution=cyclic", *command, timeout=60)
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_a_requeue_lets_the_tasks_save_and_go_on(slurm, tmp_path):
     job, log = counting_job(slurm, tmp_path, steps=40)
     wait_for(lambda: all(counted(log, rank) for rank in (0, 1)), 60, slurm.logs)
@@ -123,7 +125,7 @@ def test_a_requeue_lets_the_tasks_save_and_go_on(slurm, tmp_path):
     assert lines_with(log, "^labkit: job .* start (.),") == ["1", "2"]
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_a_job_that_loses_tasks_gives_up_in_the_end(slurm, tmp_path):
     job, log = counting_job(slurm, tmp_path, steps=1000)
     wait_for(lambda: all(counted(log, rank) for rank in (0, 1)), 60, slurm.logs)
@@ -168,7 +170,7 @@ def check_finished(slurm: SlurmHost, job: str, log: Path, run: RunDirectory) -> 
     return ended
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_a_synchronous_training_of_two_tasks(slurm, shapes_dir, tmp_path):
     job, log, run = training_job(slurm, shapes_dir, tmp_path, steps=20)
     ended = check_finished(slurm, job, log, run)
@@ -176,6 +178,7 @@ def test_a_synchronous_training_of_two_tasks(slurm, shapes_dir, tmp_path):
     assert trained_steps(run) == list(range(1, 21))
 
 
+@pytest.mark.long
 def test_a_training_signalled_before_its_time_limit_requeues_itself_and_goes_on(slurm, shapes_dir, tmp_path):
     steps = 150  # enough that the signal comes in time
     job, log, run = training_job(slurm, shapes_dir, tmp_path, steps)
@@ -190,6 +193,7 @@ def test_a_training_signalled_before_its_time_limit_requeues_itself_and_goes_on(
     assert lines_with(log, rf"^continuing from step {stopped_at} of {steps}$")
 
 
+@pytest.mark.long
 def test_nothing_is_left_when_slurm_ends(tmp_path_factory):
     with slurm_host(tmp_path_factory.mktemp("slurm")) as host:
         _, log = counting_job(host, host.folder, steps=1000)

@@ -24,7 +24,7 @@ from tests.analysis.test_timeline import assert_is_trace
 from tests.listening import listening_addresses
 from tests.properties.harness import SMALL
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 STEPS = 40
 FIELDS = SMALL | {
@@ -81,7 +81,7 @@ def run_cluster(job_dir: Path, *options: str, **fields: object) -> Ended:
     return Ended(RunDirectory(job_dir), code, output.read_text(), listened)
 
 
-@pytest.fixture(scope="module", params=["in step", "asynchronous"])
+@pytest.fixture(scope="module", params=["in step", pytest.param("asynchronous", marks=pytest.mark.long)])
 def ended(request, tmp_path_factory, shapes) -> Ended:
     job_dir = tmp_path_factory.mktemp("cluster") / "run"
     fields = {"callbacks": Path(__file__).with_name("asking.py")}

@@ -248,6 +248,7 @@ def test_what_is_done_is_not_done_again_and_more_is_added(output, faked, capsys)
     assert [model.name for model in read_comparison(output).models] == ["resnet8", "vgg11"]
 
 
+@pytest.mark.long
 def test_a_narrower_comparison_in_the_same_place_hides_nothing(output, faked, capsys):
     assert cli.main(arguments(output, "resnet8,vgg11", 2)) == 0
     before = snapshot(output)
@@ -482,6 +483,7 @@ def test_a_second_request_kills(tmp_path):
     assert run_trial(Trial([sys.executable, "-c", deaf]), signals).code == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_peak_memory_is_that_of_the_process_alone():
     def program(megabytes: int) -> list[str]:
         return [sys.executable, "-c", f"held = b'x' * ({megabytes} << 20)"]
@@ -526,7 +528,7 @@ def test_inference_is_timed_behind_the_compiling_batch_in_repeats_of_half_a_seco
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
+@pytest.mark.long
 def test_two_models_two_seeds_interrupted_and_resumed(output):
     # Measuring takes as long as a short training: one run of four shows that it works.
     command = [

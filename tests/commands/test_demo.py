@@ -111,6 +111,7 @@ def test_what_the_notebook_refuses_is_refused_in_one_line(home, notebook):
         commands.run_demo(announce=lambda line: None)
 
 
+@pytest.mark.long
 def test_a_kernel_that_dies_leaves_no_partial_notebook(home, notebook):
     notebook("import os\nos._exit(1)")
     said: list[str] = []
@@ -149,8 +150,9 @@ def test_labkit_without_its_notebooks_says_so(tmp_path, monkeypatch):
         commands.run_demo()
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM)])
 def test_a_stop_saves_the_training_and_leaves_no_kernel(session_home, shapes, tmp_path, number):
     run = RunDirectory(tmp_path / "run")
     parameters = {

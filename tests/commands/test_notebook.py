@@ -275,6 +275,7 @@ def test_a_cell_that_asks_to_exit_stops_the_notebook_and_is_named(code, said, tm
     assert "Stopped by" in banner_of(kept)[0]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_kernel_that_is_killed(tmp_path, home, capsys):
     path = notebook(tmp_path / "n.ipynb", "1", "import os\nos.kill(os.getpid(), 9)", "2")
@@ -292,6 +293,7 @@ def test_a_kernel_that_is_killed(tmp_path, home, capsys):
     assert len(banner_of(again.path)) == 2, "the old banners are replaced"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_stopped_leaves_nothing_at_its_place(number, tmp_path, home):
@@ -327,6 +329,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_stopped_training_has_time_to_save(tmp_path, home):
     path = notebook(tmp_path / "n.ipynb", SLOW_TO_SAVE)
@@ -343,6 +346,7 @@ def test_a_stopped_training_has_time_to_save(tmp_path, home):
     assert left_behind(Path()) == ["saved"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_kernel_that_does_not_end_is_not_waited_for(tmp_path, home):
     path = notebook(tmp_path / "n.ipynb", "import atexit, time\n_ = atexit.register(time.sleep, 60)")

@@ -148,6 +148,7 @@ def test_what_can_be_refused_without_tensorflow_is(tmp_path, shapes_dir, monkeyp
         assert word in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_real_profile_counts_what_the_network_has(tmp_path, shapes_dir, monkeypatch, capsys):
     monkeypatch.delenv("TF_CONFIG", raising=False)

@@ -119,6 +119,7 @@ def test_a_failed_training_is_exit_code_1_with_the_end_of_its_output(monkeypatch
     assert error.startswith("labkit: error: the training in") and error.endswith("the reason\n")
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_trainings_processes_and_the_same_command_continues(pretended, tmp_path, capsys):
     run = RunDirectory(tmp_path / "2-processes-synchronized")
     command = [sys.executable, replica_training.__file__, "labkit", "--output", str(tmp_path), *TWO]
@@ -151,7 +152,7 @@ def test_ctrl_c_ends_the_trainings_processes_and_the_same_command_continues(pret
 
 
 @pytest.mark.slow
-@pytest.mark.thorough  # the replicas of one run are compared by tests/properties, too
+@pytest.mark.long  # the replicas of one run are compared by tests/properties, too
 @pytest.mark.timeout(600)
 def test_two_real_replicas_train_like_one(tmp_path, capsys):
     synchronized, environments = _real(tmp_path, capsys, "2 logical devices", "--sync-batch-norm")
@@ -161,7 +162,7 @@ def test_two_real_replicas_train_like_one(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("layout", ["2 logical devices", "2 processes"])
 def test_two_real_replicas_with_statistics_of_their_own_are_another_training(layout, tmp_path, capsys):

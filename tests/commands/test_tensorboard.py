@@ -77,6 +77,7 @@ def test_other_machines_are_let_in_only_on_request_and_with_a_warning(
     assert ("whoever reaches this machine can read the runs" in capsys.readouterr().out) == warned
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_the_address_answers_and_nothing_stays(home, end):

@@ -37,6 +37,7 @@ def banner(notebook) -> str:
     return found
 
 
+@pytest.mark.long
 def test_a_failing_cell_is_named_in_the_result_and_in_a_banner(run, tmp_path):
     show = "import os\nprint(os.environ['LABKIT_HOME'], os.environ['https_proxy'], os.getcwd())\n"
     failure, notebook = run(show + "assert 1 == 2, 'one is not two'")
@@ -52,6 +53,7 @@ def test_a_failing_cell_is_named_in_the_result_and_in_a_banner(run, tmp_path):
     assert f'id="{FAILED}"' in (tmp_path / "page.md").read_text()
 
 
+@pytest.mark.long
 def test_an_endless_cell_is_ended_with_its_kernel(run, tmp_path):
     started = time.monotonic()
     code = f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
@@ -65,13 +67,14 @@ def test_an_endless_cell_is_ended_with_its_kernel(run, tmp_path):
             os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_a_lost_kernel_is_named(run):
     failure, notebook = run("import os\nos._exit(3)")
     assert str(failure) == "00_first, cell draw: the notebook's kernel was lost in cell draw: Kernel died"
     assert "kernel was lost" in banner(notebook)
 
 
+@pytest.mark.long
 def test_the_kernel_ends_with_a_build_that_is_killed(tmp_path):
     source, pid = tmp_path / "00_first.ipynb", tmp_path / "pid"
     code = f"import os, time\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\ntime.sleep(120)"

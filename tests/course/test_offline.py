@@ -13,7 +13,7 @@ from labkit.figures.widgets import slider
 from tests.app.browser import CHROMIUM, QUIET
 from tests.course.small import first, make_paths
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.alone]
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ def text(paths, page):
     return (paths.site / page).read_text()
 
 
+@pytest.mark.long
 def test_the_lesson_is_executed_in_a_home_of_its_own_and_leaves_no_partial_file(built):
     assert sorted(path.name for path in built.executed.iterdir()) == ["00_first.ipynb", "01_second.ipynb"]
     assert built.home.is_dir()

@@ -73,7 +73,7 @@ def test_outputs_are_kept_from_the_executed_notebook(tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("shown", "passed"), [("42", True), pytest.param("43", False, marks=pytest.mark.thorough)]
+    ("shown", "passed"), [("42", True), pytest.param("43", False, marks=pytest.mark.long)]
 )
 def test_nbval_compares_what_is_kept(shown, passed, path):
     main(["strip", str(path)])

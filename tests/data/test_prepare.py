@@ -393,6 +393,7 @@ def test_a_disk_that_fills_up_is_an_input_error(tmp_path, archive, monkeypatch):
         prepare("cifar10", tmp_path / "data", archive=archive)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif("LABKIT_CIFAR10" not in os.environ, reason="LABKIT_CIFAR10 names no copy of CIFAR-10")
 def test_real_cifar10_gives_45000_5000_10000_from_either_layout(tmp_path):

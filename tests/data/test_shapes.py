@@ -64,6 +64,7 @@ def _softmax_regression(images, labels, steps=100, rate=0.05):
     return lambda x: (np.hstack([(x - mean) / 64, np.ones((len(x), 1))]) @ weights).argmax(1)
 
 
+@pytest.mark.long
 def test_a_linear_model_stays_under_60_percent(drawn):
     train, test = (x.reshape(len(x), -1).astype(np.float32) for x in (drawn.train_images, drawn.test_images))
     classify = _softmax_regression(train, drawn.train_labels)
@@ -91,7 +92,7 @@ _SMALL_RESNET = (
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
+@pytest.mark.long
 def test_a_small_resnet_passes_90_percent(session_home, tmp_path):
     command = [sys.executable, "-m", "labkit", "train", "--dataset", "shapes", *_SMALL_RESNET.split()]
     done = subprocess.run(

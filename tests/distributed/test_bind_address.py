@@ -110,6 +110,7 @@ def addresses_beyond_loopback() -> list[str]:
     return [ip for ip in found if not ipaddress.ip_address(ip).is_loopback]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_without_a_choice_tensorflow_listens_on_every_address(servers):
     """If this fails, TensorFlow has learned to listen where the cluster says, and the module can go."""
@@ -136,7 +137,7 @@ def test_servers_on_the_chosen_address_work_together(servers):
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
+@pytest.mark.long
 def test_a_port_that_is_taken_is_an_error_as_before(servers):
     assert servers["taken"]
 

@@ -17,6 +17,7 @@ from labkit.models.registry import build_model
 from labkit.training.checks import check_together
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_replicas_sum_compressed_gradients_up_to_rounding():
@@ -46,14 +47,15 @@ def test_compression_is_refused_where_it_changes_nothing_or_too_much():
         Config.from_flat({"gradient_compression": "bfloat16", "precision": "float64"})
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("adapts", [True, False])
-def test_moving_averages_forget_their_initial_values_soon_unless_a_decay_is_given(adapts):
+def test_moving_averages_forget_their_initial_values_soon_unless_a_decay_is_given(adapts, dtype):
     """The reference is the recursion of tf.train.ExponentialMovingAverage with num_updates, in NumPy."""
-    layer = BatchNormalization(decay=0.8, name="norm")
-    images = keras.Input((2, 2, 3))
+    layer = BatchNormalization(decay=0.8, name="norm", dtype=dtype)
+    images = keras.Input((2, 2, 3), dtype=dtype)
     model = keras.Model(images, layer(images))
     strategy, rng = tf.distribute.get_strategy(), np.random.default_rng(0)
-    batches = rng.normal(5.0, 1.0, (50, 2, 3)).astype(np.float32)
+    batches = rng.normal(5.0, 1.0, (50, 2, 3)).astype(dtype)
 
     @tf.function
     def update(mean, variance, updates):

@@ -26,6 +26,7 @@ def assert_same_output(said: str, expected: str) -> None:
 EXAMPLES = [block for block in blocks("python", "text") if block.document == "README.md"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(EXAMPLES) // 2))
 def test_the_python_of_readme_prints_what_it_says(number: int, tmp_path: Path) -> None:

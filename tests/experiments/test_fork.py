@@ -40,6 +40,7 @@ def fork(parent: RunDirectory, path: Path, *flags: str) -> tuple[int, RunDirecto
     return labkit("fork", str(parent.path), *flags, "--job-dir", str(path)), RunDirectory(path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", [KEPT, 5])  # there is no checkpoint of step 5: it is made again
 def test_a_fork_that_changes_nothing_ends_as_its_parent(parent, tmp_path, step):
     before = {path: path.read_bytes() for path in parent.path.rglob("*") if path.is_file()}
@@ -52,6 +53,7 @@ def test_a_fork_that_changes_nothing_ends_as_its_parent(parent, tmp_path, step):
     assert_bit_equal(checkpoint_values(parent.path, STEPS), checkpoint_values(made.path, STEPS))
 
 
+@pytest.mark.long
 def test_a_fork_goes_on_with_what_was_changed(parent, tmp_path, capsys):
     code, made = fork(
         parent, tmp_path / "slow", "--at", str(KEPT), "--set", "learning_rate=0.01", "train_steps=10"

@@ -151,6 +151,7 @@ def test_the_command_writes_pictures_tables_and_arrays(run, tmp_path, capsys):
     assert summary["metrics"]["loss"] == summary["row"]["loss"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_simulated_replicas_give_the_very_loss_again(tmp_path, data_dir):
     """In a process of its own, because TensorFlow splits the CPU only once."""

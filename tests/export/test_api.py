@@ -47,6 +47,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.long
 def test_the_command_writes_a_checked_file_and_its_description(run, here, shapes, capsys):
     assert cli.main(["export", str(run), "--check"]) == 0
     shown = capsys.readouterr().out
@@ -69,6 +70,7 @@ def test_the_command_writes_a_checked_file_and_its_description(run, here, shapes
     assert (logits.argmax(axis=1) == labels).mean() == pytest.approx(test["accuracy"], abs=2e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "resize"), [("JPEG", None), ("JPEG", "letterbox"), ("RGBA", None), ("I;16", "crop")]
 )
@@ -101,6 +103,7 @@ def test_the_sample_of_the_docs_predicts_a_picture_without_labkit(kind, resize, 
     assert np.abs(np.load("seen.npy")[0] - expected).max() <= 2
 
 
+@pytest.mark.long
 def test_each_checkpoint_has_its_own_weights(run, here):
     kernels = []
     for checkpoint in ("3", "last"):
@@ -125,6 +128,7 @@ def write_half(model, output, path) -> None:
     raise OSError(28, "No space left on device", str(path))
 
 
+@pytest.mark.long
 def test_a_file_that_fails_its_check_is_not_written(run, here, monkeypatch, capsys):
     writer = dataclasses.replace(FORMATS["keras"], write=write_other_weights)
     monkeypatch.setitem(FORMATS, "keras", writer)
@@ -148,6 +152,7 @@ def test_a_failed_write_leaves_the_older_export(run, here, monkeypatch, capsys):
     assert [path.read_text() for path in before] == ["older", "older"]
 
 
+@pytest.mark.long
 def test_another_data_set_than_the_runs_is_refused(run, here, tmp_path_factory):
     from labkit.data.prepare import prepare
 
@@ -158,6 +163,7 @@ def test_another_data_set_than_the_runs_is_refused(run, here, tmp_path_factory):
     assert os.listdir(here) == []
 
 
+@pytest.mark.long
 def test_only_a_check_needs_images(run, here, shapes, monkeypatch, capsys):
     monkeypatch.setenv("LABKIT_HOME", str(here / "empty"))
     copy = here / "copy"

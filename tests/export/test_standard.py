@@ -148,6 +148,7 @@ def test_every_architecture_has_a_case():
     assert {config_of(name).model for name in CASES} == ARCHITECTURES.keys()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "format"), FILES)
 def test_files_give_the_networks_logits_without_labkit(written, name, format):
@@ -203,6 +204,7 @@ def test_objects_that_keras_does_not_know_are_found(shapes):
     assert all(name in found for name in ("Dirac", "Whitening", "BatchNormalization"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["resnet8-v2", "fast_0.25", "tutorial_cnn"])
 def test_differences_in_float32_are_checked_in_float64(name, monkeypatch, shapes):
     monkeypatch.setitem(PROBE_TOLERANCE, "float32", 0.0)

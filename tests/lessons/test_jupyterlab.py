@@ -25,7 +25,13 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 TOKEN = "of this test"
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.slow,
+    pytest.mark.alone,
+    pytest.mark.browser,
+    pytest.mark.timeout(600),
+]
 
 
 @contextmanager
@@ -178,7 +184,6 @@ def test_the_tour_goes_on_where_its_stop_button_was_pressed(tmp_path, lesson_run
 STEPS = 90
 
 
-@pytest.mark.thorough  # two minutes; the other test has the page, and faults_core has killed workers
 def test_a_button_kills_a_worker_in_the_lesson_about_clusters(tmp_path, lesson_runs):
     notebook = copy_of("05_cluster", tmp_path)
     # More steps than in the lesson, and a later kill by its cell: time for a slow browser to click.

@@ -92,6 +92,7 @@ def test_gradients_of_slices_average_to_that_of_the_batch(sweep):
     np.testing.assert_allclose(halves.mean(0), whole, atol=1e-6)
 
 
+@pytest.mark.long
 def test_more_images_need_fewer_steps(sweep):
     few, many = sweep.steps_to(0.9, [4, 64], [0.05, 0.2])
     assert 0 < many <= few < np.inf

@@ -58,6 +58,7 @@ def test_a_part_of_images_with_several_labels_is_refused(parts, tmp_path):
         part_of(dataclasses.replace(parts[0], multi_label=True), tmp_path, ("disc", "ring"))
 
 
+@pytest.mark.long
 def test_frozen_stages_stay_equal_and_the_others_move(trainer):
     frozen = trainer.train(3, frozen="stage2", steps=2)
     assert frozen.moved()["stage1"] == frozen.moved()["stage2"] == 0

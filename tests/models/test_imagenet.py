@@ -66,6 +66,7 @@ def save(network: keras.Model, path) -> None:
                 group.create_dataset(weight.path, data=weight.numpy())
 
 
+@pytest.mark.long
 def test_the_backbone_is_loaded_by_keras_names_and_the_head_is_new(published):
     served, cached = published
     theirs = bare_application("MobileNetV2", SHAPE)
@@ -105,6 +106,7 @@ OWN = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", OWN)
 def test_labkits_own_networks_take_the_weights_of_the_same_architecture(published, name):
     application, file, last = OWN[name]
@@ -152,6 +154,7 @@ def test_a_missing_and_a_damaged_file_are_refused_in_one_line(published):
         read_weights(WeightSource(IMAGENET), CONFIG, SHAPE)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_without_a_network_training_ends_with_code_2_before_anything_is_written(tmp_path, session_home):
     prepare("shapes", session_home / "data")

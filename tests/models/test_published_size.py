@@ -77,6 +77,7 @@ def keras_network(application: str, size: int) -> keras.Model:
     return network
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "application", "fields"),
     [
@@ -149,6 +150,7 @@ def plain_resnet(weights: dict[str, np.ndarray], images, depth: int, *, squeeze:
     return dense("logits", tf.reduce_mean(x, (1, 2))).numpy()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "depth", "size"),
     [

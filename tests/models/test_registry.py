@@ -41,7 +41,7 @@ PUBLISHED_SIZE: dict[str, dict] = {
 }
 CASES = WITH_REFERENCE | PUBLISHED_SIZE
 ONE_OF_EACH = ["resnet8", "se_resnet8", "wide_resnet10_2", "vgg11", "tutorial_cnn", "fast_0.25"]
-ONE_OF_EACH += PUBLISHED_SIZE
+ONE_OF_EACH += [pytest.param(name, marks=pytest.mark.long) for name in PUBLISHED_SIZE]
 
 
 def build(name: str, *, seed: int = 0, data_format: str = "channels_last", size=(32, 32, 3), **fields):

@@ -129,6 +129,7 @@ def listening_beside(port: int) -> set[int]:
     return found - {port}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.timeout(400)

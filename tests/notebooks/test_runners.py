@@ -37,6 +37,7 @@ def run(folder: Path, *words: str) -> str:
     return said
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
@@ -56,6 +57,7 @@ def collected(folder: Path, *paths: str) -> set[str]:
     return {line.partition("::")[0] for line in said.splitlines() if "::" in line}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_papermill_wrote_is_not_collected_unless_it_is_named(notebooks):
     papermill.execute_notebook(notebooks / "train.ipynb", notebooks / "out.ipynb", prepare_only=True)

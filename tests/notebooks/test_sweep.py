@@ -202,6 +202,7 @@ def test_loss_curves_are_running_means():
     np.testing.assert_allclose(second.get_ydata(), [1])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_each_combination_is_executed_and_a_failure_stays_one(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
@@ -218,6 +219,7 @@ def test_each_combination_is_executed_and_a_failure_stays_one(tmp_path, monkeypa
     assert any("AssertionError: too big" in line for line in said)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_interrupt_ends_every_execution(tmp_path):
     pid, out = tmp_path / "pid", tmp_path / "out"

@@ -410,7 +410,7 @@ def wait_for(found: Callable[[], object], thread: threading.Thread) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
+@pytest.mark.long
 def test_an_interrupt_saves_and_a_killed_kernel_leaves_no_process(tmp_path):
     run, pid = RunDirectory(tmp_path / "run"), tmp_path / "pid"
     source = CELL.format(pid=str(pid), run=str(run.path))

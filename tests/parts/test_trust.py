@@ -141,6 +141,7 @@ def test_a_file_of_code_is_a_regular_file_of_bounded_size(kind, tmp_path, capsys
     assert f"--callbacks {path} " in line
 
 
+@pytest.mark.long
 def test_ones_own_run_is_resumed_and_forked_without_a_question(tmp_path, state, code, shapes):
     settings = {"preset": "smoke", "dataset": "shapes", "train_steps": 4, "evaluate_test": False}
     run = labkit.train(callbacks=str(code), job_dir=tmp_path / "own", **settings)

@@ -31,7 +31,7 @@ VALUES = {
     "keep_checkpoints": 3,
 }
 
-pytestmark = [pytest.mark.thorough, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_weights_velocities_and_moving_averages_are_close(comparison, folder):
             assert apart <= 0.01 * np.linalg.norm(value), f"{layout}: {name}"
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_in_float64_nothing_but_rounding_was_apart_at_a_rate_that_learns(tmp_path):
     values = VALUES | {"precision": "float64", "learning_rate": 0.1, "train_batch_size": 64}
     layouts = (ONE, DEVICES, PROCESSES)
@@ -107,7 +107,7 @@ def test_without_synchronized_statistics_the_curves_part_at_once(comparison, tmp
 
 @pytest.mark.parametrize(
     ("begun", "continued"),
-    [(PROCESSES, ONE), pytest.param(DEVICES, PROCESSES, marks=pytest.mark.thorough)],
+    [(PROCESSES, ONE), pytest.param(DEVICES, PROCESSES, marks=pytest.mark.long)],
 )
 def test_a_run_goes_on_elsewhere_with_one_curve(comparison, folder, begun, continued):
     job_dir = killed_behind(run_of(folder, begun), SAVED, f"{begun} in {continued}")

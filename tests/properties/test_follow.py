@@ -54,6 +54,7 @@ def wait_for_rows(job_dir: Path, count: int, *processes: subprocess.Popen) -> No
         time.sleep(0.002)
 
 
+@pytest.mark.long
 def test_followers_that_are_killed_leave_each_checkpoint_evaluated_once(tmp_path):
     job_dir = tmp_path / "run"
     fields = {

@@ -26,6 +26,7 @@ def labkit(folder, *arguments, **environment) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_a_change_of_kernels_is_said(shapes_dir, tmp_path):
     job_dir, file = tmp_path / "run", tmp_path / "interrupting.py"
     file.write_text(INTERRUPTING)

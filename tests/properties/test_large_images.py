@@ -49,6 +49,7 @@ def whole(data_dir, tmp_path_factory):
     return job_dir
 
 
+@pytest.mark.long
 def test_an_interrupted_run_ends_with_the_same_weights(data_dir, whole, tmp_path):
     job_dir, file = tmp_path / "parts", tmp_path / "interrupting.py"
     file.write_text(INTERRUPTING)
@@ -59,7 +60,7 @@ def test_an_interrupted_run_ends_with_the_same_weights(data_dir, whole, tmp_path
     assert_same_run(whole, job_dir, STEPS)
 
 
-@pytest.mark.thorough  # tests/properties/test_replicas.py has the same of small images
+@pytest.mark.long  # tests/properties/test_replicas.py has the same of small images
 def test_two_replicas_give_the_curve_of_one(data_dir, whole, tmp_path):
     job_dir = tmp_path / "two"
     several = {"num_gpus": 2, "simulate_missing_gpus": True, "input_path": "streaming"}
@@ -69,6 +70,7 @@ def test_two_replicas_give_the_curve_of_one(data_dir, whole, tmp_path):
         assert [row["examples"] for row in metrics(job_dir).split(split)] == [count]
 
 
+@pytest.mark.long
 def test_replay_batch_predictions_and_saliency(data_dir, whole):
     run, manifest = labkit.load_run(whole), load_manifest(data_dir, "shapes")
     assert run.config.data.random_resized_crop == 0.25, "recorded as resolved"

@@ -75,6 +75,7 @@ RECIPES = {
     },
 }
 SAVED = {"fast": 4, "averaged": 4, "transfer": 10}  # among smaller images, and in the middle of thawing
+OTHERS = [pytest.param(name, marks=pytest.mark.long) for name in ("fast", "transfer")]
 LAST = {name: fields["train_steps"] for name, fields in RECIPES.items()}
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -119,17 +120,15 @@ def whole(folder, fields_of) -> Callable[[str], Path]:
     return made
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", ["averaged", *OTHERS])
 def test_going_on_equals_no_interruption(whole, fields_of, recipe):
     stopped = killed_behind(whole(recipe), SAVED[recipe])
     train(stopped, **fields_of(recipe))
     assert_same_run(whole(recipe), stopped, LAST[recipe])
 
 
-THOROUGH = [pytest.param(name, marks=pytest.mark.thorough) for name in ("fast", "transfer")]
-
-
-@pytest.mark.parametrize("recipe", ["averaged", *THOROUGH])
+@pytest.mark.long
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_two_replicas_equal_one(whole, fields_of, recipe):
     run = whole(recipe)
     # Where the source is gone, from the state that it gave.
@@ -201,6 +200,7 @@ def test_a_replayed_step_has_the_loss_of_its_row(whole):
     np.testing.assert_allclose(made.losses.mean(), made.metrics["loss"], rtol=1e-6)
 
 
+@pytest.mark.long
 def test_evaluation_and_predictions_use_the_average(whole):
     run = labkit.load_run(whole("averaged"))
     recorded = json.loads((whole("averaged") / "predictions" / "test.json").read_text())
@@ -240,6 +240,7 @@ def test_evaluation_and_predictions_use_the_average(whole):
         np.testing.assert_allclose(arrays["probabilities"], network.probabilities(images[:3]), atol=1e-5)
 
 
+@pytest.mark.long
 def test_an_exported_network_crops_and_standardizes_by_itself(whole, tmp_path):
     for more in ([], ["--standardized-input"]):
         path = tmp_path / f"network{len(more)}.keras"

@@ -28,7 +28,7 @@ FIELDS = {
 }
 LAYOUTS = [(1, "CPU"), (2, "CPU"), (4, "CPU")]
 INSPECTED = 2  # replicas at most: an inspected step is compiled beside the others, for each of them
-MIRRORED_ON_GPUS = pytest.param(2, "GPU", marks=pytest.mark.thorough)
+MIRRORED_ON_GPUS = pytest.param(2, "GPU", marks=pytest.mark.long)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -48,7 +48,10 @@ def runs(tmp_path_factory):
     return made
 
 
-@pytest.mark.parametrize(("replicas", "variable_strategy"), [*LAYOUTS[1:], MIRRORED_ON_GPUS])
+@pytest.mark.parametrize(
+    ("replicas", "variable_strategy"),
+    [(2, "CPU"), pytest.param(4, "CPU", marks=pytest.mark.long), MIRRORED_ON_GPUS],
+)
 def test_replicas_give_the_curve_of_one(runs, replicas, variable_strategy):
     one, job_dir = runs(1, "CPU"), runs(replicas, variable_strategy)
     assert np.abs(np.subtract(losses(job_dir), losses(one))).max() < 1e-5
@@ -80,10 +83,8 @@ def test_inspected_replicas_show_the_layers_of_one(runs, replicas, variable_stra
         np.testing.assert_allclose(theirs, ours, rtol=allowed, atol=allowed / 10, err_msg=figure)
 
 
-@pytest.mark.parametrize(
-    ("replicas", "variable_strategy"),
-    [pytest.param(1, "CPU", marks=pytest.mark.thorough), MIRRORED_ON_GPUS, (4, "CPU")],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("replicas", "variable_strategy"), [(1, "CPU"), (2, "GPU"), (4, "CPU")])
 def test_what_any_number_of_replicas_saved_any_other_loads(runs, replicas, variable_strategy):
     saved = [runs(*layout) for layout in LAYOUTS]
     arguments = [str(replicas), variable_strategy, str(SAVED), *map(str, saved)]

@@ -71,7 +71,7 @@ def moment(kind: str, job_dir: Path, chance: random.Random):
 
 
 @pytest.mark.parametrize(
-    ("kills", "steps"), [(4, STEPS), pytest.param(20, OF_MANY_KILLS, marks=pytest.mark.thorough)]
+    ("kills", "steps"), [(4, STEPS), pytest.param(20, OF_MANY_KILLS, marks=pytest.mark.long)]
 )
 def test_kills_leave_the_same_weights_and_each_step_once(uninterrupted, tmp_path, capsys, kills, steps):
     chance = random.Random(20)
@@ -99,7 +99,7 @@ def test_kills_leave_the_same_weights_and_each_step_once(uninterrupted, tmp_path
     assert f"bit-equal: steps 1 to {steps} of the run" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.thorough), signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_a_signal_saves_and_the_same_command_goes_on(uninterrupted, tmp_path, number):
     job_dir = tmp_path / "run"
     # No checkpoint is due before the end: what is restored is what the signal made it save.
@@ -128,6 +128,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(uninterrupted, tmp_path, nu
     assert_same_run(uninterrupted(STEPS), job_dir, STEPS)
 
 
+@pytest.mark.long
 def test_a_reader_of_the_output_that_goes_away_does_not_end_the_run(tmp_path):
     job_dir = tmp_path / "run"
     process = subprocess.Popen(
@@ -162,7 +163,7 @@ def test_a_loss_that_is_not_finite_fails_the_run_and_keeps_the_last_good_checkpo
             assert value.dtype.kind != "f" or all(math.isfinite(x) for x in value.ravel())
 
 
-@pytest.mark.thorough  # that the batches go on is held by tests/data/test_pipeline.py
+@pytest.mark.long  # that the batches go on is held by tests/data/test_pipeline.py
 def test_streaming_input_resumes_too(tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(whole, train_steps=12, input_path="streaming")

@@ -59,6 +59,14 @@ KINDS = {
 }
 
 
+# make test has each file once, and each kind of thing many times.
+CASES = [
+    pytest.param(name, kind, marks=() if number % len(KINDS) == at else pytest.mark.long)
+    for number, name in enumerate(FILES)
+    for at, kind in enumerate(KINDS)
+]
+
+
 def replace(path: Path, kind: str) -> None:
     """Put a thing of a kind into the place of a file or folder of a run."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,8 +84,7 @@ def in_time():
     signal.alarm(0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(("name", "kind"), CASES)
 def test_every_command_answers_whatever_a_file_of_a_run_is(name, kind, tmp_path, in_time, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run, other = whole_run(tmp_path, "bad"), whole_run(tmp_path, "good")

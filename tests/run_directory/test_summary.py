@@ -350,7 +350,7 @@ def test_a_condition_that_means_nothing_is_named(text, words):
         chosen_runs([], [text])
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_a_thousand_runs_are_summarised_in_seconds(tmp_path):
     rows = [*map(row, range(1, 601)), evaluation("test", 600, 0.5)]
     runs = [make_run(tmp_path, f"run-{number}", rows=rows, seed=number) for number in range(1000)]

@@ -10,7 +10,7 @@ from PIL import Image
 
 from tests.app.browser import browser_visit, process
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.browser]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.alone, pytest.mark.browser]
 
 # What each page must show of the runs.
 PAGES = {

@@ -76,6 +76,7 @@ def ask(trained, damaged, dumped, tmp_path_factory) -> Ask:
     return ask
 
 
+@pytest.mark.long
 def test_runs_have_their_own_names_whatever_is_in_them(ask):
     assert {"slow, a:1", "fast", "fast/extras"} <= set(ask("runs"))
 

@@ -40,6 +40,7 @@ def shown(address):
         return set(json.loads(answer.read()))
 
 
+@pytest.mark.long
 def test_the_server_ends_with_the_process_that_started_it_even_if_that_is_killed(runs):
     command = [sys.executable, "-c", NOTEBOOK, *(str(run.path) for run in runs)]
     notebook = subprocess.Popen(

@@ -73,6 +73,7 @@ class AsksAt(Callback):
             getattr(training, self.method)(*self.arguments)
 
 
+@pytest.mark.long
 def test_a_validation_and_a_checkpoint_that_are_asked_for_come_after_that_step(without, data_dir, tmp_path):
     job_dir = tmp_path / "run"
     asked = [AsksAt(3, "request_validation"), AsksAt(7, "request_checkpoint")]
@@ -97,6 +98,7 @@ def test_a_stop_ends_the_run_as_finished_validated_saved_and_tested(without, dat
     assert "nothing left to do" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_early_stopping_by_its_flag_stops_where_it_would_without_an_interruption(data_dir, tmp_path):
     # At this learning rate nothing is learned: the first validation remains the best.
     fields = {"early_stopping_patience": 2, "learning_rate": 0.0, "validate_every_steps": 2}
@@ -136,6 +138,7 @@ def test_a_callback_that_raises_fails_the_run_and_loses_no_step(method, without,
         assert losses(job_dir) == losses(without)
 
 
+@pytest.mark.long
 def test_what_was_asked_for_is_done_before_a_signal_stops_the_run(without, data_dir, tmp_path):
     class AsksAndStops(Callback):
         def after_step(self, training, row):
@@ -161,6 +164,7 @@ def test_check_numerics_names_the_tensor_also_where_a_checkpoint_is_due(data_dir
     assert all(step < status.step for step in saved_steps(job_dir))
 
 
+@pytest.mark.long
 def test_histograms_of_a_resumed_run_and_of_one_that_is_trained_anew_are_there_once(data_dir, tmp_path):
     class Stops(Callback):
         def after_step(self, training, row):

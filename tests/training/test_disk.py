@@ -141,6 +141,7 @@ exit $code
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_a_disk_that_is_really_full(data_dir, tmp_path):
     disk, kept = tmp_path / "disk", tmp_path / "kept"

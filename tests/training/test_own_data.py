@@ -70,6 +70,7 @@ def test_an_evaluation_names_the_classes_without_obeying_them(trained, capsys):
     assert "top5_accuracy" not in predictions.summary and "top-5" not in shown
 
 
+@pytest.mark.long
 def test_an_export_takes_images_of_this_size_and_says_how_pictures_become_such(trained, tmp_path, capsys):
     path = tmp_path / "pets.keras"
     assert labkit("export", str(trained.path), "--check", "--output", str(path)) == 0
@@ -79,7 +80,7 @@ def test_an_export_takes_images_of_this_size_and_says_how_pictures_become_such(t
     assert "48×48" in description["input"]["pictures"]
 
 
-@pytest.mark.thorough  # tests/properties/test_replicas.py has the same of another data set
+@pytest.mark.long  # tests/properties/test_replicas.py has the same of another data set
 def test_two_replicas_give_the_curve_of_one(trained, pets, tmp_path):
     two = {"num_gpus": 2, "simulate_missing_gpus": True, "sync_batch_norm": True}
     train(tmp_path / "two", **FIELDS, **two, data_dir=pets.directory.parent)

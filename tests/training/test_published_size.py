@@ -10,6 +10,7 @@ from labkit.distributed.cpu import bfloat16_instructions
 from tests.training.small import train
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",

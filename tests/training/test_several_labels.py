@@ -166,7 +166,7 @@ def test_a_run_records_what_belongs_to_its_loss(run):
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
+@pytest.mark.long
 def test_a_run_is_evaluated_and_exported(run, monkeypatch, capsys):
     monkeypatch.chdir(run)
 
@@ -187,7 +187,7 @@ def test_a_run_is_evaluated_and_exported(run, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
+@pytest.mark.long
 def test_two_replicas_give_the_curve_of_one(manifest, tmp_path):
     # In float32, rounding reaches 1e-5 of such losses, some 8 nats, within ten steps.
     exact = {"precision": "float64", "sync_batch_norm": True, "learning_rate": 0.01}

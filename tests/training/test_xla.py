@@ -38,6 +38,7 @@ def trained(**options) -> tuple[list[np.ndarray], list[np.ndarray]]:
     return figures, [weight.numpy() for weight in model.weights]
 
 
+@pytest.mark.long
 def test_compiled_by_xla_a_step_does_the_same():
     figures, weights = trained()
     compiled_figures, compiled_weights = trained(xla=True)
