@@ -4,16 +4,15 @@ Importing this module loads neither TensorFlow nor NumPy.
 """
 
 import difflib
-import hashlib
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from labkit.config import Config
 from labkit.errors import InputError
+from labkit.parts.code import module_of
 from labkit.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -233,15 +232,7 @@ def callbacks_of(path: Path, content: bytes) -> tuple[Callback, ...]:
 
     ``content``: of the file. It isn't read again: what was checked is what runs.
     """
-    module = ModuleType(f"labkit_callbacks_{hashlib.sha256(content).hexdigest()[:16]}")
-    module.__file__ = str(path)
-    sys.modules[module.__name__] = module  # where dataclasses and pickle look for the classes of the file
-    names = vars(module)
-    try:
-        exec(compile(content, str(path), "exec"), names)
-    except (Exception, SystemExit) as error:
-        message = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise InputError(f"--callbacks {path} can't be run: {message}") from None
+    names = vars(module_of("--callbacks", path, content))
     if "callbacks" not in names:
         raise InputError(f"--callbacks {path} defines no callbacks; write: callbacks = [MyCallback()]")
     try:

@@ -7,6 +7,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from types import SimpleNamespace
 from typing import Any
 
@@ -160,13 +161,24 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 
+# A function in a Python file of the user's: it decides the depth by arguments of its own.
+BROUGHT = Architecture(
+    "brought", "a network of one's own, FILE.py:NAME", "", {"basic": Depths(1, listed=(1,))}
+)
+
+
+def architecture_of(model: str) -> Architecture:
+    """Return the architecture that ``--model`` names; ``BROUGHT`` for a function in a file."""
+    return ARCHITECTURES.get(model, BROUGHT)
+
+
 # The networks of keras.applications that labkit's tests cover.
 APPLICATIONS = ("MobileNetV2", "ResNet50V2", "DenseNet121")
 
 
 def default_depth(model: str, block: str) -> int:
     """Return the default depth of an architecture."""
-    depths = ARCHITECTURES[model].depths
+    depths = architecture_of(model).depths
     return depths.get(block, depths["basic"]).default
 
 
@@ -175,10 +187,15 @@ def resolved_depth(model: str, num_layers: int | None, block: str) -> int:
 
     Raises InputError, naming the flag, for a depth that the architecture doesn't have.
     """
-    architecture = ARCHITECTURES[model]
+    architecture = architecture_of(model)
     depths = architecture.depths[block]
     if num_layers is None:
         return depths.default
+    if architecture is BROUGHT and num_layers != 1:
+        raise InputError(
+            f"--num-layers is {num_layers} with --model {model}, which takes a depth, if any, from "
+            "--model-arguments; leave --num-layers out"
+        )
     if not depths.allows(num_layers):
         kind = f"with {block} blocks" if architecture.has_residual_variants else f"for {model}"
         raise InputError(f"--num-layers is {num_layers}; allowed {kind}: {depths.allowed_near(num_layers)}")
@@ -205,7 +222,10 @@ def model_name(config: Any) -> str:
     """
     if config.model == "keras_application":
         return config.application.lower()
-    architecture = ARCHITECTURES[config.model]
+    architecture = architecture_of(config.model)
+    if architecture is BROUGHT:
+        path, _, name = config.model.rpartition(":")
+        return f"{PurePath(path).stem}.{name}"
     depth = "" if architecture.has_one_depth else str(config.num_layers)
     width = f"_{config.width_factor!r}".removesuffix(".0") if architecture.has_width_factor else ""
     if architecture.has_one_depth and config.width_factor == 1:

@@ -1,6 +1,8 @@
 """Arguments of Python's functions: their types are checked, and values of NumPy become Python's own."""
 
+import ast
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from labkit.errors import InputError, short
@@ -58,3 +60,40 @@ def argument(name: str, value: Any, kind: type, *, optional: bool = False, allow
         words = allowed or ALLOWED[kind] + (" or None" if optional else "")
         raise InputError(f"{name} is {short(value)}; allowed: {words}")
     return value
+
+
+def arguments_of(text: str | None) -> dict[str, Any]:
+    """Return the arguments that a text names: ``width=64,act=relu`` is ``{"width": 64, "act": "relu"}``.
+
+    A value is a constant as Python writes it, or a bare word. Raises ValueError for anything else.
+    """
+    try:
+        call = ast.parse(f"call({text or ''})", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ValueError from None
+    if not isinstance(call, ast.Call) or call.args:
+        raise ValueError
+    values = {}
+    for given in call.keywords:
+        if given.arg is None or given.arg in values:
+            raise ValueError
+        value = given.value
+        values[given.arg] = value.id if isinstance(value, ast.Name) else ast.literal_eval(value)
+    return values
+
+
+def spelled_arguments(text: str) -> str:
+    """Return arguments in one spelling. Raises InputError for a text that ``arguments_of`` refuses."""
+    try:
+        values = arguments_of(text)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        raise InputError(
+            f"--model-arguments is {short(text)}; allowed: NAME=VALUE, separated by commas, such as "
+            "width=64,activation='gelu'"
+        ) from None
+    return text_of_arguments(values)
+
+
+def text_of_arguments(values: Mapping[str, Any]) -> str:
+    """Return the text of which ``arguments_of`` makes these values, sorted by name."""
+    return ",".join(f"{name}={values[name]!r}" for name in sorted(values))

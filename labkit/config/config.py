@@ -139,12 +139,19 @@ class Config:
         return values
 
     def identity(self) -> dict[str, Any]:
-        """Return the fields that determine the training result; a run can't be resumed with other values."""
-        return {name: value for name, value in self.flat().items() if fields_by_name()[name].identity}
+        """Return the fields that determine the training result; a run can't be resumed with other values.
 
-    def fingerprint(self) -> str:
-        """Return 8 hexadecimal digits of a hash of ``identity()``."""
-        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:8]
+        A file of code is named without its folder: its content decides (``labkit.parts.code``).
+        """
+        known = fields_by_name()
+        return {
+            name: known[name].canonical(value) for name, value in self.flat().items() if known[name].identity
+        }
+
+    def fingerprint(self, code: str = "") -> str:
+        """Return 8 hexadecimal digits of a hash of ``identity()`` and the digest of files of code."""
+        text = json.dumps(self.identity(), sort_keys=True) + code
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def differences(self, other: "Config") -> list[str]:
         """Return a readable line for each identity field in which ``other`` differs from this one."""

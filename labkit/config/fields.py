@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import os
+import re
 import types
 import typing
 from collections.abc import Callable
@@ -26,6 +27,10 @@ GROUPS = {
     "logging": "console, TensorBoard and TensorFlow's messages",
 }
 
+# A function or class in a Python file, as a field may name it.
+CODE = re.compile(r"(?P<path>.+\.py):(?P<name>[A-Za-z_]\w*)", re.DOTALL)
+IN_A_FILE = "FILE.py:NAME for one of your own"
+
 # Why a fork of a run can't change a field: what the run has at a step follows from it.
 OF_THE_ORDER = "the rows and the order of the images before the fork are the parent's"
 OF_THE_NETWORK = "the checkpoint holds the weights of the parent's network"
@@ -42,6 +47,7 @@ class FieldInfo:
         help: what it does, in sentences that stand alone and don't repeat the default.
         choices, minimum, maximum, below: the allowed values.
         is_path: whether it names a file or folder, which must be on this machine.
+        is_code: whether it may name something in a Python file, too, ``FILE.py:NAME``.
         spelled: of a text that is a name: returns it in its one spelling, or raises InputError.
         unset: what happens where the value is None, in words.
         group: of ``GROUPS``; the owner's where it is left out.
@@ -68,6 +74,7 @@ class FieldInfo:
     maximum: float = 2**31 - 1
     below: float | None = None
     is_path: bool = False
+    is_code: bool = False
     spelled: Callable[[str], str] | None = None
     unset: str = ""
     group: str
@@ -86,6 +93,17 @@ class FieldInfo:
     def identity(self) -> bool:
         """Whether another value makes it another run."""
         return self.role == "training"
+
+    def file_of(self, value: Any) -> str | None:
+        """Return the file that a value names: a path, or that of a function in it; None if it names none."""
+        if self.is_path:
+            return value
+        found = CODE.fullmatch(value) if self.is_code and isinstance(value, str) else None
+        return found["path"] if found else None
+
+    def canonical(self, value: Any) -> Any:
+        """Return a value without the folder of the file of code that it names, which may be anywhere."""
+        return os.path.basename(value) if self.is_code and self.file_of(value) is not None else value
 
     def arguments(self, value: Any) -> list[str]:
         """Return the words that give it a value: ``--num-layers 20``, ``--no-nesterov``."""
@@ -109,7 +127,8 @@ class FieldInfo:
     def allowed(self) -> str:
         """Return the allowed values in words."""
         if self.choices:
-            return "one of " + ", ".join(str(choice) for choice in self.choices)
+            own = f", or {IN_A_FILE}" if self.is_code else ""
+            return "one of " + ", ".join(str(choice) for choice in self.choices) + own
         kind = LOCAL_PATH if self.is_path else ALLOWED[self.type]
         if self.minimum is not None:
             kind += f" of at least {self.minimum:g}"
@@ -144,7 +163,7 @@ class FieldInfo:
         if good and self.is_path:
             good = is_local_path(value)
         if good and self.choices is not None:
-            good = value in self.choices
+            good = value in self.choices or (self.is_code and self.file_of(value) is not None)
         if good and self.minimum is not None:
             good = value >= self.minimum
         if good and self.below is not None:

@@ -12,7 +12,8 @@ from labkit.config.architectures import (
     parse_model_name,
     resolved_depth,
 )
-from labkit.config.fields import OF_THE_NETWORK, FieldOwner, fields_of, option
+from labkit.config.arguments import spelled_arguments
+from labkit.config.fields import CODE, OF_THE_NETWORK, FieldOwner, fields_of, option
 from labkit.errors import InputError
 
 _WITH_WIDTH = tuple(name for name, one in ARCHITECTURES.items() if one.has_width_factor)
@@ -25,9 +26,19 @@ class ModelConfig(FieldOwner):
 
     model: str = option(
         "resnet",
-        "Architecture; labkit models shows them.",
+        "Architecture; labkit models shows them. FILE.py:NAME is a function of your own, "
+        "NAME(input_shape, num_classes), that returns a Keras model.",
         choices=tuple(ARCHITECTURES),
+        is_code=True,
+        acts="run",
         common=True,
+        fork=OF_THE_NETWORK,
+    )
+    model_arguments: str | None = option(
+        None,
+        "Further arguments of your own --model, such as width=64,activation='gelu'.",
+        spelled=spelled_arguments,
+        unset="none",
         fork=OF_THE_NETWORK,
     )
     num_layers: int | None = option(
@@ -122,12 +133,17 @@ class ModelConfig(FieldOwner):
     def __post_init__(self) -> None:
         self._refuse_network_name()
         super().__post_init__()
+        if self.model_arguments and self.model in ARCHITECTURES:
+            raise InputError(
+                f"--model-arguments is {self.model_arguments!r} with --model {self.model}; it needs a "
+                "network of your own, --model FILE.py:NAME"
+            )
         depth = resolved_depth(self.model, self.num_layers, self.block)
         object.__setattr__(self, "num_layers", depth)  # so that what is recorded is the number
 
     def _refuse_network_name(self) -> None:
         """Raise InputError, with the flags to write, where ``model`` is a network's name, such as vgg11."""
-        if not isinstance(self.model, str) or self.model in ARCHITECTURES:
+        if not isinstance(self.model, str) or self.model in ARCHITECTURES or CODE.fullmatch(self.model):
             return
         names = (self.model, larger_relative(self.model) or "")
         flags = [flags for name in names if (flags := _flags(name))]

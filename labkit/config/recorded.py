@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 from labkit.config.architectures import model_name
@@ -15,12 +16,24 @@ from labkit.run_directory.summary import Described
 def recorded_config(run: RunDirectory) -> Config:
     """Return the configuration that a run was started with. Raises InputError if it is damaged."""
     try:
-        return Config.from_json(run.read_config())
+        config = Config.from_json(run.read_config())
+        return config.replace(_files_of_run(run, config))
     except InputError as error:
         reason = str(error)
         if str(run.path) not in reason:
             reason = f"{run.config_path} is damaged: {reason}"
         raise InputError(f"{reason}; restore the file from a copy") from None
+
+
+def _files_of_run(run: RunDirectory, config: Config) -> dict[str, str]:
+    """Return the values that name code, with the copies of the files that the run has kept."""
+    kept = {}
+    for name, info in fields_by_name().items():
+        value = config.flat()[name]
+        path = info.file_of(value) if info.is_code else None
+        if path is not None and (copy := run.code_path / PurePath(path).name).exists():
+            kept[name] = str(copy) + value.removeprefix(path)
+    return kept
 
 
 def describe(recorded: Mapping[str, Any]) -> Described:

@@ -17,7 +17,7 @@ from labkit.distributed.exchange import (
 )
 from labkit.inspection.observer import UNOBSERVED, Unobserved
 from labkit.models.freezing import Frozen, frozen_layers, frozen_norms, trained_indices
-from labkit.models.layers import recorded_batch_statistics
+from labkit.models.layers import dropout_draws, recorded_batch_statistics, statistics_of
 from labkit.models.variants import shrunk
 from labkit.optim.optimizer import Optimizer
 
@@ -116,6 +116,7 @@ def make_asynchronous_step(
             scope.enter_context(keras.StatelessScope(state_mapping=replaced))
             tape = scope.enter_context(tf.GradientTape(watch_accessed_variables=False))
             recorded = scope.enter_context(recorded_batch_statistics(held_norms))
+            scope.enter_context(dropout_draws(updates_when_read, 0, tf.shape(images)[0]))
             tape.watch(weights)
             shown = standardize(images) if image_size is None else shrunk(standardize(images), image_size)
             logits = network(shown, training=True)
@@ -124,7 +125,7 @@ def make_asynchronous_step(
         if slow_worker is not None:
             gradients = slowed_down(gradients, slow_worker, since=read_at)
         computed_at = time_after(gradients)
-        statistics = {layer.name: (mean, variance) for layer, mean, variance in recorded}
+        statistics = statistics_of(model, recorded)
         updated_at, earlier_updates, bytes_sent = tf.distribute.get_replica_context().merge_call(
             send_and_update,
             args=(

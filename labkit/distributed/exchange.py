@@ -6,8 +6,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from labkit.models.freezing import Frozen, trained_indices
-from labkit.models.layers import BatchNormalization
+from labkit.models.freezing import Frozen, frozen_norms, trained_indices
+from labkit.models.layers import norms_of
 
 # Mean and variance [channels] of a batch, by the name of the normalization layer.
 BatchStatistics = Mapping[str, tuple[tf.Tensor, tf.Tensor]]
@@ -42,7 +42,8 @@ def sum_over_replicas(strategy: Any, gradients: Sequence[Any], variables: Sequen
 
 def moving_averages(model: keras.Model, names: Iterable[str]) -> list[tf.Variable]:
     """Return the moving averages of the named normalization layers: mean and variance, layer by layer."""
-    layers = [model.get_layer(name) for name in names]
+    norms = norms_of(model)
+    layers = [norms[name] for name in names]
     return [average.value for layer in layers for average in (layer.moving_mean, layer.moving_variance)]
 
 
@@ -63,7 +64,8 @@ def update_moving_averages(
     if not statistics:
         return
     averages = moving_averages(model, statistics)
-    decays = [model.get_layer(name).decay for name in statistics for _ in ("mean", "variance")]
+    norms = norms_of(model)
+    decays = [norms[name].decay for name in statistics for _ in ("mean", "variance")]
     values = [value for pair in statistics.values() for value in pair]
 
     def move(average, mean, decay: float):
@@ -91,7 +93,8 @@ def all_reduce_bytes(
     synchronized batch normalization, and those of the metrics, are a few bytes and aren't counted.
     """
     weights = [model.trainable_variables[index].value for index in trained_indices(model, frozen)]
-    norms = {layer.name for layer in model.layers if isinstance(layer, BatchNormalization)} - frozen
+    held = set(map(id, frozen_norms(model, frozen)))
+    norms = [name for name, layer in norms_of(model).items() if id(layer) not in held]
     gradients = [(weight, tf.bfloat16 if compression == "bfloat16" else weight.dtype) for weight in weights]
     values = [*gradients, *((average, average.dtype) for average in moving_averages(model, norms))]
     reduced = sum(value.shape.num_elements() * dtype.size for value, dtype in values)

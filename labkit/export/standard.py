@@ -13,6 +13,7 @@ from labkit.config import ModelConfig
 from labkit.config.architectures import model_name
 from labkit.data.manifest import Manifest
 from labkit.data.network_input import central_corner
+from labkit.models.brought import applied, plain_model
 from labkit.models.layer_factory import LayerFactory
 from labkit.models.registry import BUILDERS, build_model
 
@@ -118,8 +119,14 @@ def _assemble(
     shape = network.network_input.shape(manifest) if standardized_input else manifest.image_shape
     images = keras.Input(shape, name="images", dtype=dtype)
     x = images if standardized_input else _standardized(images, network, dtype)
-    build, values = BUILDERS[config.model]
-    x = build(layers, x, **values(config), num_classes=manifest.num_classes)
+    if config.model in BUILDERS:
+        build, values = BUILDERS[config.model]
+        x = build(layers, x, **values(config), num_classes=manifest.num_classes)
+    else:
+        plain = plain_model(
+            dataclasses.replace(config, precision=dtype), manifest.num_classes, tuple(x.shape[1:])
+        )
+        x = applied(plain, x)
     if activation != "linear":
         x = keras.layers.Activation(activation, name="probabilities", dtype=dtype)(x)
     return keras.Model(images, x, name=model_name(config).replace("-", "_"))

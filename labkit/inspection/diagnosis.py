@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from labkit.config import Config
 from labkit.data.batch import StepBatch
 from labkit.models.freezing import frozen_norms, trained_indices
-from labkit.models.layers import dropout_draws, recorded_batch_statistics
+from labkit.models.layers import dropout_draws, recorded_batch_statistics, statistics_of
 from labkit.models.variants import shrunk, with_layer_outputs
 from labkit.optim.network import TrainedNetwork, variable_names
 
@@ -188,7 +188,7 @@ class _Pass:
             unconnected_gradients=tf.UnconnectedGradients.NONE,
         )
         looked_at = [("forward", "", "images", shown)]
-        statistics = {layer.name: (mean, variance) for layer, mean, variance in recorded}
+        statistics = statistics_of(self.model, recorded)
         for name in names:
             for what, value in zip(("mean", "variance"), statistics.get(name, ()), strict=False):
                 looked_at.append(("forward", name, f"batch {what}", value))

@@ -8,7 +8,7 @@ import keras
 
 from labkit.config import TransferConfig
 from labkit.errors import InputError
-from labkit.models.layers import BatchNormalization
+from labkit.models.layers import BatchNormalization, norms_of
 
 HEAD = "logits"
 
@@ -127,7 +127,7 @@ def frozen_layers(model: keras.Model, frozen: Frozen) -> list[keras.Layer]:
 
 def frozen_norms(model: keras.Model, frozen: Frozen) -> list[BatchNormalization]:
     """Return the batch normalization layers among the ``frozen`` ones."""
-    return [layer for layer in frozen_layers(model, frozen) if isinstance(layer, BatchNormalization)]
+    return [norm for layer in frozen_layers(model, frozen) for norm in norms_of(layer).values()]
 
 
 def trained_parameters(model: keras.Model, frozen: Frozen) -> int:

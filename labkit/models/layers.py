@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -72,8 +72,9 @@ class BatchNormalization(keras.layers.Layer):
             fused kernel is used anyway; with several, the moments are reduced over the replicas.
         scale: whether gamma is trained; otherwise it stays 1.
 
-    Call arguments: ``inputs``, a float tensor of rank 4, and ``training``. Returns a tensor of the same shape
-    and dtype.
+    Call arguments: ``inputs``, a float tensor, ``training``, and ``mask``, which Keras hands on and which has
+    no effect. Returns a tensor of the same shape and dtype. Inputs of other ranks than 4 have their channels
+    last.
     """
 
     def __init__(
@@ -110,11 +111,15 @@ class BatchNormalization(keras.layers.Layer):
         self.moving_mean = weight("moving_mean", "zeros", False)
         self.moving_variance = weight("moving_variance", "ones", False)
 
-    def call(self, inputs, training=False):
+    def call(self, inputs, training=False, mask=None):
+        if len(inputs.shape) != 4:  # such as the features of a dense layer
+            values = tf.reshape(inputs, [-1, 1, 1, inputs.shape[-1]])
+            return tf.reshape(self.call(values, training), tf.shape(inputs))
         offset = None if training else (_of_thread("offsets") or {}).get(id(self))
         if offset is not None:
             return tf.nn.bias_add(inputs, tf.cast(offset, inputs.dtype), self._layout)
         is_double = self.compute_dtype == "float64"  # there is no fused kernel for it
+        training = training and self.trainable
         if not training or id(self) in (_of_thread("frozen") or ()):
             if is_double:
                 moving = map(tf.convert_to_tensor, (self.moving_mean, self.moving_variance))
@@ -185,12 +190,33 @@ class BatchNormalization(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return input_shape
 
-    def compute_output_spec(self, inputs, training=False):
+    def compute_output_spec(self, inputs, training=False, mask=None):
         return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
 
     def get_config(self):
         names = ("data_format", "decay", "epsilon", "synchronized", "scale")
         return super().get_config() | {name: getattr(self, name) for name in names}
+
+
+def norms_of(model: keras.Layer) -> dict[str, BatchNormalization]:
+    """Return the batch normalizations of a model by name, those inside of other layers included.
+
+    Of several with one name, which only layers inside of others may have, the later ones get a number.
+    """
+    found: dict[str, BatchNormalization] = {}
+    for layer in dict.fromkeys(model._flatten_layers()):
+        if isinstance(layer, BatchNormalization):
+            same = sum(layer.name == other.name for other in found.values())
+            found[f"{layer.name}#{same + 1}" if same else layer.name] = layer
+    return found
+
+
+def statistics_of(
+    model: keras.Model, recorded: Iterable[tuple[BatchNormalization, tf.Tensor, tf.Tensor]]
+) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+    """Return mean and variance [channels] by the names of ``norms_of``, in the order of the records."""
+    names = {id(layer): name for name, layer in norms_of(model).items()}
+    return {names[id(layer)]: (mean, variance) for layer, mean, variance in recorded}
 
 
 @keras.saving.register_keras_serializable(package="labkit")
@@ -279,9 +305,11 @@ class Dropout(keras.layers.Layer):
         rate: expected share of the features that are set to zero, from 0 and below 1.
         seed: of the masks.
 
-    Call arguments: ``inputs``, float [batch, features], and ``training``. Returns a tensor of the same shape
-    and dtype. Outside of ``dropout_draws``, nothing is dropped in training either.
+    Call arguments: ``inputs``, float [batch, …], and ``training``. Returns a tensor of the same shape and
+    dtype. Outside of ``dropout_draws``, nothing is dropped in training either.
     """
+
+    noise_shape: tuple[int | None, ...] | None = None  # of Keras's layer: 1 where values share a mask
 
     def __init__(self, rate: float, seed: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -289,13 +317,15 @@ class Dropout(keras.layers.Layer):
 
     def call(self, inputs, training=False):
         draws = _of_thread("draws")
-        if not training or draws is None:
+        if not training or draws is None or not self.rate:
             return inputs
         step, first, global_batch_size = draws
-        shape, seed = [global_batch_size, *inputs.shape[1:]], tf.stack([self.seed, tf.cast(step, tf.int64)])
+        given = (self.noise_shape or (None,) * len(inputs.shape))[1:]
+        shape = [size if one is None else one for size, one in zip(inputs.shape[1:], given, strict=True)]
+        seed = tf.stack([self.seed, tf.cast(step, tf.int64)])
         # Named, so that XLA and GPUs draw the same numbers as the CPU.
-        drawn = tf.random.stateless_uniform(shape, seed, alg="philox")
-        mine = tf.slice(drawn, [tf.cast(first, tf.int32), 0], [tf.shape(inputs)[0], shape[1]])
+        drawn = tf.random.stateless_uniform([global_batch_size, *shape], seed, alg="philox")
+        mine = tf.slice(drawn, [tf.cast(first, tf.int32), *(0 for _ in shape)], [tf.shape(inputs)[0], *shape])
         kept = tf.cast(mine >= self.rate, inputs.dtype)
         return inputs * kept * tf.cast(1.0 / (1.0 - self.rate), inputs.dtype)
 

@@ -7,6 +7,7 @@ import keras
 
 from labkit.config import ModelConfig
 from labkit.config.architectures import model_name
+from labkit.models.brought import brought_model
 from labkit.models.convnets import fast_net, imagenet_vgg, tutorial_cnn, vgg
 from labkit.models.keras_application import keras_application
 from labkit.models.layer_factory import LayerFactory
@@ -71,6 +72,10 @@ def build_model(
     Raises:
         InputError: the architecture does not accept images of this shape.
     """
+    if config.model not in BUILDERS:
+        return brought_model(
+            config, num_classes=num_classes, image_shape=image_shape, data_format=data_format, seed=seed
+        )
     layers = LayerFactory(
         data_format=data_format,
         dtype=config.precision,

@@ -121,7 +121,10 @@ def foldable(model: keras.Model) -> list[tuple[keras.layers.Conv2D, BatchNormali
     A convolution is plain if it has no bias and no activation. The result is empty if the network is not one
     Functional model, or contains other models.
     """
-    config = model.get_config()
+    try:
+        config = model.get_config()
+    except NotImplementedError:  # of a class of one's own
+        return []
     if "output_layers" not in config or any(isinstance(layer, keras.Model) for layer in model.layers):
         return []
     sources = {entry["name"]: list(_sources(entry["inbound_nodes"])) for entry in config["layers"]}

@@ -9,7 +9,7 @@ import tensorflow as tf
 from labkit.config import OptimizerConfig
 from labkit.errors import InputError
 from labkit.models.freezing import HEAD, layers_with_weights
-from labkit.models.layers import BatchNormalization
+from labkit.models.layers import norms_of
 
 
 class _Untracked:
@@ -41,7 +41,7 @@ class Optimizer(tf.Module):
         self._config = config
         self._updated = _Untracked([variable.value for variable in model.trainable_variables])
         self._paths = [variable.path for variable in model.trainable_variables]
-        offsets = {id(layer.beta) for layer in model.layers if isinstance(layer, BatchNormalization)}
+        offsets = {id(layer.beta) for layer in norms_of(model).values()}
         head = {id(weight) for layer in model.layers if layer.name == HEAD for weight in layer.weights}
         decaying = {id(variable) for variable in _decaying(model, config)}
         self._factors, self._decay = [], []

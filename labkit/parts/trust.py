@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,12 @@ def acting(config: Config) -> dict[str, Any]:
     """Return the values that run a file or open ports, by name; empty for most runs."""
     values, known = config.flat(), fields_by_name()
     return {
-        name: value for name, value in values.items() if known[name].acts and value != known[name].default
+        name: value
+        for name, value in values.items()
+        if known[name].acts
+        and value != known[name].default
+        # A built-in part runs no file.
+        and not (known[name].is_code and known[name].file_of(value) is None)
     }
 
 
@@ -47,13 +52,15 @@ def files_of(config: Config) -> dict[str, bytes]:
     """
     files: dict[str, bytes] = {}
     for name, value in acting(config).items():
-        if (info := fields_by_name()[name]).is_path:
-            path = expanded(value).absolute()
-            files[str(path)] = _content(info.flag, path)
+        info = fields_by_name()[name]
+        if (named := info.file_of(value)) is not None:
+            path = expanded(named).absolute()
+            files[str(path)] = content_of(info.flag, path)
     return files
 
 
-def _content(flag: str, path: Path) -> bytes:
+def content_of(flag: str, path: Path) -> bytes:
+    """Return the content of the file that a flag names. Raises InputError as ``files_of`` does."""
     try:
         with open_regular(path) as file:  # a pipe would be waited for, a device has no end
             content = file.read(LARGEST_FILE + 1)
@@ -66,7 +73,8 @@ def _content(flag: str, path: Path) -> bytes:
 
 def digest_of(files: Mapping[str, bytes]) -> str:
     """Return a text that tells files and their contents, also none, from any others."""
-    digests = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
+    # By their names: a run has copies of them elsewhere.
+    digests = {Path(path).name: hashlib.sha256(content).hexdigest() for path, content in files.items()}
     return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
 
@@ -82,7 +90,9 @@ def demands(config: Config, files: Mapping[str, bytes], tasks: Tasks = None) -> 
     """Return what a training with ``config`` would do beside training, in words; "" for most runs."""
     known = fields_by_name()
     said = [
-        f"{known[name].acts} {value!r}" for name, value in acting(config).items() if not known[name].is_path
+        f"{known[name].acts} {value!r}"
+        for name, value in acting(config).items()
+        if known[name].file_of(value) is None
     ]
     ran = [
         f"run {path!r}, whose SHA-256 is {hashlib.sha256(content).hexdigest()}"
@@ -144,7 +154,9 @@ def accept(config: Config, files: Mapping[str, bytes], tasks: Tasks = None, *, n
     if is_accepted(config, files, tasks) and is_accepted(config, files):
         return
     try:
-        lines = {_consent(_key(), config, files, one) + "\n" for one in (None, tasks)}
+        key = _key()
+        lines = {_consent(key, config, files, one) + "\n" for one in (None, tasks)}
+        lines |= {_consent_to_code(key, content) + "\n" for content in files.values()}
         descriptor = os.open(_folder() / "trusted", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         with open(descriptor, "a") as file:
             file.write("".join(lines))
@@ -160,17 +172,34 @@ def is_accepted(config: Config, files: Mapping[str, bytes], tasks: Tasks = None)
     """Return whether this account has consented to this configuration with these files, or needn't."""
     if not acting(config) and tasks is None:
         return True
+    return _is_known(lambda key: _consent(key, config, files, tasks))
+
+
+def is_code_accepted(content: bytes) -> bool:
+    """Return whether this account has trained with a file of this content, or consented to it."""
+    return _is_known(lambda key: _consent_to_code(key, content))
+
+
+def _is_known(line: Callable[[bytes], str]) -> bool:
+    """Return whether the list of consents has the line that is made with the account's key."""
     try:
         with open(_folder() / "trusted", "rb") as file:
             known = file.read(_LARGEST_LIST).split()
-        wanted = _consent(_key(), config, files, tasks).encode()
+        wanted = line(_key()).encode()
     except OSError:
         return False
     return any(hmac.compare_digest(wanted, one) for one in known)
 
 
+def _consent_to_code(key: bytes, content: bytes) -> str:
+    return hmac.new(key, b"code:" + hashlib.sha256(content).digest(), hashlib.sha256).hexdigest()
+
+
 def _consent(key: bytes, config: Config, files: Mapping[str, bytes], tasks: Tasks) -> str:
-    settings = {name: value for name, value in config.flat().items() if name not in PLACES}
+    known = fields_by_name()
+    settings = {
+        name: known[name].canonical(value) for name, value in config.flat().items() if name not in PLACES
+    }
     text = json.dumps([settings, digest_of(files), tasks], sort_keys=True)
     return hmac.new(key, text.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()
 

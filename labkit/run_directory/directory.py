@@ -169,6 +169,8 @@ class RunDirectory:
     numerics_path = _Inside("numerics")
     cluster_path = _Inside("cluster")
     predictions_path = _Inside("predictions")
+    #: Copies of the files of code that the training ran.
+    code_path = _Inside("code")
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -179,6 +181,7 @@ class RunDirectory:
             self.numerics_path,
             self.predictions_path,
             self.cluster_path,
+            self.code_path,
         )
 
     def exists(self) -> bool:

@@ -259,7 +259,7 @@ class _NotebookBar:
 
 def lines_at_start(network: "Network", run: RunDirectory, step: int, *, resumed: bool) -> list[str]:
     """Return the first lines of a session: run directory, network, devices, data, likely problems."""
-    from labkit.models.layers import BatchNormalization
+    from labkit.models.layers import norms_of
 
     config, manifest, devices = network.config, network.manifest, network.devices
     total_steps = config.run.train_steps
@@ -279,7 +279,7 @@ def lines_at_start(network: "Network", run: RunDirectory, step: int, *, resumed:
     )
     decay = config.model.norm_decay
     initial_share = decay**total_steps
-    normalizes = any(isinstance(layer, BatchNormalization) for layer in network.model.layers)
+    normalizes = bool(norms_of(network.model))
     if not normalizes or config.transfer.start_from is not None:
         pass
     elif config.model.batch_norm_decay is None:

@@ -1,16 +1,19 @@
 """Where a training writes: the run directory, new, to be resumed or finished. Nothing is written here."""
 
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from labkit import home
-from labkit.config import Config
+from labkit.config import Config, fields_by_name
 from labkit.config.architectures import model_name
 from labkit.config.recorded import recorded_config
 from labkit.data.inputs import choose_input_path, resolved_crop
 from labkit.data.manifest import Manifest
 from labkit.errors import InputError
 from labkit.models.weight_source import find_weight_source
+from labkit.parts.code import check_unchanged
+from labkit.parts.trust import digest_of, files_of
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import check_folders
 from labkit.run_directory.disk import check_disk_space, check_writable, holds_something_else
@@ -20,17 +23,29 @@ BYTES_PER_METRICS_ROW = 400  # a train row (measured: below 300) and its TensorB
 BASE_BYTES = 64 * 2**20  # test-set predictions (about 30 MB), logs and other files
 
 
+_ANOTHER = "name another directory, or discard that run with --overwrite"
+
+
 def place_run(
-    config: Config, manifest: Manifest, *, overwrite: bool = False, cluster: str = ""
+    config: Config,
+    manifest: Manifest,
+    *,
+    files: Mapping[str, bytes] | None = None,
+    overwrite: bool = False,
+    cluster: str = "",
 ) -> tuple[Config, RunDirectory, str]:
     """Choose the run directory: ``job_dir``, or a name derived from the configuration if that is None.
+
+    ``files``: the files of code that the training runs, as they were read; None reads them.
 
     Returns the configuration with actual data set, input path, crop and directories; the run directory; and
     its state: ``new``, ``resumable`` or ``finished``. Raises InputError if the directory can't be written,
     holds something else or a run with another configuration, or if the disk is too full.
     """
     # The name comes from the requested values, so that it doesn't depend on how ``auto`` resolves.
-    run = RunDirectory(config.run.job_dir or home.runs_home() / _run_name(config, manifest.dataset, cluster))
+    files = files_of(config) if files is None else files
+    name = _run_name(config, manifest.dataset, cluster, files)
+    run = RunDirectory(config.run.job_dir or home.runs_home() / name)
     # A folder that nobody chose isn't recorded: it is found again after labkit's home was moved.
     chosen = None if config.data.data_dir is None else str(manifest.directory.parent)
     config = config.replace({"dataset": manifest.dataset, "job_dir": str(run.path), "data_dir": chosen})
@@ -43,6 +58,7 @@ def place_run(
         recorded = with_crop(recorded_config(run), manifest)
         if not overwrite:
             run_state = _state_of(run, recorded, config)
+            check_unchanged(run, files, f"{_ANOTHER}, or undo the change")
     if run_state == "new" and config.transfer.start_from is not None:
         find_weight_source(config.transfer.start_from, config.model)
     return config, run, run_state
@@ -56,7 +72,7 @@ def _state_of(run: RunDirectory, recorded: Config, config: Config) -> str:
     differences = recorded.differences(config)
     status = run.read_status()
     if differences:
-        way_out = "name another directory, or discard that run with --overwrite"
+        way_out = _ANOTHER
         steps = config.run.train_steps
         if (
             status is not None
@@ -89,7 +105,7 @@ def check_place(config: Config, run: RunDirectory) -> None:
         raise InputError(f"--job-dir {run.path} is neither empty nor a run; name another directory")
 
 
-def _run_name(config: Config, dataset: str, cluster: str) -> str:
+def _run_name(config: Config, dataset: str, cluster: str, files: Mapping[str, bytes]) -> str:
     """Return a readable name, determined by the configuration.
 
     Several GPUs or a ``cluster`` give a different name, so that they start a run of their own instead of
@@ -98,7 +114,9 @@ def _run_name(config: Config, dataset: str, cluster: str) -> str:
     resolved = config.replace({"dataset": dataset})
     replicas = config.distribution.num_gpus or 1
     suffix = (f"-{replicas}gpus" if replicas > 1 else "") + (f"-{cluster}" if cluster else "")
-    return f"{model_name(config.model)}-{dataset}-{resolved.fingerprint()}{suffix}"
+    path = fields_by_name()["model"].file_of(config.model.model)
+    code = "" if path is None else digest_of({path: files[path]})
+    return f"{model_name(config.model)}-{dataset}-{resolved.fingerprint(code)}{suffix}"
 
 
 def with_recorded_choices(config: Config, overwrite: bool) -> Config:

@@ -20,6 +20,7 @@ from labkit.data.of_run import data_of_run
 from labkit.distributed.cpu import has_no_gpu, missing_gpus_error
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
+from labkit.parts.code import allow, with_whole_paths
 from labkit.parts.trust import check_approved, files_of
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import check_checkpoint
@@ -143,7 +144,7 @@ def plan_training(config: Config, *, announce: Callable[[str], None] = print, **
 
 def refreshed(plan: RunPlan) -> RunPlan:
     """Return the plan with ``run_state`` as it is now: a plan may be trained twice, as in a notebook."""
-    _, _, run_state = place_run(plan.config, plan.manifest, overwrite=plan.overwrite)
+    _, _, run_state = place_run(plan.config, plan.manifest, files=plan.files, overwrite=plan.overwrite)
     again = RunPlan(**(_fields(plan) | {"run_state": run_state}))
     decided = (plan.devices, plan.data_format) if isinstance(plan, TrainingPlan) else None
     return again if run_state == "finished" else with_devices(again, decided)
@@ -191,12 +192,12 @@ def plan_run(
             _refuse_overwrite(overwrite)
             asked_for, note = launchers_choice() or (asked_for, note)
     callbacks = checked_callbacks(callbacks)
-    if config.run.callbacks is not None:
-        config = config.replace({"callbacks": str(home.expanded(config.run.callbacks).absolute())})
+    config = with_whole_paths(config)
     files = files_of(config)
     check_approved(files, approved)
-    for path, content in files.items():
-        callbacks = (*callbacks_of(Path(path), content), *callbacks)
+    allow(files)
+    if (path := config.run.callbacks) is not None:
+        callbacks = (*callbacks_of(Path(path), files[path]), *callbacks)
     config = with_recorded_choices(config, overwrite)
 
     def first(config: Config) -> None:
@@ -207,7 +208,7 @@ def plan_run(
     config, manifest, why = with_data_set(
         config, may_prepare=task is None or launches, announce=announce, before_preparing=first
     )
-    config, run, run_state = place_run(config, manifest, overwrite=overwrite, cluster=cluster)
+    config, run, run_state = place_run(config, manifest, files=files, overwrite=overwrite, cluster=cluster)
     if run_state != "finished":
         check_shards(manifest)
     return RunPlan(

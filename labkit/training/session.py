@@ -27,7 +27,8 @@ from labkit.distributed.tf_compat import told_of_other_kernels, uses_onednn
 from labkit.errors import InputError
 from labkit.home import checkout
 from labkit.models.initial_weights import Transfer
-from labkit.parts.trust import accept
+from labkit.parts.code import record
+from labkit.parts.trust import accept, digest_of
 from labkit.plurals import counted, without_secrets
 from labkit.run_directory import RunDirectory, RunLock, process_alive, write_json_atomic
 from labkit.run_directory.certificate import write_certificate
@@ -115,7 +116,7 @@ def _agreement(plan: TrainingPlan) -> str:
         "evaluate_test": config.run.evaluate_test,
         "inspect_every_steps": config.run.inspect_every_steps,
     }
-    words = json.dumps(config.identity() | order, sort_keys=True)
+    words = json.dumps(config.identity() | order, sort_keys=True) + digest_of(plan.files)
     return (
         f"configuration {hashlib.sha256(words.encode()).hexdigest()[:8]}, data {plan.manifest.checksum[:8]}, "
         f"{counted(plan.devices.num_local_replicas, 'replica')} per worker"
@@ -184,6 +185,7 @@ def _train_session(
         if writes:
             if state is not None and (told := told_of_other_kernels(run.read_environment())):
                 console.line(f"note: {told}; the result differs by rounding from that of one session")
+            record(run, plan.files)
             write_json_atomic(run.config_path, config.to_json())
             task = plan.task
             accept(config, plan.files, (task.count("worker"), task.count("ps")) if task else None)

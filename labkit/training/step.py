@@ -9,7 +9,7 @@ import tensorflow as tf
 from labkit.distributed.exchange import compressed, sum_over_replicas, update_moving_averages
 from labkit.inspection.observer import UNOBSERVED, Unobserved
 from labkit.models.freezing import Frozen, frozen_norms, trained_indices
-from labkit.models.layers import dropout_draws, recorded_batch_statistics
+from labkit.models.layers import dropout_draws, recorded_batch_statistics, statistics_of
 from labkit.models.variants import shrunk
 from labkit.optim.optimizer import Optimizer
 from labkit.training.losses import SOFTMAX, Loss
@@ -52,7 +52,7 @@ def make_train_step(
             tape.watch(weights)
             logits = network(images if image_size is None else shrunk(images, image_size), training=True)
             metrics = loss.step_metrics_of(labels, logits, label_smoothing, global_batch_size)
-        statistics = {layer.name: (mean, variance) for layer, mean, variance in recorded}
+        statistics = statistics_of(model, recorded)
         with tf.name_scope("gradient_tape/"):  # where the tape's own operations stand
             return metrics, compressed(tape.gradient(metrics[0], weights), compression), statistics
 

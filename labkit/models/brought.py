@@ -1,0 +1,263 @@
+"""A network that somebody brings: a function that returns any Keras model.
+
+The model stays as it is but for two kinds of layers, which become labkit's in place. Batch normalization
+does, so that the training step can synchronize it, freeze it and average its statistics over the replicas;
+and dropout, whose masks then follow from the seed and the step: a resumed run drops what an uninterrupted one
+does, and N replicas what one does.
+"""
+
+import contextlib
+import inspect
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.backend.common import global_state
+
+from labkit.config import ModelConfig
+from labkit.config.architectures import model_name
+from labkit.config.arguments import arguments_of
+from labkit.errors import InputError, short
+from labkit.models.layers import BatchNormalization, Dropout, norms_of, recorded_batch_statistics
+from labkit.parts.code import first_line, named_object
+
+MOST_WEIGHTS = 2**31  # 8 GiB in float32
+_KERAS_NAMES = "object_name_uids"  # where Keras counts the names that it gives
+# The axes over which values share a mask.
+_DROPOUTS: dict[type, tuple[int, ...]] = {
+    keras.layers.Dropout: (),
+    keras.layers.SpatialDropout1D: (1,),
+    keras.layers.SpatialDropout2D: (1, 2),
+}
+
+
+def brought_model(
+    config: ModelConfig,
+    *,
+    num_classes: int,
+    image_shape: tuple[int, int, int],
+    data_format: str = "channels_last",
+    seed: int = 0,
+) -> keras.Model:
+    """Return the model that the function of ``--model FILE.py:NAME`` builds, with labkit's layers in it.
+
+    Args and errors: as of ``plain_model``. ``data_format``: ``channels_last``.
+    """
+    flag = f"--model {config.model}"
+    if data_format != "channels_last":
+        raise InputError(f"{flag} decides its own layout; leave --data-format out, or give channels_last")
+    if config.dropout_rate:
+        raise InputError(f"--dropout-rate is {config.dropout_rate}; {flag} decides where it has dropout")
+    model = plain_model(config, num_classes, image_shape, seed)
+    if model.count_params() > MOST_WEIGHTS:
+        raise InputError(f"{flag} has {model.count_params():,} weights; allowed: up to {MOST_WEIGHTS:,}")
+    _adopt(flag, model, config, seed)
+    return model
+
+
+def plain_model(
+    config: ModelConfig, num_classes: int, image_shape: tuple[int, int, int], seed: int = 0
+) -> keras.Model:
+    """Return the model as its function makes it, over images of one shape.
+
+    The function is called with the shape of an image, (height, width, channels), the number of classes, and
+    ``--model-arguments``. It returns a Keras model of standardized images, float32 [batch, height, width,
+    channels], that gives logits [batch, num_classes].
+
+    Args:
+        config: names file and function, and has the precision, in which Keras makes the layers.
+        num_classes: number of logits.
+        image_shape: (height, width, channels).
+        seed: decides the initial weights that have no seed of their own.
+
+    Raises InputError, with what to do, for a function or a model that can't be trained.
+    """
+    flag, arguments = f"--model {config.model}", arguments_of(config.model_arguments)
+    build = named_object("--model", config.model)
+    _check_call(flag, build, arguments)
+    with _as_configured(config.precision, seed):
+        try:
+            model = build(image_shape, num_classes, **arguments)
+        except Exception as error:
+            raise InputError(f"{flag} failed for images of {image_shape}: {first_line(error)}") from None
+        name = model_name(config).replace(".", "_").replace("-", "_")
+        return _over_images(flag, model, name, num_classes, image_shape)
+
+
+def _check_call(flag: str, build: Any, arguments: dict[str, Any]) -> None:
+    if not callable(build):
+        raise InputError(f"{flag} is {short(build)}; allowed: a function (input_shape, num_classes)")
+    try:
+        signature = inspect.signature(build)
+    except ValueError:  # of something that isn't written in Python
+        return
+    try:
+        signature.bind((32, 32, 3), 10, **arguments)
+    except TypeError as error:
+        given = "".join(f", {name}={value!r}" for name, value in arguments.items())
+        raise InputError(
+            f"{flag} takes {signature}, but is called with (input_shape, num_classes{given}): {error}"
+        ) from None
+
+
+@contextlib.contextmanager
+def _as_configured(precision: str, seed: int) -> Iterator[None]:
+    """Let Keras make layers of this precision whose initial weights follow from the seed.
+
+    What the process had before is there again after the block.
+    """
+    policy, layout = keras.config.dtype_policy(), keras.config.image_data_format()
+    floatx, names = keras.config.floatx(), global_state.get_global_attribute(_KERAS_NAMES)
+    drawn, drawn_by_numpy = random.getstate(), np.random.get_state()
+    try:
+        keras.config.set_floatx("float64" if precision == "float64" else "float32")
+        keras.config.set_image_data_format("channels_last")
+        keras.config.set_dtype_policy(precision)
+        random.seed(seed)  # of which Keras draws the seeds of initializers that have none
+        np.random.seed(seed)
+        # So that another process, and another copy of the network, has the same names.
+        global_state.set_global_attribute(_KERAS_NAMES, None)
+        yield
+    finally:
+        keras.config.set_floatx(floatx)
+        keras.config.set_image_data_format(layout)
+        keras.config.set_dtype_policy(policy)
+        random.setstate(drawn)
+        np.random.set_state(drawn_by_numpy)
+        global_state.set_global_attribute(_KERAS_NAMES, names)
+
+
+def _over_images(
+    flag: str, model: Any, name: str, num_classes: int, image_shape: tuple[int, int, int]
+) -> keras.Model:
+    """Return the model for images of this shape, as a functional one. Raises InputError for a misfit."""
+    if not isinstance(model, keras.Model):
+        kind = "nothing" if model is None else f"an object of {type(model).__name__}"
+        raise InputError(f"{flag} returned {kind}; allowed: a Keras model")
+    images = keras.Input(image_shape, name="images", dtype="float32")
+    try:
+        outputs = keras.tree.flatten(applied(model, images))
+    except Exception as error:
+        taken = f", but those of {model.input_shape[1:]}" if getattr(model, "inputs", None) else ""
+        raise InputError(f"{flag} can't take images of {image_shape}{taken}: {first_line(error)}") from None
+    if len(outputs) != 1:
+        raise InputError(
+            f"{flag} has {len(outputs)} outputs, and labkit trains one; return keras.Model(model.input, "
+            "model.outputs[0])"
+        )
+    logits = outputs[0]
+    if tuple(logits.shape) != (None, num_classes):
+        raise InputError(
+            f"{flag} gives outputs of shape {tuple(logits.shape)}; allowed: a logit for each class, "
+            f"(None, {num_classes})"
+        )
+    if end := _end(model):
+        raise InputError(f"{flag} ends in a {end}, and labkit's losses take logits; leave the {end} out")
+    dtype = "float64" if logits.dtype == "float64" else "float32"
+    if logits.dtype != dtype:  # so that the loss is computed in full precision
+        logits = keras.layers.Activation("linear", dtype=dtype, name="logits_in_full_precision")(logits)
+    return keras.Model(images, logits, name=name)
+
+
+def applied(model: keras.Model, images: keras.KerasTensor) -> Any:
+    """Return a model's outputs for images, over its own layers; a model of one's own class is one layer."""
+    if isinstance(model, keras.Sequential):
+        outputs = images
+        for layer in model.layers:
+            outputs = layer(outputs)
+        return outputs
+    if getattr(model, "inputs", None) is None or len(model.inputs) != 1 or len(model.outputs) != 1:
+        return model(images)
+    made = []
+
+    def call(layer: Any, *inputs: Any, **options: Any) -> Any:
+        made.append(layer(*inputs, **options))
+        return made[-1]
+
+    # The clone isn't used: the tensors made on the way belong to the network around it.
+    keras.models.clone_model(
+        model, input_tensors=images, clone_function=lambda layer: layer, call_function=call
+    )
+    return made[-1]  # the output comes last
+
+
+def _end(model: keras.Model) -> str:
+    """Return ``softmax`` or ``sigmoid`` if that is how a model ends; "" otherwise."""
+    layers = [layer for layer in _layers(model) if layer is not model]
+    if not layers:
+        return ""
+    last = layers[-1]
+    if isinstance(last, keras.layers.Softmax):
+        return "softmax"
+    activation = getattr(last, "activation", None)
+    return activation.__name__ if activation in (keras.activations.softmax, keras.activations.sigmoid) else ""
+
+
+def _layers(model: keras.Model) -> list[Any]:
+    """Return a model and all layers in it, those inside of others included."""
+    return list(dict.fromkeys(model._flatten_layers()))
+
+
+def _adopt(flag: str, model: keras.Model, config: ModelConfig, seed: int) -> None:
+    """Make batch normalization and dropout in a model labkit's. Raises InputError for other hidden state."""
+    together: dict[BatchNormalization, bool] = {}
+    for number, layer in enumerate(_layers(model)):
+        if type(layer) is keras.layers.BatchNormalization:
+            together[layer] = layer.synchronized or config.sync_batch_norm
+            _adopt_normalization(flag, layer, config)
+        elif type(layer) in _DROPOUTS:
+            if shared := _DROPOUTS[type(layer)]:
+                layer.noise_shape = tuple(
+                    1 if axis in shared else None for axis in range(layer.input_spec.ndim)
+                )
+            layer.__class__ = Dropout
+            layer.seed = (seed * 1_000_003 + number) % 2**31
+    if changed := _changed_by_a_call(model):
+        raise InputError(
+            f"{flag} has {changed}, which each call in training changes, so that a resumed run couldn't go "
+            "on exactly; use keras.layers.BatchNormalization and Dropout, and the augmentation of labkit train"
+        )
+    for layer, synchronized in together.items():
+        layer.synchronized = synchronized
+
+
+def _changed_by_a_call(model: keras.Model) -> str:
+    """Return what a call in training changes, in words; "" if it changes nothing."""
+    with keras.StatelessScope() as scope, recorded_batch_statistics() as recorded:
+        model(tf.zeros([2, *model.input_shape[1:]]), training=True)
+    changed = {
+        f"the variable {variable.path!r}"
+        for variable in model.variables
+        if scope.get_current_value(variable) is not None
+    }
+    calls = Counter(id(layer) for layer, _, _ in recorded)
+    changed |= {
+        f"the normalization {name!r}, called {calls[id(layer)]} times"
+        for name, layer in norms_of(model).items()
+        if calls[id(layer)] > 1
+    }
+    return ", ".join(sorted(changed))
+
+
+def _adopt_normalization(flag: str, layer: Any, config: ModelConfig) -> None:
+    """Make a batch normalization of Keras labkit's, with the weights, momentum and epsilon that it has."""
+    rank = layer.input_spec.ndim
+    axis = layer.axis % rank
+    if layer.renorm or not (axis == rank - 1 or (axis, rank) == (1, 4)):
+        raise InputError(
+            f"{flag} has {layer.name!r}, which normalizes axis {layer.axis} of {rank}"
+            f"{' with renorm' if layer.renorm else ''}; allowed: the channels, without renorm"
+        )
+    shape, dtype = (layer.input_spec.axes[layer.axis],), layer.moving_mean.dtype
+    decay = layer.momentum if config.batch_norm_decay is None else config.batch_norm_decay
+    layer.__class__ = BatchNormalization
+    layer.data_format = "channels_last" if axis == rank - 1 else "channels_first"
+    layer.decay, layer.synchronized = decay, False
+    if layer.gamma is None:
+        layer.gamma = tf.ones(shape, dtype)
+    if layer.beta is None:
+        layer.beta = tf.zeros(shape, dtype)

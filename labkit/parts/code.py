@@ -1,0 +1,128 @@
+"""Code that people bring: what a Python file names, run only by who consents to its very bytes.
+
+A process runs a file's content if it was told to do so by this account: on the command line, by a function of
+``import labkit``, or earlier (``labkit.parts.trust``). Tables, charts and rows never come here.
+"""
+
+import difflib
+import hashlib
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from labkit.config import Config, fields_by_name
+from labkit.config.fields import CODE
+from labkit.errors import InputError, nearest
+from labkit.home import expanded
+from labkit.parts.trust import content_of, is_code_accepted
+from labkit.plurals import counted
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.directory import replacing
+
+# The digests of the contents that this process may run.
+_allowed: set[str] = set()
+# The modules that ``named_object`` has run, by digest: a class is one class for the whole process.
+_modules: dict[str, ModuleType] = {}
+
+
+def allow(files: Mapping[str, bytes]) -> None:
+    """Let this process run these contents, from wherever a file has them."""
+    _allowed.update(hashlib.sha256(content).hexdigest() for content in files.values())
+
+
+def with_whole_paths(config: Config) -> Config:
+    """Return the configuration with files of code by their whole paths. Raises InputError."""
+    changed = {}
+    for name, info in fields_by_name().items():
+        value = config.flat()[name]
+        if info.acts and (path := info.file_of(value)) is not None:
+            whole = str(expanded(path).absolute())
+            changed[name] = whole + value.removeprefix(path)
+    return config.replace(changed) if changed else config
+
+
+def record(run: RunDirectory, files: Mapping[str, bytes]) -> None:
+    """Keep copies of files of code with the run. Raises InputError for two files of one name."""
+    if not files:
+        return
+    run.code_path.mkdir(exist_ok=True)
+    for path, content in files.items():
+        with replacing(run.code_path / Path(path).name) as temporary:
+            temporary.write_bytes(content)
+
+
+def check_unchanged(run: RunDirectory, files: Mapping[str, bytes], way_out: str) -> None:
+    """Raise InputError, with the first difference, if a run was trained with other code than ``files``."""
+    for path, content in files.items():
+        copy = run.code_path / Path(path).name
+        if not copy.exists() or (kept := content_of("code", copy)) == content:
+            continue
+        lines = difflib.unified_diff(_lines(kept), _lines(content), n=0, lineterm="")
+        changed = [line for line in lines if line[:1] in "+-" and line[:3] not in ("---", "+++")]
+        shown = " ".join(textwrap.shorten(line, 60, placeholder=" …") for line in changed[:2])
+        raise InputError(
+            f"{path} has changed since {run.path} was trained with it ({counted(len(changed), 'line')}: "
+            f"{shown}); {way_out}"
+        )
+
+
+def _lines(content: bytes) -> list[str]:
+    return content.decode("utf-8", "replace").splitlines()
+
+
+def module_of(flag: str, path: Path, content: bytes) -> ModuleType:
+    """Run a Python file and return it as a module.
+
+    Args:
+        flag: that names the file.
+        path: of the file.
+        content: of the file. It isn't read again: what was checked is what runs.
+
+    Raises InputError where it can't be run.
+    """
+    name = f"labkit_code_{hashlib.sha256(content).hexdigest()[:16]}"
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module  # where dataclasses and pickle look for the classes of the file
+    try:
+        exec(compile(content, str(path), "exec"), vars(module))
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{flag} {path} can't be run: {first_line(error)}") from None
+    return module
+
+
+def named_object(flag: str, reference: str) -> Any:
+    """Return what ``FILE.py:NAME`` names.
+
+    Raises InputError if the file can't be read or run, has no such name, or may not be run: then the sentence
+    says how to consent.
+    """
+    found = CODE.fullmatch(reference)
+    assert found is not None, reference
+    path, name = expanded(found["path"]).absolute(), found["name"]
+    content = content_of(flag, path)
+    digest = hashlib.sha256(content).hexdigest()
+    if digest not in _allowed and not is_code_accepted(content):
+        raise InputError(
+            f"{path}, whose SHA-256 is {digest}, would be run, but your account hasn't trained with it; read "
+            "it, and if you trust it, add --trust"
+        )
+    if digest not in _modules:
+        _modules[digest] = module_of(flag, path, content)
+    names = vars(_modules[digest])
+    if name not in names:
+        own = [name for name, value in names.items() if callable(value) and not name.startswith("_")]
+        near = nearest(name, own)
+        hint = (
+            f"did you mean {near!r}?" if near else f"it has: {', '.join(own) or 'nothing that can be called'}"
+        )
+        raise InputError(f"{flag} {path} has no {name!r}; {hint}")
+    return names[name]
+
+
+def first_line(error: BaseException) -> str:
+    """Return the kind of an error and the first line of its message."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
