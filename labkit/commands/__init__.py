@@ -37,6 +37,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "show": Command(".runs", "Show a run: state, results, configuration and checkpoints."),
         "compare": Command(".compare", "Compare runs, or train several models with one budget."),
         "fork": Command(".resume", "Go on from a step of a run with other settings, in a run of its own."),
+        "trust": Command(".resume", "Consent to run the code that a run has kept."),
         "rename": Command(".manage", "Rename a run."),
         "note": Command(".manage", "Write tags and a note on a run, or archive it."),
         "delete": Command(".manage", "Delete a run, or move it to the trash."),

@@ -1,5 +1,6 @@
 """``labkit stop``, ``resume``, ``fork``: a training that ends early, goes on, or goes on in another way."""
 
+import hashlib
 import shlex
 import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ from labkit.config import by_field, fields_by_name
 from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
 from labkit.home import expanded
-from labkit.parts.trust import check_trust, digest_of, files_of, is_accepted
+from labkit.parts.trust import accept, check_trust, digest_of, files_of, is_accepted
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.find import find_run
 from labkit.run_directory.lineage import read_lineage
@@ -123,6 +124,24 @@ def _how_a_cluster_continues(run: RunDirectory, config: "Config") -> str | None:
     if not command:
         return None
     return f"submit its job again, or continue it on this machine with: {shlex.join(command)}"
+
+
+def trust(run: RunName) -> int:
+    """Consent to run the code that a run has kept, and show which that is.
+
+    A run of somebody else may have code of theirs in its folder code/. Nothing runs it before this account
+    has consented, to the very bytes. Read it first.
+    """
+    found = RunDirectory(find_run(run))
+    config = recorded_config(found)
+    files = files_of(config)
+    if not files:
+        print(f"{found.name} runs no code")
+        return 0
+    accept(config, files, now=True)
+    for path, content in files.items():
+        print(f"your account runs {path} from now on, SHA-256 {hashlib.sha256(content).hexdigest()}")
+    return 0
 
 
 # ---- fork ----------------------------------------------------------------------------------------------

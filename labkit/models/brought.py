@@ -218,8 +218,8 @@ def _adopt(flag: str, model: keras.Model, config: ModelConfig, seed: int) -> Non
             layer.seed = (seed * 1_000_003 + number) % 2**31
     if changed := _changed_by_a_call(model):
         raise InputError(
-            f"{flag} has {changed}, which each call in training changes, so that a resumed run couldn't go "
-            "on exactly; use keras.layers.BatchNormalization and Dropout, and the augmentation of labkit train"
+            f"{flag} has {changed}, which each call in training changes, so resuming wouldn't be exact; "
+            "use keras.layers.BatchNormalization and Dropout, and labkit train's own augmentation"
         )
     for layer, synchronized in together.items():
         layer.synchronized = synchronized

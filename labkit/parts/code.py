@@ -6,6 +6,7 @@ A process runs a file's content if it was told to do so by this account: on the 
 
 import difflib
 import hashlib
+import shlex
 import sys
 import textwrap
 from collections.abc import Mapping
@@ -106,9 +107,10 @@ def named_object(flag: str, reference: str) -> Any:
     content = content_of(flag, path)
     digest = hashlib.sha256(content).hexdigest()
     if digest not in _allowed and not is_code_accepted(content):
+        run = path.parent.parent if path.parent.name == "code" else path
         raise InputError(
-            f"{path}, whose SHA-256 is {digest}, would be run, but your account hasn't trained with it; read "
-            "it, and if you trust it, add --trust"
+            f"{path} would be run, whose SHA-256 is {digest}, but your account hasn't trained with it; "
+            f"read it, and if you trust it: labkit trust {shlex.quote(str(run))}"
         )
     if digest not in _modules:
         _modules[digest] = module_of(flag, path, content)

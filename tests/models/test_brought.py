@@ -1,0 +1,152 @@
+"""Networks of one's own: what becomes labkit's in them, what stays, and what is refused in one line."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from labkit.config import ModelConfig
+from labkit.errors import InputError
+from labkit.models.brought import plain_model
+from labkit.models.layers import (
+    BatchNormalization,
+    Dropout,
+    dropout_draws,
+    norms_of,
+    recorded_batch_statistics,
+)
+from labkit.models.registry import build_model
+from labkit.parts.code import allow
+
+OWN = Path(__file__).parents[1] / "own_nets.py"
+TRAINED = ("functional", "sequential", "subclassed", "mlp", "application")
+IMAGES = np.random.default_rng(0).normal(size=(8, 32, 32, 3)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def consent():
+    allow({str(OWN): OWN.read_bytes()})
+
+
+def named(name: str, **fields) -> ModelConfig:
+    return ModelConfig(model=f"{OWN}:{name}", **fields)
+
+
+def build(name: str, seed: int = 0, **fields) -> keras.Model:
+    return build_model(named(name, **fields), num_classes=10, image_shape=(32, 32, 3), seed=seed)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_predictions_are_those_of_the_model_as_it_was_written(name):
+    ours, plain = build(name), plain_model(named(name), 10, (32, 32, 3))
+    np.testing.assert_array_equal(
+        plain.get_weights()[0], ours.get_weights()[0], "the seed decides the weights"
+    )
+    np.testing.assert_allclose(ours(IMAGES), plain(IMAGES), rtol=1e-5, atol=1e-5)
+    assert ours.output.dtype == "float32" and ours.output.shape == (None, 10)
+    if name in ("functional", "application"):  # layers keep their names, also in another copy of the network
+        again = [layer.name for layer in build(name).layers]
+        assert [layer.name for layer in ours.layers] == again
+    assert not any(type(layer) is keras.layers.Dropout for layer in ours._flatten_layers())
+
+
+@pytest.mark.parametrize("name", ["functional", "sequential", "subclassed"])
+def test_a_batch_is_normalized_as_keras_does(name):
+    ours, plain = build(name), plain_model(named(name), 10, (32, 32, 3))
+    for model in (ours, plain):
+        for layer in model._flatten_layers():
+            if isinstance(layer, keras.layers.Dropout | Dropout):
+                layer.rate = 0.0
+    with recorded_batch_statistics() as recorded:
+        logits = ours(IMAGES, training=True)
+    np.testing.assert_allclose(logits, plain(IMAGES, training=True), rtol=2e-4, atol=2e-4)
+    assert {id(layer) for layer, _, _ in recorded} == {id(layer) for layer in norms_of(ours).values()}
+    momentum = {layer.decay for layer in norms_of(ours).values()}
+    assert momentum == ({0.9, 0.99} if name == "sequential" else {0.99})
+
+
+def test_normalizations_of_one_name_have_names_of_their_own():
+    assert list(norms_of(build("subclassed"))) == ["norm", "norm#2"]
+    assert all(isinstance(layer, BatchNormalization) for layer in norms_of(build("application")).values())
+
+
+def test_halves_of_a_batch_drop_what_the_whole_drops():
+    model = build("functional")
+    with dropout_draws(3, 0, 8), recorded_batch_statistics(norms_of(model).values()):
+        whole = model(IMAGES, training=True).numpy()
+    halves = []
+    for first in (0, 4):
+        with dropout_draws(3, first, 8), recorded_batch_statistics(norms_of(model).values()):
+            halves.append(model(IMAGES[first : first + 4], training=True).numpy())
+    np.testing.assert_allclose(np.concatenate(halves), whole, rtol=1e-5, atol=1e-6)
+    with dropout_draws(4, 0, 8), recorded_batch_statistics(norms_of(model).values()):
+        assert np.abs(model(IMAGES, training=True) - whole).max() > 1e-3, "another step drops others"
+
+
+def test_arguments_seed_and_precision_reach_the_function():
+    small = build("mlp", model_arguments="units=4,activation=gelu", precision="mixed_bfloat16")
+    assert [tuple(weight.shape) for weight in small.weights] == [(3072, 4), (4,), (4, 10), (10,)]
+    assert small.layers[2].compute_dtype == "bfloat16" and small.output.dtype == "float32"
+    assert small.layers[2].activation is keras.activations.gelu
+    assert np.abs(build("mlp", seed=1).get_weights()[0] - build("mlp").get_weights()[0]).max() > 0.01
+    assert build("mlp", precision="float64")(IMAGES).dtype == "float64"
+
+
+def test_what_the_process_had_set_stays():
+    keras.config.set_image_data_format("channels_first")
+    policy = keras.config.dtype_policy()
+    try:
+        keras.config.set_dtype_policy("float16")
+        before = keras.layers.Dense(1).name
+        model = build("functional")
+        assert model.layers[1].compute_dtype == "float32" and model.layers[1].data_format == "channels_last"
+        assert keras.config.dtype_policy().name == "float16"
+        assert keras.config.image_data_format() == "channels_first"
+        assert keras.layers.Dense(1).name != before
+    finally:
+        keras.config.set_image_data_format("channels_last")
+        keras.config.set_dtype_policy(policy)
+
+
+REFUSED = {
+    "missing": "has no 'missing'; it has: functional",
+    "sequentail": "did you mean 'sequential'",
+    "raises": "failed for images of (32, 32, 3): ValueError: no such width",
+    "nothing": "returned nothing; allowed: a Keras model",
+    "ends_in_softmax": "ends in a softmax, and labkit's losses take logits",
+    "softmax_layer": "ends in a softmax, and labkit's losses take logits",
+    "two_outputs": "has 2 outputs, and labkit trains one",
+    "too_few_outputs": "gives outputs of shape (None, 9); allowed: a logit for each class, (None, 10)",
+    "for_other_images": "can't take images of (32, 32, 3)",
+    "draws_by_itself": "seed_generator_state', which each call in training changes",
+    "counts": "calls', which each call in training changes",
+    "normalizes_twice": "called 2 times",
+    "normalizes_rows": "normalizes axis 2 of 4",
+    "number": "is 3; allowed: a function (input_shape, num_classes)",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_trained_says_so_in_one_line(name):
+    with pytest.raises(InputError) as refused:
+        build(name)
+    line = str(refused.value)
+    assert REFUSED[name] in line and str(OWN) in line and "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"model_arguments": "depth=3"},
+            "takes (input_shape, num_classes, units=32, activation='relu'), but is",
+        ),
+        ({"dropout_rate": 0.5}, "--dropout-rate is 0.5"),
+        ({"num_layers": 20}, "--num-layers is 20"),
+    ],
+)
+def test_other_flags_of_networks_are_refused(fields, said):
+    with pytest.raises(InputError) as refused:
+        build("mlp", **fields)
+    assert said in str(refused.value)

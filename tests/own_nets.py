@@ -1,0 +1,133 @@
+"""Networks of one's own, as people write them: for ``--model tests/own_nets.py:NAME``."""
+
+import keras
+from keras import layers
+
+
+def functional(input_shape, num_classes, width=8):
+    images = keras.Input(input_shape)
+    x = layers.Conv2D(width, 3, padding="same", use_bias=False)(images)
+    x = layers.BatchNormalization()(x)
+    x = layers.SpatialDropout2D(0.1)(layers.ReLU()(x))
+    shortcut = x
+    x = layers.Conv2D(width, 3, padding="same", activation="relu")(x)
+    x = layers.GlobalAveragePooling2D()(x + shortcut)
+    return keras.Model(images, layers.Dense(num_classes)(layers.Dropout(0.2)(x)))
+
+
+def sequential(input_shape, num_classes):
+    return keras.Sequential(
+        [
+            layers.Conv2D(8, 3, strides=2, activation="relu"),
+            layers.BatchNormalization(center=False, momentum=0.9),
+            layers.Flatten(),
+            layers.Dense(16),
+            layers.BatchNormalization(scale=False),
+            layers.Dropout(0.3),
+            layers.Dense(num_classes),
+        ]
+    )
+
+
+class Block(layers.Layer):
+    def __init__(self, filters):
+        super().__init__()
+        self.conv, self.norm = (
+            layers.Conv2D(filters, 3, padding="same"),
+            layers.BatchNormalization(name="norm"),
+        )
+
+    def call(self, x, training=False):
+        return keras.ops.relu(self.norm(self.conv(x), training=training))
+
+
+class Net(keras.Model):
+    """A model of a class of one's own, whose blocks give their normalizations one name."""
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.blocks = [Block(8), Block(8)]
+        self.drop, self.head = layers.Dropout(0.2), layers.Dense(num_classes)
+
+    def call(self, x, training=False):
+        for block in self.blocks:
+            x = block(x, training=training)
+        return self.head(self.drop(keras.ops.mean(x, axis=(1, 2)), training=training))
+
+
+def subclassed(input_shape, num_classes):
+    return Net(num_classes)
+
+
+def application(input_shape, num_classes):
+    return keras.applications.MobileNetV2(
+        input_shape, alpha=0.35, weights=None, classes=num_classes, classifier_activation=None
+    )
+
+
+def mlp(input_shape, num_classes, units=32, activation="relu"):
+    images = keras.Input(input_shape)
+    x = layers.Dense(units, activation=activation)(layers.Flatten()(images))
+    return keras.Model(images, layers.Dense(num_classes)(x))
+
+
+# ---- what can't be trained
+
+
+def raises(input_shape, num_classes):
+    raise ValueError("no such width")
+
+
+def nothing(input_shape, num_classes):
+    pass
+
+
+def ends_in_softmax(input_shape, num_classes):
+    return keras.Sequential([layers.Flatten(), layers.Dense(num_classes, activation="softmax")])
+
+
+def softmax_layer(input_shape, num_classes):
+    return keras.Sequential([layers.Flatten(), layers.Dense(num_classes), layers.Softmax()])
+
+
+def two_outputs(input_shape, num_classes):
+    images = keras.Input(input_shape)
+    x = layers.Flatten()(images)
+    return keras.Model(images, [layers.Dense(num_classes)(x), layers.Dense(num_classes)(x)])
+
+
+def too_few_outputs(input_shape, num_classes):
+    return keras.Sequential([layers.Flatten(), layers.Dense(num_classes - 1)])
+
+
+def for_other_images(input_shape, num_classes):
+    return keras.Sequential([keras.Input((28, 28, 1)), layers.Flatten(), layers.Dense(num_classes)])
+
+
+def draws_by_itself(input_shape, num_classes):
+    return keras.Sequential([layers.GaussianNoise(0.1), layers.Flatten(), layers.Dense(num_classes)])
+
+
+class Counts(layers.Layer):
+    def build(self, input_shape):
+        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False, name="calls")
+
+    def call(self, x):
+        self.calls.assign_add(1.0)
+        return x
+
+
+def counts(input_shape, num_classes):
+    return keras.Sequential([Counts(), layers.Flatten(), layers.Dense(num_classes)])
+
+
+def normalizes_twice(input_shape, num_classes):
+    images, norm = keras.Input(input_shape), layers.BatchNormalization()
+    return keras.Model(images, layers.Dense(num_classes)(layers.Flatten()(norm(norm(images)))))
+
+
+def normalizes_rows(input_shape, num_classes):
+    return keras.Sequential([layers.BatchNormalization(axis=2), layers.Flatten(), layers.Dense(num_classes)])
+
+
+number = 3

@@ -1,0 +1,92 @@
+"""Networks of one's own keep every guarantee: resume, replicas, replay, export."""
+
+import functools
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from labkit.data.shards import load_split
+from labkit.run_directory import RunDirectory
+from tests.properties.harness import assert_same_run, killed_behind, labkit, losses, metrics, train
+
+OWN = Path(__file__).parents[1] / "own_nets.py"
+NETWORKS = ("functional", "sequential", "subclassed", "application", "mlp")
+STEPS, SAVED = 12, 6
+FIELDS = {
+    "num_layers": None,
+    "batch_norm_decay": None,
+    "train_steps": STEPS,
+    "checkpoint_every_steps": SAVED,
+    "keep_checkpoints": 5,
+    "learning_rate": 0.002,
+    "learning_rate_schedule": "constant",
+    "train_batch_size": 32,
+    "precision": "float64",  # shows what is rounding and what is not
+    "sync_batch_norm": True,
+    "validate_every_steps": 0,
+}
+LONG = pytest.mark.long
+EACH = ["functional", *(pytest.param(name, marks=LONG) for name in NETWORKS[1:])]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Return what gives the run of a network; each trains once."""
+
+    @functools.cache
+    def made(name: str) -> Path:
+        run = tmp_path_factory.mktemp(name) / "run"
+        train(run, model=f"{OWN}:{name}", **FIELDS)
+        return run
+
+    return made
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_going_on_equals_no_interruption(whole, name):
+    stopped = killed_behind(whole(name), SAVED)
+    train(stopped, model=f"{OWN}:{name}", **FIELDS)
+    assert_same_run(whole(name), stopped, STEPS)
+
+
+@LONG
+@pytest.mark.parametrize("name", NETWORKS)
+def test_two_replicas_equal_one(whole, name, tmp_path):
+    replicas = {"num_gpus": 2, "simulate_missing_gpus": True}
+    train(tmp_path / "two", model=f"{OWN}:{name}", **FIELDS | replicas)
+    apart = np.abs(np.subtract(losses(whole(name)), losses(tmp_path / "two")))
+    assert apart.max() < 1e-9
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_replayed_step_has_the_loss_of_its_row(whole, name, tmp_path):
+    run, step = whole(name), SAVED + 2
+    assert labkit("replay", str(run), "--step", str(step), "--output", str(tmp_path / "made")) == 0
+    told = json.loads((tmp_path / "made" / "replay.json").read_text())
+    assert told["metrics"]["loss"] == pytest.approx(losses(run)[step - 1], abs=1e-12)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_an_exported_network_predicts_as_it_did(whole, name, tmp_path, shapes):
+    if name == "subclassed":
+        pytest.skip("a class of one's own isn't in the file")
+    assert labkit("export", str(whole(name)), "--output", str(tmp_path / "net.keras")) == 0
+    images, labels = load_split(shapes, "test")
+    found = keras.saving.load_model(tmp_path / "net.keras").predict(images, verbose=0).argmax(axis=1)
+    test = metrics(whole(name)).split("test")[-1]
+    assert (found == labels).mean() == pytest.approx(test["accuracy"], abs=2e-3)
+
+
+def test_a_run_needs_the_file_no_more(whole, tmp_path, monkeypatch):
+    run = RunDirectory(whole("functional"))
+    assert (run.code_path / "own_nets.py").read_bytes() == OWN.read_bytes()
+    config = json.loads(run.config_path.read_text())
+    config["model"]["model"] = "/gone/own_nets.py:functional"
+    run.config_path.write_text(json.dumps(config))
+    monkeypatch.chdir(tmp_path)
+    assert labkit("evaluate", str(run.path), "--split", "validation") == 0
