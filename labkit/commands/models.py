@@ -7,9 +7,12 @@ import textwrap
 from json import dumps
 from typing import Any
 
-from labkit.config import ModelConfig
-from labkit.config.architectures import ARCHITECTURES, parse_model_name
+from labkit.config import Config, ModelConfig
+from labkit.config.architectures import ARCHITECTURES, architecture_of, parse_model_name
+from labkit.config.fields import CODE
 from labkit.config.known_models import KNOWN_MODELS, KnownModel
+from labkit.parts.code import allow, with_whole_paths
+from labkit.parts.trust import files_of
 from labkit.startup.quiet_import import import_tensorflow
 from labkit.tables import print_table
 
@@ -26,6 +29,7 @@ def models(name: str | None = None, /, *, json: bool = False) -> int:
 
     Args:
         name: Shows this network stage by stage, such as resnet26 or wide_resnet22_2; it is built for that.
+            FILE.py:NAME shows one of your own.
         json: Prints JSON, for programs.
     """
     if name is None:
@@ -35,7 +39,8 @@ def models(name: str | None = None, /, *, json: bool = False) -> int:
         else:
             _print_table(described)
         return 0
-    config = ModelConfig(**parse_model_name(name))  # fails before TensorFlow loads
+    config = _config(name)  # fails before TensorFlow loads
+    allow(files_of(Config(model=config)))
     print(f"building {name} with TensorFlow, which takes some seconds to load", file=sys.stderr)
     _import_without_gpus()
     built = _built(name, config)
@@ -46,10 +51,17 @@ def models(name: str | None = None, /, *, json: bool = False) -> int:
     return 0
 
 
+def _config(name: str) -> ModelConfig:
+    """Return the network of a name, or one's own, ``FILE.py:NAME``. Raises InputError."""
+    if CODE.fullmatch(name):
+        return with_whole_paths(Config(model=ModelConfig(model=name))).model
+    return ModelConfig(**parse_model_name(name))
+
+
 def _facts(name: str) -> dict[str, Any]:
     """Return what is known of a model without building it; None is unknown."""
-    config = parse_model_name(name)
-    architecture = ARCHITECTURES[config["model"]]
+    config = {"model": name} if CODE.fullmatch(name) else parse_model_name(name)
+    architecture = architecture_of(config["model"])
     known = next((model for model in KNOWN_MODELS if model.name == name), None)
     return {
         "name": name,
@@ -90,7 +102,7 @@ def _built(name: str, config: ModelConfig) -> dict[str, Any]:
     from labkit.analysis.architecture import receptive_field, summarize
     from labkit.models.registry import build_model
 
-    published = ARCHITECTURES[config.model].published
+    published = architecture_of(config.model).published
     with keras.StatelessScope(initialize_variables=False):  # shapes are enough: no memory for the weights
         model = build_model(config, num_classes=published.num_classes, image_shape=published.image_shape)
     summary = summarize(model)
@@ -135,11 +147,12 @@ def _print_one(model: dict[str, Any]) -> None:
 
     stages = tuple(Stage(**{**stage, "resolution": tuple(stage["resolution"])}) for stage in model["stages"])
     source = f" ({model['accuracy_source']})" if model["accuracy_source"] else ""
-    print(f"{model['summary']}\n{model['paper']}\n")
+    print("\n".join(filter(None, (model["summary"], model["paper"]))) + "\n")
     images = f"{_size(model['image_shape'])} images of {model['num_classes']:,} classes"
     print(ModelSummary(f"{model['name']}, {images}", stages))
     print(f"\nreceptive field {_size(model['receptive_field'])} pixels")
-    print(f"published accuracy on {model['data_set']} {_percent(model['accuracy'])}{source}")
+    if model["accuracy"] is not None:
+        print(f"published accuracy on {model['data_set']} {_percent(model['accuracy'])}{source}")
 
 
 def _millions(count: int) -> str:

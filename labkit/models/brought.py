@@ -139,10 +139,14 @@ def _over_images(
         kind = "nothing" if model is None else f"an object of {type(model).__name__}"
         raise InputError(f"{flag} returned {kind}; allowed: a Keras model")
     images = keras.Input(image_shape, name="images", dtype="float32")
+    inputs = getattr(model, "inputs", None)
     try:
-        outputs = keras.tree.flatten(applied(model, images))
+        if inputs and _is_chain_of_layers(model) and inputs[0].shape == images.shape:
+            images, outputs = inputs[0], model.outputs  # nothing to change
+        else:
+            outputs = keras.tree.flatten(applied(model, images))
     except Exception as error:
-        taken = f", but those of {model.input_shape[1:]}" if getattr(model, "inputs", None) else ""
+        taken = f", but those of {model.input_shape[1:]}" if inputs else ""
         raise InputError(f"{flag} can't take images of {image_shape}{taken}: {first_line(error)}") from None
     if len(outputs) != 1:
         raise InputError(
@@ -164,13 +168,17 @@ def _over_images(
 
 
 def applied(model: keras.Model, images: keras.KerasTensor) -> Any:
-    """Return a model's outputs for images, over its own layers; a model of one's own class is one layer."""
+    """Return a model's outputs for images, over its own layers.
+
+    A model of one's own class, and one that calls a layer twice, is one layer: what looks into a network
+    expects that each layer is called once.
+    """
     if isinstance(model, keras.Sequential):
         outputs = images
         for layer in model.layers:
             outputs = layer(outputs)
         return outputs
-    if getattr(model, "inputs", None) is None or len(model.inputs) != 1 or len(model.outputs) != 1:
+    if not _is_chain_of_layers(model):
         return model(images)
     made = []
 
@@ -183,6 +191,14 @@ def applied(model: keras.Model, images: keras.KerasTensor) -> Any:
         model, input_tensors=images, clone_function=lambda layer: layer, call_function=call
     )
     return made[-1]  # the output comes last
+
+
+def _is_chain_of_layers(model: keras.Model) -> bool:
+    """Return whether a model is functional, has one input and one output, and calls each layer once."""
+    inputs, outputs = getattr(model, "inputs", None), getattr(model, "outputs", None)
+    if not inputs or not outputs or len(inputs) != 1 or len(outputs) != 1:
+        return False
+    return all(len(operation._inbound_nodes) == 1 for operation in model.operations)
 
 
 def _end(model: keras.Model) -> str:
