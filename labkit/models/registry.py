@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from labkit.config import ModelConfig
 from labkit.config.architectures import model_name
@@ -97,3 +98,19 @@ def build_model(
     network, values = BUILDERS[config.model]
     logits = network(layers, images, **values(config), num_classes=num_classes)
     return keras.Model(inputs, logits, name=model_name(config).replace("-", "_"))
+
+
+class _Weights(tf.Module):
+    """The weights of a network, by their numbers."""
+
+    def __init__(self, model: keras.Model) -> None:
+        super().__init__()
+        self.all = [weight.value for weight in model.weights]
+
+
+def in_checkpoints(config: ModelConfig, model: keras.Model) -> Any:
+    """Return what checkpoints hold of a network: its layers or, where it is brought, the list of its weights.
+
+    A class of one's own may keep layers where TensorFlow doesn't look for them, such as in a list.
+    """
+    return model if config.model in BUILDERS else _Weights(model)

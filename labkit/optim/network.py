@@ -11,7 +11,7 @@ from labkit.data.manifest import Manifest
 from labkit.data.network_input import input_shape
 from labkit.errors import InputError
 from labkit.models.freezing import HEAD, Freezing
-from labkit.models.registry import build_model
+from labkit.models.registry import build_model, in_checkpoints
 from labkit.models.variants import check_image_sizes
 from labkit.optim.muon import check_muon
 from labkit.optim.optimizer import Optimizer, check_weight_decay
@@ -127,8 +127,11 @@ class TrainedNetwork:
 
     def checkpoint(self) -> tf.train.Checkpoint:
         """Return a checkpoint of all the state that training resumes from."""
-        more = {} if self.average is None else {"averaged": self.average.averaged}
-        return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, step=self.step, **more)
+        networks = {"model": self.model}
+        if self.average is not None:
+            networks["averaged"] = self.average.averaged
+        held = {name: in_checkpoints(self.config.model, model) for name, model in networks.items()}
+        return tf.train.Checkpoint(optimizer=self.optimizer, step=self.step, **held)
 
 
 def build_model_to_train(

@@ -22,7 +22,7 @@ from labkit.data.manifest import Manifest
 from labkit.data.network_input import input_shape
 from labkit.errors import InputError
 from labkit.models.initial_weights import InitialWeights, Transfer, match, read_weights, weight_arrays
-from labkit.models.registry import build_model
+from labkit.models.registry import build_model, in_checkpoints
 from labkit.models.weight_source import WeightSource, find_weight_source
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import (
@@ -46,9 +46,8 @@ def checkpoint_of_network(config: Config, model: keras.Model) -> tf.train.Checkp
 
     That is the moving average of the weights if the run keeps one, otherwise the weights.
     """
-    if config.optimizer.ema_decay:
-        return tf.train.Checkpoint(averaged=model)
-    return tf.train.Checkpoint(model=model)
+    held = in_checkpoints(config.model, model)
+    return tf.train.Checkpoint(**{"averaged" if config.optimizer.ema_decay else "model": held})
 
 
 @dataclass(frozen=True)

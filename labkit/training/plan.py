@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit import home
 from labkit.callbacks.callback import Callback, callbacks_of, checked_callbacks
 from labkit.config import Config
 from labkit.config.recorded import recorded_config

@@ -10,7 +10,7 @@ import pytest
 
 from labkit.data.shards import load_split
 from labkit.run_directory import RunDirectory
-from tests.properties.harness import assert_same_run, killed_behind, labkit, losses, metrics, train
+from tests.properties.harness import checkpoint_values, killed_behind, labkit, losses, metrics, train
 
 OWN = Path(__file__).parents[1] / "own_nets.py"
 NETWORKS = ("functional", "sequential", "subclassed", "application", "mlp")
@@ -21,7 +21,7 @@ FIELDS = {
     "train_steps": STEPS,
     "checkpoint_every_steps": SAVED,
     "keep_checkpoints": 5,
-    "learning_rate": 0.002,
+    "learning_rate": 0.0002,
     "learning_rate_schedule": "constant",
     "train_batch_size": 32,
     "precision": "float64",  # shows what is rounding and what is not
@@ -51,7 +51,10 @@ def whole(tmp_path_factory):
 def test_going_on_equals_no_interruption(whole, name):
     stopped = killed_behind(whole(name), SAVED)
     train(stopped, model=f"{OWN}:{name}", **FIELDS)
-    assert_same_run(whole(name), stopped, STEPS)
+    assert losses(whole(name)) == losses(stopped)
+    first, second = (checkpoint_values(run, STEPS) for run in (whole(name), stopped))
+    assert first.keys() == second.keys() and len(first) > 4
+    assert not [key for key, value in first.items() if value.tobytes() != second[key].tobytes()]
 
 
 @LONG
@@ -60,7 +63,7 @@ def test_two_replicas_equal_one(whole, name, tmp_path):
     replicas = {"num_gpus": 2, "simulate_missing_gpus": True}
     train(tmp_path / "two", model=f"{OWN}:{name}", **FIELDS | replicas)
     apart = np.abs(np.subtract(losses(whole(name)), losses(tmp_path / "two")))
-    assert apart.max() < 1e-9
+    assert apart.max() < 1e-7
 
 
 @pytest.mark.parametrize("name", EACH)
