@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -144,7 +144,7 @@ def training_columns(lines: bytes) -> tuple[int, dict[str, Column]] | None:
         rows = decode(lines)
     except (msgspec.DecodeError, ValueError, RecursionError):  # ValueError: not Unicode, or not a name
         return None
-    if not _one_to_a_line(lines, len(rows)) or set(map(readers["split"], rows)) != {"train"}:
+    if not _one_to_a_line(lines, len(rows)):
         return None
     columns = None if broken(rows[0]) else _packed_columns(rows, readers)
     if columns is None:
@@ -225,7 +225,7 @@ def _decoder(names: tuple[str, ...]) -> tuple[Callable[[bytes], list[Any]], Any,
     """Return what decodes the rows of these names, and what reads ``not_finite`` and each value of a row."""
     places = {f"value_{index}": name for index, name in enumerate(names)}
     kinds: list[Any] = [
-        (place, str if name == "split" else int | float | None) for place, name in places.items()
+        (place, Literal["train"] if name == "split" else int | float | None) for place, name in places.items()
     ]
     kinds.append((NOT_FINITE, dict[str, str] | None, None))
     row = msgspec.defstruct(

@@ -31,7 +31,7 @@ from labkit.run_directory.rows import (
     resume_point_of,
 )
 
-BLOCK_BYTES = 1 << 22  # parsed at a time: some 15,000 rows
+BLOCK_BYTES = 1 << 21  # parsed at a time: some 8,000 rows
 BLOCK_ROWS = 4_096  # taken at a time where each row may have other names
 # Lines with it are parsed at once if they have the same names; others one by one, to the same result.
 TRAINING, RESUMED = b'"split": "train"', b'"resumed_at_step"'
