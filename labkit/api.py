@@ -9,6 +9,7 @@ from labkit.config.arguments import argument, has_type, plain
 from labkit.data.manifest import Manifest
 from labkit.data.recipe import requested_config
 from labkit.errors import InputError, short
+from labkit.parts.objects import as_files
 from labkit.run import Run, load_run, tensorflow_left_as_it_was
 from labkit.run_directory import RunDirectory
 
@@ -36,7 +37,8 @@ def train(
         callbacks: objects of classes derived from ``labkit.Callback``, called during the training; or the
             path of a Python file that defines such a list, as with ``--callbacks``.
         **flags: any flag of ``labkit train`` by its name, such as ``num_layers=20`` for ``--num-layers 20``.
-            They take precedence over ``config`` and ``preset``.
+            They take precedence over ``config`` and ``preset``. ``model`` may also be a Keras model, or a
+            function ``(input_shape, num_classes)`` that returns one; ``model_arguments`` a dict.
 
     Returns the run. Its ``state`` is ``finished``, ``interrupted`` (Ctrl-C: saved, the same call continues)
     or ``failed`` (the loss became NaN, or a callback failed; ``run.status.message`` says which and when).
@@ -55,8 +57,8 @@ def train(
     overwrite = argument("overwrite", overwrite, bool)
     if isinstance(callbacks, str | os.PathLike):
         flags["callbacks"], callbacks = callbacks, None
-    configuration = _configuration(config, preset, flags)
-    with tensorflow_left_as_it_was():
+    with tensorflow_left_as_it_was(), as_files(flags) as given:
+        configuration = _configuration(config, preset, given)
         plan = plan_training(
             configuration, overwrite=overwrite, callbacks=() if callbacks is None else callbacks
         )

@@ -99,7 +99,7 @@ def form_fields() -> dict[str, FieldInfo]:
     return {
         name: info
         for name, info in fields_by_name().items()
-        if name not in LEFT_OUT and info.role != "task" and (allowed or not info.acts)
+        if name not in LEFT_OUT and info.role != "task" and (allowed or info.is_code or not info.acts)
     }
 
 
@@ -254,6 +254,11 @@ def read_field(info: FieldInfo, shown: Shown) -> Any:
     if info.optional and isinstance(shown, str) and not shown.strip():
         return None
     value = info.check(info.from_flag(shown.strip() if isinstance(shown, str) else shown))
+    if info.is_code and info.file_of(value) is not None and not state.allows_code():
+        raise InputError(
+            f"{info.flag} is {value!r}, a file of code, which this dashboard doesn't run; start it with "
+            "LABKIT_ALLOW_CODE=1, or train from the command line"
+        )
     if info.is_path and value is not None:  # the command works from any folder
         return str(Path(os.path.expanduser(value)).absolute())
     return value

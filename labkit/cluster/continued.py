@@ -1,5 +1,6 @@
 """The commands that make a run again and that continue it, from what its directory records."""
 
+import itertools
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,8 +42,14 @@ def making_command(run: RunDirectory) -> list[str]:
 
 def acts(words: list[str]) -> bool:
     """Return whether a command has a flag that runs a file or opens ports."""
-    flags = {info.flag for info in fields_by_name().values() if info.acts}
-    return any(word.partition("=")[0].replace("_", "-") in flags for word in words)
+    flags = {info.flag: info for info in fields_by_name().values() if info.acts}
+    for word, next_word in itertools.pairwise([*words, ""]):
+        flag, given, value = word.partition("=")
+        info = flags.get(flag.replace("_", "-"))
+        # A built-in part runs no file.
+        if info and not (info.is_code and info.file_of(value if given else next_word) is None):
+            return True
+    return False
 
 
 def tasks_of(run: RunDirectory) -> tuple[int, int] | None:

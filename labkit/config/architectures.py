@@ -225,7 +225,7 @@ def model_name(config: Any) -> str:
     architecture = architecture_of(config.model)
     if architecture is BROUGHT:
         path, _, name = config.model.rpartition(":")
-        return f"{PurePath(path).stem}.{name}"
+        return f"{PurePath(path).stem}.{name}" if path else PurePath(name).stem
     depth = "" if architecture.has_one_depth else str(config.num_layers)
     width = f"_{config.width_factor!r}".removesuffix(".0") if architecture.has_width_factor else ""
     if architecture.has_one_depth and config.width_factor == 1:

@@ -6,11 +6,11 @@ import os
 import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.config.arguments import ALLOWED, has_type, plain
+from labkit.config.arguments import ALLOWED, has_type, plain, spelled_arguments, text_of_arguments
 from labkit.config.spellings import ALIASES
 from labkit.errors import InputError, short
 from labkit.home import LOCAL_PATH, is_local_path
@@ -27,9 +27,9 @@ GROUPS = {
     "logging": "console, TensorBoard and TensorFlow's messages",
 }
 
-# A function or class in a Python file, as a field may name it.
-CODE = re.compile(r"(?P<path>.+\.py):(?P<name>[A-Za-z_]\w*)", re.DOTALL)
-IN_A_FILE = "FILE.py:NAME for one of your own"
+# What a field may name in a file: a function or class of Python, or a saved Keras model.
+CODE = re.compile(r"(?P<path>.+\.py):(?P<name>[A-Za-z_]\w*)|(?P<saved>.+\.keras)", re.DOTALL)
+IN_A_FILE = "FILE.py:NAME or FILE.keras for one of your own"
 
 # Why a fork of a run can't change a field: what the run has at a step follows from it.
 OF_THE_ORDER = "the rows and the order of the images before the fork are the parent's"
@@ -47,7 +47,7 @@ class FieldInfo:
         help: what it does, in sentences that stand alone and don't repeat the default.
         choices, minimum, maximum, below: the allowed values.
         is_path: whether it names a file or folder, which must be on this machine.
-        is_code: whether it may name something in a Python file, too, ``FILE.py:NAME``.
+        is_code: whether it may name something in a file, too: ``FILE.py:NAME``, or a ``.keras`` file.
         spelled: of a text that is a name: returns it in its one spelling, or raises InputError.
         unset: what happens where the value is None, in words.
         group: of ``GROUPS``; the owner's where it is left out.
@@ -99,7 +99,7 @@ class FieldInfo:
         if self.is_path:
             return value
         found = CODE.fullmatch(value) if self.is_code and isinstance(value, str) else None
-        return found["path"] if found else None
+        return found["path"] or found["saved"] if found else None
 
     def canonical(self, value: Any) -> Any:
         """Return a value without the folder of the file of code that it names, which may be anywhere."""
@@ -156,6 +156,8 @@ class FieldInfo:
             return None
         if self.type is str and isinstance(value, os.PathLike):
             value = os.fspath(value)
+        if self.spelled is spelled_arguments and isinstance(value, Mapping):
+            value = text_of_arguments(value)
         good = has_type(value, self.type) and not (self.type is str and "\0" in value)
         if good and self.type is float:
             good = abs(value) < 2**1023  # beyond, a whole number is no float

@@ -27,7 +27,7 @@ class ModelConfig(FieldOwner):
     model: str = option(
         "resnet",
         "Architecture; labkit models shows them. FILE.py:NAME is a function of your own, "
-        "NAME(input_shape, num_classes), that returns a Keras model.",
+        "NAME(input_shape, num_classes), that returns a Keras model; FILE.keras is a saved one.",
         choices=tuple(ARCHITECTURES),
         is_code=True,
         acts="run",

@@ -11,6 +11,7 @@ from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
 from labkit.experiments.replay.recorded import recorded_step
 from labkit.experiments.replay.step import engine_from_start, plan_replay
+from labkit.parts.code import record
 from labkit.parts.trust import accept, acting, check_trust, files_of
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.checkpoints import checkpoint_path, state_path
@@ -72,6 +73,7 @@ def fork(
             _make_checkpoint(parent, made, step, announce)
         _copy_best(parent, made, step)
         _write_past(parent, made, rows)
+        record(made, files)
         write_json_atomic(made.config_path, forked.to_json())
         accept(forked, files)
         total = forked.run.train_steps

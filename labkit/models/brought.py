@@ -10,7 +10,8 @@ import contextlib
 import inspect
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -23,7 +24,7 @@ from labkit.config.architectures import model_name
 from labkit.config.arguments import arguments_of
 from labkit.errors import InputError, short
 from labkit.models.layers import BatchNormalization, Dropout, norms_of, recorded_batch_statistics
-from labkit.parts.code import first_line, named_object
+from labkit.parts.code import allowed_content, first_line, named_object
 
 MOST_WEIGHTS = 2**31  # 8 GiB in float32
 _KERAS_NAMES = "object_name_uids"  # where Keras counts the names that it gives
@@ -77,15 +78,41 @@ def plain_model(
     Raises InputError, with what to do, for a function or a model that can't be trained.
     """
     flag, arguments = f"--model {config.model}", arguments_of(config.model_arguments)
-    build = named_object("--model", config.model)
+    build = _saved_model(config) if config.model.endswith(".keras") else named_object("--model", config.model)
     _check_call(flag, build, arguments)
     with _as_configured(config.precision, seed):
         try:
             model = build(image_shape, num_classes, **arguments)
+        except InputError:
+            raise
         except Exception as error:
             raise InputError(f"{flag} failed for images of {image_shape}: {first_line(error)}") from None
         name = model_name(config).replace(".", "_").replace("-", "_")
         return _over_images(flag, model, name, num_classes, image_shape)
+
+
+def _saved_model(config: ModelConfig) -> Callable[..., keras.Model]:
+    """Return what loads the model of a ``.keras`` file, with its weights. Raises InputError."""
+    path, flag = Path(config.model), f"--model {config.model}"
+    allowed_content("--model", path)
+
+    def load(input_shape: Any, num_classes: int) -> keras.Model:
+        try:
+            model = keras.saving.load_model(path, compile=False)
+        except Exception as error:
+            raise InputError(
+                f"{flag} can't be loaded: {first_line(error)}; if it has classes of your own, give the function "
+                "that builds it, FILE.py:NAME"
+            ) from None
+        policies = {layer.dtype_policy.name for layer in model.layers if layer.weights}
+        if config.precision != "float32" or policies - {"float32"}:
+            raise InputError(
+                f"{flag} is saved in {', '.join(sorted(policies))}, with --precision {config.precision}; a saved "
+                "model is trained in float32; give the function that builds it, FILE.py:NAME, for another precision"
+            )
+        return model
+
+    return load
 
 
 def _check_call(flag: str, build: Any, arguments: dict[str, Any]) -> None:

@@ -61,17 +61,17 @@ def check_unchanged(run: RunDirectory, files: Mapping[str, bytes], way_out: str)
         copy = run.code_path / Path(path).name
         if not copy.exists() or (kept := content_of("code", copy)) == content:
             continue
-        lines = difflib.unified_diff(_lines(kept), _lines(content), n=0, lineterm="")
-        changed = [line for line in lines if line[:1] in "+-" and line[:3] not in ("---", "+++")]
-        shown = " ".join(textwrap.shorten(line, 60, placeholder=" …") for line in changed[:2])
-        raise InputError(
-            f"{path} has changed since {run.path} was trained with it ({counted(len(changed), 'line')}: "
-            f"{shown}); {way_out}"
-        )
+        how = "" if copy.suffix != ".py" else f" ({_difference(kept, content)})"
+        raise InputError(f"{path} has changed since {run.path} was trained with it{how}; {way_out}")
 
 
-def _lines(content: bytes) -> list[str]:
-    return content.decode("utf-8", "replace").splitlines()
+def _difference(old: bytes, new: bytes) -> str:
+    """Return how many lines of a text have changed, and the first of them."""
+    texts = [content.decode("utf-8", "replace").splitlines() for content in (old, new)]
+    lines = difflib.unified_diff(*texts, n=0, lineterm="")
+    changed = [line for line in lines if line[:1] in "+-" and line[:3] not in ("---", "+++")]
+    shown = " ".join(textwrap.shorten(line, 60, placeholder=" …") for line in changed[:2])
+    return f"{counted(len(changed), 'line')}: {shown}"
 
 
 def module_of(flag: str, path: Path, content: bytes) -> ModuleType:
@@ -95,6 +95,19 @@ def module_of(flag: str, path: Path, content: bytes) -> ModuleType:
     return module
 
 
+def allowed_content(flag: str, path: Path) -> bytes:
+    """Return the content of a file of code. Raises InputError if it can't be read, or may not be run."""
+    content = content_of(flag, path)
+    digest = hashlib.sha256(content).hexdigest()
+    if digest not in _allowed and not is_code_accepted(content):
+        run = path.parent.parent if path.parent.name == "code" else path
+        raise InputError(
+            f"{path} would be run, whose SHA-256 is {digest}, but your account hasn't trained with it; "
+            f"read it, and if you trust it: labkit trust {shlex.quote(str(run))}"
+        )
+    return content
+
+
 def named_object(flag: str, reference: str) -> Any:
     """Return what ``FILE.py:NAME`` names.
 
@@ -104,24 +117,16 @@ def named_object(flag: str, reference: str) -> Any:
     found = CODE.fullmatch(reference)
     assert found is not None, reference
     path, name = expanded(found["path"]).absolute(), found["name"]
-    content = content_of(flag, path)
+    content = allowed_content(flag, path)
     digest = hashlib.sha256(content).hexdigest()
-    if digest not in _allowed and not is_code_accepted(content):
-        run = path.parent.parent if path.parent.name == "code" else path
-        raise InputError(
-            f"{path} would be run, whose SHA-256 is {digest}, but your account hasn't trained with it; "
-            f"read it, and if you trust it: labkit trust {shlex.quote(str(run))}"
-        )
     if digest not in _modules:
         _modules[digest] = module_of(flag, path, content)
     names = vars(_modules[digest])
     if name not in names:
         own = [name for name, value in names.items() if callable(value) and not name.startswith("_")]
         near = nearest(name, own)
-        hint = (
-            f"did you mean {near!r}?" if near else f"it has: {', '.join(own) or 'nothing that can be called'}"
-        )
-        raise InputError(f"{flag} {path} has no {name!r}; {hint}")
+        hint = f"it has: {', '.join(own) or 'nothing that can be called'}"
+        raise InputError(f"{flag} {path} has no {name!r}; {f'did you mean {near!r}?' if near else hint}")
     return names[name]
 
 

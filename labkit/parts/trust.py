@@ -28,6 +28,7 @@ from labkit.run_directory.files import open_regular
 # What a launcher and the dashboard hand on to the processes that they start: the digest of checked files.
 APPROVED = "LABKIT_APPROVED"
 LARGEST_FILE = 2**20  # bytes of a file of code
+LARGEST_SAVED = 2**31  # of a saved Keras model
 Tasks = tuple[int, int] | None  # of a cluster: its workers and parameter servers
 _LARGEST_LIST = 2**24  # bytes; a consent has 65
 
@@ -61,13 +62,14 @@ def files_of(config: Config) -> dict[str, bytes]:
 
 def content_of(flag: str, path: Path) -> bytes:
     """Return the content of the file that a flag names. Raises InputError as ``files_of`` does."""
+    largest = LARGEST_SAVED if path.suffix == ".keras" else LARGEST_FILE
     try:
         with open_regular(path) as file:  # a pipe would be waited for, a device has no end
-            content = file.read(LARGEST_FILE + 1)
+            content = file.read(largest + 1)
     except (OSError, ValueError) as error:
         raise InputError(f"{flag} {path} can't be read: {getattr(error, 'strerror', error)}") from None
-    if len(content) > LARGEST_FILE:
-        raise InputError(f"{flag} {path} has more than {LARGEST_FILE:,} bytes, the most that it may have")
+    if len(content) > largest:
+        raise InputError(f"{flag} {path} has more than {largest:,} bytes, the most that it may have")
     return content
 
 

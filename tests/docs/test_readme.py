@@ -33,8 +33,9 @@ def test_the_python_of_readme_prints_what_it_says(number: int, tmp_path: Path) -
     code, expected = EXAMPLES[2 * number : 2 * number + 2]
     assert (code.language, expected.language) == ("python", "text")
     environment = {**os.environ, "LABKIT_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    (tmp_path / "mine.py").write_text(code.text)
     ended = subprocess.run(
-        [sys.executable, "-c", code.text],
+        [sys.executable, "mine.py"],
         env=environment,
         cwd=tmp_path,
         capture_output=True,

@@ -1,0 +1,117 @@
+"""The source of a function or class that was defined in a notebook or a script, as a file of its own.
+
+The file has what the object uses: imports, constants, and other functions and classes from the same place. So
+other processes can rebuild it, and people can read what a run was trained with.
+"""
+
+import ast
+import builtins
+import inspect
+import sys
+import textwrap
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from labkit.errors import InputError, short
+
+
+def file_of(value: Any) -> Path | None:
+    """Return the file of the module in which a function or class can be found by its name.
+
+    None for one that is defined in a notebook, in the script that runs, or inside of a function.
+    """
+    name, module = getattr(value, "__name__", None), sys.modules.get(getattr(value, "__module__", None) or "")
+    path = getattr(module, "__file__", None)
+    if module is None or module.__name__ == "__main__" or not path or not path.endswith(".py"):
+        return None
+    return Path(path) if name and getattr(module, name, None) is value else None
+
+
+def source_of(argument: str, value: Any) -> str:
+    """Return the text of a Python file that defines a function or class under its own name.
+
+    Args:
+        argument: that the user gave it as, for the error.
+        value: the function or class.
+
+    Raises InputError if its source, or something that it uses, can't be written into a file.
+    """
+    imports: dict[str, str] = {}
+    parts: dict[str, str] = {}
+    _add(argument, value.__name__, value, imports, parts)
+    return "\n".join(sorted(imports.values())) + "\n\n\n" + "\n\n\n".join(parts.values()) + "\n"
+
+
+def _add(argument: str, name: str, value: Any, imports: dict[str, str], parts: dict[str, str]) -> None:
+    """Add the definition of a name, behind those of the names that it uses."""
+    if name in imports or name in parts:
+        return
+    module = getattr(value, "__module__", None)
+    if isinstance(value, ModuleType):
+        imports[name] = f"import {value.__name__} as {name}"
+    elif file_of(value) is not None or (module and module != "__main__" and not _is_written_here(value)):
+        if getattr(sys.modules.get(module), getattr(value, "__name__", ""), None) is not value:
+            raise _unwritable(argument, name, value)
+        imports[name] = f"from {module} import {value.__name__} as {name}"
+    elif _is_written_here(value):
+        parts[name] = ""  # so that a function may call itself
+        text = _text(argument, name, value)
+        for used, other in _used(value, text).items():
+            _add(argument, used, other, imports, parts)
+        del parts[name]
+        parts[name] = text
+    else:
+        try:
+            same = bool(ast.literal_eval(repr(value)) == value)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            same = False
+        if not same:
+            raise _unwritable(argument, name, value)
+        parts[name] = f"{name} = {value!r}"
+
+
+def _is_written_here(value: Any) -> bool:
+    return (inspect.isfunction(value) or inspect.isclass(value)) and file_of(value) is None
+
+
+def _unwritable(argument: str, name: str, value: Any) -> InputError:
+    return InputError(
+        f"{argument} uses {name!r}, {short(value)[:60]}, which can't be written into a file for other processes; "
+        f"put both into a Python file and write {argument}='FILE.py:NAME', or make it a constant"
+    )
+
+
+def _text(argument: str, name: str, value: Any) -> str:
+    try:
+        text = textwrap.dedent(inspect.getsource(value)).rstrip()
+        ast.parse(text)
+    except (OSError, TypeError, SyntaxError):
+        raise InputError(
+            f"{argument} is {short(value)[:60]}, whose source Python doesn't have; put it into a Python file and "
+            f"write {argument}='FILE.py:NAME'"
+        ) from None
+    if value.__name__ != name or text.startswith("lambda") or "<lambda>" in value.__name__:
+        raise InputError(f"{argument} is {short(value)[:60]}; give a function that is defined with def")
+    return text
+
+
+def _used(value: Any, text: str) -> dict[str, Any]:
+    """Return what a definition takes from around it, by name."""
+    names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    functions = (
+        [value] if inspect.isfunction(value) else [f for f in vars(value).values() if inspect.isfunction(f)]
+    )
+    around: dict[str, Any] = (
+        dict(vars(sys.modules[value.__module__])) if value.__module__ in sys.modules else {}
+    )
+    for function in functions:
+        around |= function.__globals__
+    for function in functions:  # what a function around it has defined
+        around |= inspect.getclosurevars(function).nonlocals
+    own = {value.__name__, "__class__"}
+    return {
+        name: around[name]
+        for name in sorted(names - own)
+        if name in around and getattr(builtins, name, None) is not around[name]
+    }
