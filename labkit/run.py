@@ -38,14 +38,14 @@ def tensorflow_left_as_it_was() -> Iterator[None]:
     """After the block, TensorFlow's switches that a training turns on are as they were, for other work."""
     before = (False, False, True)  # TensorFlow's defaults
     if "tensorflow" in sys.modules:
-        from labkit.distributed.tf_compat import switches
+        from labkit.startup.tf_compat import switches
 
         before = switches()
     try:
         yield
     finally:
         if "tensorflow" in sys.modules:
-            from labkit.distributed.tf_compat import restore_switches
+            from labkit.startup.tf_compat import restore_switches
 
             restore_switches(before)
 

@@ -29,7 +29,7 @@ GROUPS = {
 
 # What a field may name in a file: a function or class of Python, or a saved Keras model.
 CODE = re.compile(r"(?P<path>.+\.py):(?P<name>[A-Za-z_]\w*)|(?P<saved>.+\.keras)", re.DOTALL)
-IN_A_FILE = "FILE.py:NAME or FILE.keras for one of your own"
+IN_A_FILE = "FILE.py:NAME"
 
 # Why a fork of a run can't change a field: what the run has at a step follows from it.
 OF_THE_ORDER = "the rows and the order of the images before the fork are the parent's"

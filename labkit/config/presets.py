@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from labkit.config.architectures import ARCHITECTURES
+from labkit.config.architectures import architecture_of
 from labkit.config.arguments import argument
 from labkit.config.config import fields_by_name
 from labkit.errors import InputError, unknown_name_error
@@ -184,8 +184,9 @@ def merged_with_preset(
     preset's.
     """
     values = dict(base or {}) if name is None else dict(preset_values(name))
-    architecture = ARCHITECTURES.get(str(given.get("model")))
-    depths = architecture.depths.get(str(given.get("block", "basic"))) if architecture else None
+    named = given.get("model")
+    block = str(given.get("block", "basic"))
+    depths = None if named is None else architecture_of(str(named)).depths.get(block)
     if depths and "num_layers" in values and not depths.allows(values["num_layers"]):
         values.pop("num_layers")
     if given.get("epochs", 0) is None:  # it has no length of its own

@@ -12,9 +12,9 @@ import tensorflow as tf
 from labkit.distributed.asynchronous_step import StepReport
 from labkit.distributed.progress import Attempts
 from labkit.distributed.synchronous import StepResult, Steps
-from labkit.distributed.tf_compat import hold_attempts, is_here, worker_of
 from labkit.plurals import counted
 from labkit.run_directory.worker_metrics import StepSpans
+from labkit.startup.tf_compat import hold_attempts, is_here, worker_of
 
 STEPS_UNDER_WAY = 4  # per worker: one running, the next queued, the rest in reserve for slow workers
 LOOK_SECONDS = 0.005  # between two looks for failed steps; a step takes many times as long

@@ -13,9 +13,9 @@ import tensorflow as tf
 from labkit.config import DistributionConfig, ModelConfig
 from labkit.distributed.cpu import bfloat16_instructions, missing_gpus_error
 from labkit.distributed.task import ClusterTask
-from labkit.distributed.tf_compat import is_running
 from labkit.errors import InputError
 from labkit.plurals import counted
+from labkit.startup.tf_compat import is_running
 
 
 @dataclass(frozen=True)

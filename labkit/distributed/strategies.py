@@ -10,7 +10,7 @@ import tensorflow as tf
 from labkit.distributed.devices import Devices
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.task import ClusterTask
-from labkit.distributed.tf_compat import (
+from labkit.startup.tf_compat import (
     local_cpu_replicas,
     without_coordination_service,
 )

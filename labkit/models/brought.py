@@ -17,7 +17,6 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.common import global_state
 
 from labkit.config import ModelConfig
 from labkit.config.architectures import model_name
@@ -25,9 +24,9 @@ from labkit.config.arguments import arguments_of
 from labkit.errors import InputError, short
 from labkit.models.layers import BatchNormalization, Dropout, norms_of, recorded_batch_statistics
 from labkit.parts.code import allowed_content, first_line, named_object
+from labkit.startup.tf_compat import all_layers, is_called_once, names_from_the_beginning
 
 MOST_WEIGHTS = 2**31  # 8 GiB in float32
-_KERAS_NAMES = "object_name_uids"  # where Keras counts the names that it gives
 # The axes over which values share a mask.
 _DROPOUTS: dict[type, tuple[int, ...]] = {
     keras.layers.Dropout: (),
@@ -101,14 +100,14 @@ def _saved_model(config: ModelConfig) -> Callable[..., keras.Model]:
             model = keras.saving.load_model(path, compile=False)
         except Exception as error:
             raise InputError(
-                f"{flag} can't be loaded: {first_line(error)}; if it has classes of your own, give the function "
-                "that builds it, FILE.py:NAME"
+                f"{flag} can't be loaded: {first_line(error)}; if it has classes of your own, give the "
+                "function that builds it, FILE.py:NAME"
             ) from None
         policies = {layer.dtype_policy.name for layer in model.layers if layer.weights}
         if config.precision != "float32" or policies - {"float32"}:
             raise InputError(
-                f"{flag} is saved in {', '.join(sorted(policies))}, with --precision {config.precision}; a saved "
-                "model is trained in float32; give the function that builds it, FILE.py:NAME, for another precision"
+                f"{flag} is saved in {', '.join(sorted(policies))}, with --precision {config.precision}; a "
+                "saved model is trained in float32; for another precision, give the function that builds it"
             )
         return model
 
@@ -138,7 +137,7 @@ def _as_configured(precision: str, seed: int) -> Iterator[None]:
     What the process had before is there again after the block.
     """
     policy, layout = keras.config.dtype_policy(), keras.config.image_data_format()
-    floatx, names = keras.config.floatx(), global_state.get_global_attribute(_KERAS_NAMES)
+    floatx = keras.config.floatx()
     drawn, drawn_by_numpy = random.getstate(), np.random.get_state()
     try:
         keras.config.set_floatx("float64" if precision == "float64" else "float32")
@@ -146,16 +145,14 @@ def _as_configured(precision: str, seed: int) -> Iterator[None]:
         keras.config.set_dtype_policy(precision)
         random.seed(seed)  # of which Keras draws the seeds of initializers that have none
         np.random.seed(seed)
-        # So that another process, and another copy of the network, has the same names.
-        global_state.set_global_attribute(_KERAS_NAMES, None)
-        yield
+        with names_from_the_beginning():
+            yield
     finally:
         keras.config.set_floatx(floatx)
         keras.config.set_image_data_format(layout)
         keras.config.set_dtype_policy(policy)
         random.setstate(drawn)
         np.random.set_state(drawn_by_numpy)
-        global_state.set_global_attribute(_KERAS_NAMES, names)
 
 
 def _over_images(
@@ -225,12 +222,12 @@ def _is_chain_of_layers(model: keras.Model) -> bool:
     inputs, outputs = getattr(model, "inputs", None), getattr(model, "outputs", None)
     if not inputs or not outputs or len(inputs) != 1 or len(outputs) != 1:
         return False
-    return all(len(operation._inbound_nodes) == 1 for operation in model.operations)
+    return all(map(is_called_once, model.operations))
 
 
 def _end(model: keras.Model) -> str:
     """Return ``softmax`` or ``sigmoid`` if that is how a model ends; "" otherwise."""
-    layers = [layer for layer in _layers(model) if layer is not model]
+    layers = [layer for layer in all_layers(model) if layer is not model]
     if not layers:
         return ""
     last = layers[-1]
@@ -240,15 +237,10 @@ def _end(model: keras.Model) -> str:
     return activation.__name__ if activation in (keras.activations.softmax, keras.activations.sigmoid) else ""
 
 
-def _layers(model: keras.Model) -> list[Any]:
-    """Return a model and all layers in it, those inside of others included."""
-    return list(dict.fromkeys(model._flatten_layers()))
-
-
 def _adopt(flag: str, model: keras.Model, config: ModelConfig, seed: int) -> None:
     """Make batch normalization and dropout in a model labkit's. Raises InputError for other hidden state."""
     together: dict[BatchNormalization, bool] = {}
-    for number, layer in enumerate(_layers(model)):
+    for number, layer in enumerate(all_layers(model)):
         if type(layer) is keras.layers.BatchNormalization:
             together[layer] = layer.synchronized or config.sync_batch_norm
             _adopt_normalization(flag, layer, config)

@@ -10,6 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from labkit.startup.tf_compat import all_layers
+
 # Thread-local, because MirroredStrategy traces each replica in its own thread.
 _THREAD = threading.local()
 
@@ -204,7 +206,7 @@ def norms_of(model: keras.Layer) -> dict[str, BatchNormalization]:
     Of several with one name, which only layers inside of others may have, the later ones get a number.
     """
     found: dict[str, BatchNormalization] = {}
-    for layer in dict.fromkeys(model._flatten_layers()):
+    for layer in all_layers(model):
         if isinstance(layer, BatchNormalization):
             same = sum(layer.name == other.name for other in found.values())
             found[f"{layer.name}#{same + 1}" if same else layer.name] = layer

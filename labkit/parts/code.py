@@ -67,8 +67,8 @@ def check_unchanged(run: RunDirectory, files: Mapping[str, bytes], way_out: str)
 
 def _difference(old: bytes, new: bytes) -> str:
     """Return how many lines of a text have changed, and the first of them."""
-    texts = [content.decode("utf-8", "replace").splitlines() for content in (old, new)]
-    lines = difflib.unified_diff(*texts, n=0, lineterm="")
+    before, after = (content.decode("utf-8", "replace").splitlines() for content in (old, new))
+    lines = difflib.unified_diff(before, after, n=0, lineterm="")
     changed = [line for line in lines if line[:1] in "+-" and line[:3] not in ("---", "+++")]
     shown = " ".join(textwrap.shorten(line, 60, placeholder=" …") for line in changed[:2])
     return f"{counted(len(changed), 'line')}: {shown}"

@@ -19,8 +19,8 @@ SAVED = "model.keras"
 def as_files(flags: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Give ``flags`` with each object in them as the file that holds it, which is there within the block.
 
-    A function or class of a module is that module's file. One that is defined in a notebook or a script gets a
-    file with its source and what it uses; a Keras model is saved.
+    A function or class of a module is that module's file. One that is defined in a notebook or a script gets
+    a file with its source and what it uses; a Keras model is saved.
 
     Raises InputError for another object, and for one that can't be written into a file.
     """

@@ -21,11 +21,16 @@ def file_of(value: Any) -> Path | None:
 
     None for one that is defined in a notebook, in the script that runs, or inside of a function.
     """
-    name, module = getattr(value, "__name__", None), sys.modules.get(getattr(value, "__module__", None) or "")
-    path = getattr(module, "__file__", None)
-    if module is None or module.__name__ == "__main__" or not path or not path.endswith(".py"):
-        return None
-    return Path(path) if name and getattr(module, name, None) is value else None
+    path = getattr(sys.modules.get(_module_of(value)), "__file__", None) or ""
+    return Path(path) if path.endswith(".py") else None
+
+
+def _module_of(value: Any) -> str:
+    """Return the module from which something can be imported by its name; "" if from none."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
+    if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
+        return ""
+    return module if getattr(sys.modules.get(module), name, None) is value else ""
 
 
 def source_of(argument: str, value: Any) -> str:
@@ -47,14 +52,11 @@ def _add(argument: str, name: str, value: Any, imports: dict[str, str], parts: d
     """Add the definition of a name, behind those of the names that it uses."""
     if name in imports or name in parts:
         return
-    module = getattr(value, "__module__", None)
     if isinstance(value, ModuleType):
         imports[name] = f"import {value.__name__} as {name}"
-    elif file_of(value) is not None or (module and module != "__main__" and not _is_written_here(value)):
-        if getattr(sys.modules.get(module), getattr(value, "__name__", ""), None) is not value:
-            raise _unwritable(argument, name, value)
-        imports[name] = f"from {module} import {value.__name__} as {name}"
-    elif _is_written_here(value):
+    elif home := _module_of(value):
+        imports[name] = f"from {home} import {value.__name__} as {name}"
+    elif inspect.isfunction(value) or inspect.isclass(value):
         parts[name] = ""  # so that a function may call itself
         text = _text(argument, name, value)
         for used, other in _used(value, text).items():
@@ -71,14 +73,10 @@ def _add(argument: str, name: str, value: Any, imports: dict[str, str], parts: d
         parts[name] = f"{name} = {value!r}"
 
 
-def _is_written_here(value: Any) -> bool:
-    return (inspect.isfunction(value) or inspect.isclass(value)) and file_of(value) is None
-
-
 def _unwritable(argument: str, name: str, value: Any) -> InputError:
     return InputError(
-        f"{argument} uses {name!r}, {short(value)[:60]}, which can't be written into a file for other processes; "
-        f"put both into a Python file and write {argument}='FILE.py:NAME', or make it a constant"
+        f"{argument} uses {name!r}, {short(value)[:60]}, which can't be written into a file for other "
+        f"processes; put both into a Python file and write {argument}='FILE.py:NAME', or make it a constant"
     )
 
 
@@ -88,8 +86,8 @@ def _text(argument: str, name: str, value: Any) -> str:
         ast.parse(text)
     except (OSError, TypeError, SyntaxError):
         raise InputError(
-            f"{argument} is {short(value)[:60]}, whose source Python doesn't have; put it into a Python file and "
-            f"write {argument}='FILE.py:NAME'"
+            f"{argument} is {short(value)[:60]}, whose source Python doesn't have; put it into a Python file "
+            f"and write {argument}='FILE.py:NAME'"
         ) from None
     if value.__name__ != name or text.startswith("lambda") or "<lambda>" in value.__name__:
         raise InputError(f"{argument} is {short(value)[:60]}; give a function that is defined with def")

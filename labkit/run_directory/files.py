@@ -57,7 +57,7 @@ def _checked(descriptor: int, path: str, *, holes: bool = False) -> int:
     found = os.fstat(descriptor)
     reason = errno.EINVAL, "it is no regular file"
     if stat.S_ISREG(found.st_mode):
-        if holes or found.st_size <= _LARGE or os.lseek(descriptor, 0, os.SEEK_HOLE) == found.st_size:
+        if holes or found.st_size <= _LARGE or os.lseek(descriptor, 0, os.SEEK_HOLE) >= found.st_size:
             os.lseek(descriptor, 0, os.SEEK_SET)
             return descriptor
         reason = errno.EINVAL, "it has a hole, where nothing was written"
@@ -153,13 +153,14 @@ class AppendedLines:
 
     ``generation`` grows when the file turns out to be another one or to have been shortened: it is then read
     from its beginning, and what was read before no longer counts. ``caught_up`` tells whether the last call
-    reached the end of the file, and ``offset`` how many of its bytes were read.
+    reached the end of the file, ``offset`` how many of its bytes were read, and ``size`` how many it had.
     """
 
     path: Path
     generation: int = 0
     caught_up: bool = False
     offset: int = 0
+    size: int = 0
     _inode: int | None = None
     _tail: bytes = b""
 
@@ -174,7 +175,8 @@ class AppendedLines:
         """
         try:
             with open_run_file(self.path) as file:
-                inode = os.fstat(file.fileno()).st_ino
+                found = os.fstat(file.fileno())
+                inode, self.size = found.st_ino, found.st_size
                 if self._inode is not None and not (inode == self._inode and self._is_same_file(file)):
                     self._restart()
                 self._inode = inode

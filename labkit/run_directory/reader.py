@@ -75,12 +75,14 @@ class MetricsReader(AppendedLines):
 
         Args:
             max_bytes: the most to read in one call, though a longer line is still read whole;
-                ``caught_up`` then tells whether the end was reached. None reads to the end.
+                ``caught_up`` then tells whether the end was reached. None reads to the end that the file has
+                now: a writer that is quicker holds nobody up.
         """
-        before = self.version
+        before, end = self.version, None
         while True:
             generation = self.generation
             lines = self.read(max_bytes or BLOCK_BYTES)
+            end = self.size if end is None else end
             if self.generation != generation:
                 self._clear()
                 self.version += 1
@@ -88,7 +90,7 @@ class MetricsReader(AppendedLines):
                 self._take(part)
                 if mark:
                     self._resume(mark)
-            if max_bytes is not None or self.caught_up:
+            if max_bytes is not None or self.caught_up or self.offset >= end:
                 return self.version != before
 
     def _take(self, lines: bytes) -> None:

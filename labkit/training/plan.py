@@ -289,7 +289,7 @@ def plan_evaluation(
     }
     changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if "tensorflow" in sys.modules:  # perhaps with other threads, which change an evaluation only by rounding
-        from labkit.distributed.tf_compat import is_running
+        from labkit.startup.tf_compat import is_running
 
         if is_running():
             changed = {"num_intra_threads": 0, "num_inter_threads": 0} | changed
@@ -322,7 +322,7 @@ def decide_devices(config: Config, task: ClusterTask | None = None) -> "tuple[De
         raise missing_gpus_error(wanted, 0)  # before seconds of importing TensorFlow
     import_tensorflow()
     from labkit.distributed.devices import check_precision, choose_data_format, configure_tensorflow
-    from labkit.distributed.tf_compat import check_versions
+    from labkit.startup.tf_compat import check_versions
 
     if task is not None:
         check_versions()

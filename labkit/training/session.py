@@ -23,7 +23,6 @@ from labkit.distributed.membership import Membership
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.synchronous import SynchronousEngine
 from labkit.distributed.task import ClusterTask
-from labkit.distributed.tf_compat import told_of_other_kernels, uses_onednn
 from labkit.errors import InputError
 from labkit.home import checkout
 from labkit.models.initial_weights import Transfer
@@ -37,6 +36,7 @@ from labkit.run_directory.find import remember
 from labkit.run_directory.machine import machine_recorded
 from labkit.run_directory.stop import forget_request
 from labkit.startup.stopping import StopRequest, stop_on_signals
+from labkit.startup.tf_compat import told_of_other_kernels, uses_onednn
 from labkit.tensorboard.events import debugger_dump
 from labkit.training.checkpoints import CheckpointState, CheckpointStore, prepare_transfer
 from labkit.training.console import Console

@@ -12,11 +12,11 @@ from labkit.distributed.asynchronous_step import StepReport, make_asynchronous_s
 from labkit.distributed.bind_address import listen_on
 from labkit.distributed.strategies import make_parameter_server_strategy, variables_on_servers
 from labkit.distributed.task import ClusterTask
-from labkit.distributed.tf_compat import hold_attempts, worker_of
 from labkit.inspection.observer import StepObserver, read_observation
 from labkit.models.freezing import Freezing
 from labkit.models.registry import build_model
 from labkit.optim.optimizers import SGD
+from labkit.startup.tf_compat import hold_attempts, worker_of
 from labkit.training.losses import SOFTMAX
 from labkit.training.step import make_train_step
 from tests.steps import compiled_step

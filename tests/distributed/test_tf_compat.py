@@ -10,16 +10,16 @@ import tensorflow as tf
 from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 from tensorflow.python.eager.context import Context
 
-from labkit.distributed.tf_compat import (
+from labkit.errors import InputError
+from labkit.startup.tf_compat import (
     CHECKED_WITH,
     check_versions,
     local_cpu_replicas,
     without_coordination_service,
 )
-from labkit.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
-FENCE = ROOT / "labkit" / "distributed" / "tf_compat.py"
+FENCE = ROOT / "labkit" / "startup" / "tf_compat.py"
 MODULES = sorted(path for name in ("labkit", "app") for path in (ROOT / name).rglob("*.py"))
 
 
@@ -71,7 +71,9 @@ def test_the_rule_sees_what_tf_compat_does():
     assert private_reads(tree) == {
         "_cluster",
         "_context_handle",
+        "_flatten_layers",
         "_has_fetched_to_local",
+        "_inbound_nodes",
         "_error",
         "_values",
     }

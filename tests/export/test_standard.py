@@ -28,6 +28,8 @@ from labkit.models.layer_factory import LayerFactory
 from labkit.models.registry import build_model
 from labkit.training.losses import SIGMOID, SOFTMAX
 
+pytestmark = pytest.mark.long
+
 PIXELS = np.random.default_rng(3).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
 # The smallest network of each kind.
 CASES = [
@@ -148,7 +150,6 @@ def test_every_architecture_has_a_case():
     assert {config_of(name).model for name in CASES} == ARCHITECTURES.keys()
 
 
-@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "format"), FILES)
 def test_files_give_the_networks_logits_without_labkit(written, name, format):
@@ -204,7 +205,6 @@ def test_objects_that_keras_does_not_know_are_found(shapes):
     assert all(name in found for name in ("Dirac", "Whitening", "BatchNormalization"))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["resnet8-v2", "fast_0.25", "tutorial_cnn"])
 def test_differences_in_float32_are_checked_in_float64(name, monkeypatch, shapes):
     monkeypatch.setitem(PROBE_TOLERANCE, "float32", 0.0)

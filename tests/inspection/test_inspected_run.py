@@ -21,6 +21,8 @@ from tests.properties.harness import (
 )
 from tests.tiny import prepare_tiny
 
+pytestmark = pytest.mark.long
+
 STEPS, EVERY, SAVED = 8, 3, 2
 FIELDS = {
     "train_steps": STEPS,
@@ -82,7 +84,6 @@ def test_every_inspected_step_has_a_line(inspected):
         assert by_name["stage3_block1_conv2"][3] > 0 and 0 < by_name["stage3_block1_conv2"][4] < 1
 
 
-@pytest.mark.long
 def test_a_resumed_run_inspects_the_steps_after_its_checkpoint_again(inspected, data_dir, tmp_path):
     whole = layers(inspected).rows
     resumed = tmp_path / "run"

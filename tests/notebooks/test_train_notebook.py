@@ -21,7 +21,7 @@ NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "train.ipynb"
 TIME_LIMIT = 200
 SMALL = {"dataset": "shapes", "train_steps": 4, "train_batch_size": 32, "validate_every_steps": 0}
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.long, pytest.mark.slow]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,6 @@ def on_cpu(tmp_path_factory: pytest.TempPathFactory, shapes) -> Execution:
     return papermill(tmp_path_factory.mktemp("cpu"), num_gpus=0, **SMALL)
 
 
-@pytest.mark.long
 def test_it_runs_from_any_folder(on_cpu, session_home):
     assert on_cpu.code == 0, on_cpu.said
     assert on_cpu.run.path.parent == session_home / "runs"
@@ -107,7 +106,6 @@ def test_it_ends_with_the_accuracy_of_the_run(on_cpu):
     assert f"test accuracy {metrics['accuracy']:.4f}" in on_cpu.text
 
 
-@pytest.mark.long
 def test_running_it_again_trains_nothing_and_shows_everything(on_cpu, tmp_path):
     metrics = on_cpu.run.metrics_path.read_bytes()
     again = papermill(tmp_path, num_gpus=0, **SMALL)
@@ -122,7 +120,6 @@ def test_running_it_again_trains_nothing_and_shows_everything(on_cpu, tmp_path):
     )
 
 
-@pytest.mark.long
 def test_what_it_says_of_the_data_is_true_of_own_pictures(tmp_path):
     random = np.random.default_rng(0)
     for name in ("apple", "pear", "plum", "quince"):
@@ -158,7 +155,6 @@ def test_what_it_says_of_the_data_is_true_of_own_pictures(tmp_path):
     assert "64×64×3" in execution.text
 
 
-@pytest.mark.long
 def test_simulated_gpus_are_announced_and_any_flag_is_accepted(tmp_path):
     # label_smoothing and evaluate_test are not in the notebook's own cell.
     execution = papermill(tmp_path, num_gpus=2, label_smoothing=0.1, evaluate_test=False, **SMALL)
@@ -184,7 +180,6 @@ def multi_worker(tmp_path_factory: pytest.TempPathFactory) -> Execution:
     return papermill(folder, strategy="multi_worker", num_workers=2, seed=1, **CLUSTER)
 
 
-@pytest.mark.long
 def test_two_workers_train_and_the_notebook_shows_their_output(multi_worker):
     assert multi_worker.code == 0, multi_worker.said
     status, environment = multi_worker.run.read_status(), multi_worker.run.read_environment()
@@ -201,7 +196,6 @@ def test_two_workers_train_and_the_notebook_shows_their_output(multi_worker):
     assert "<polyline" in bar.data["text/html"]
 
 
-@pytest.mark.long
 def test_every_later_cell_works_for_a_cluster(multi_worker):
     for cell in ("curves", "workers", "confusion", "classes", "wrong"):
         assert "image/png" in multi_worker.mime_types(cell)
@@ -210,7 +204,6 @@ def test_every_later_cell_works_for_a_cluster(multi_worker):
     assert (conclusion["split"], conclusion["examples"], conclusion["did_work"]) == ("test", 2000, True)
 
 
-@pytest.mark.long
 def test_workers_train_with_a_parameter_server(tmp_path):
     execution = papermill(tmp_path, strategy="parameter_server", num_workers=2, num_ps=1, seed=2, **CLUSTER)
     assert execution.code == 0, execution.said

@@ -1,4 +1,4 @@
-"""Functions, classes and models that are given in place of a name become files that other processes can use."""
+"""Functions, classes and models that are given in place of a name become files for other processes."""
 
 import subprocess
 import sys
@@ -115,10 +115,9 @@ def test_what_cannot_be_a_file_is_refused_in_one_line():
 @pytest.mark.slow
 def test_a_saved_model_is_trained_from_its_weights(tmp_path, shapes):
     model = own_nets.mlp((32, 32, 3), 10, units=4)
-    run = labkit.train(
-        model=model, dataset="shapes", train_steps=2, learning_rate=1e-6, job_dir=tmp_path / "run", num_gpus=0,
-        checkpoint_every_steps=1, validate_every_steps=0, evaluate_test=False, weight_decay=0.0,
-    )  # fmt: skip
+    once = {"dataset": "shapes", "num_gpus": 0, "job_dir": tmp_path / "run"}
+    settled = {"learning_rate": 1e-6, "weight_decay": 0.0, "validate_every_steps": 0, "evaluate_test": False}
+    run = labkit.train(model=model, train_steps=2, checkpoint_every_steps=1, **once, **settled)
     assert run.state == "finished" and (tmp_path / "run" / "code" / "model.keras").is_file()
     from labkit.analysis.network import load_network
 
@@ -126,6 +125,4 @@ def test_a_saved_model_is_trained_from_its_weights(tmp_path, shapes):
     for weight, before in zip(trained.weights, model.weights, strict=True):
         np.testing.assert_allclose(weight, before, atol=1e-4)
     with pytest.raises(InputError, match="saved model is trained in float32"):
-        labkit.train(
-            model=model, precision="float64", dataset="shapes", job_dir=tmp_path / "other", num_gpus=0
-        )
+        labkit.train(model=model, precision="float64", **once | {"job_dir": tmp_path / "other"})

@@ -66,7 +66,8 @@ def test_two_replicas_equal_one(whole, name, tmp_path):
     assert apart.max() < 1e-7
 
 
-@pytest.mark.parametrize("name", EACH)
+@LONG
+@pytest.mark.parametrize("name", NETWORKS)
 def test_a_replayed_step_has_the_loss_of_its_row(whole, name, tmp_path):
     run, step = whole(name), SAVED + 2
     assert labkit("replay", str(run), "--step", str(step), "--output", str(tmp_path / "made")) == 0
@@ -74,7 +75,8 @@ def test_a_replayed_step_has_the_loss_of_its_row(whole, name, tmp_path):
     assert told["metrics"]["loss"] == pytest.approx(losses(run)[step - 1], abs=1e-12)
 
 
-@pytest.mark.parametrize("name", EACH)
+@LONG
+@pytest.mark.parametrize("name", NETWORKS)
 def test_an_exported_network_predicts_as_it_did(whole, name, tmp_path, shapes):
     if name == "subclassed":
         pytest.skip("a class of one's own isn't in the file")

@@ -148,6 +148,7 @@ def test_two_replicas_equal_one(whole, fields_of, recipe):
 # ---- fast ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_kernels_keep_their_length(whole):
     values = checkpoint_values(whole("fast"), LAST["fast"] - 2)
     kernels = [value for name, value in values.items() if name.startswith("model/") and value.ndim == 4]
@@ -170,6 +171,7 @@ def same(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> set[str
     return {name for name in first if first[name].tobytes() == second[name].tobytes()}
 
 
+@pytest.mark.long
 def test_the_first_state_is_the_source_but_for_the_head(whole, folder):
     run = whole("transfer")
     first, source = own(checkpoint_values(run, 0)), own(checkpoint_values(folder / "moved", 10))
@@ -181,6 +183,7 @@ def test_the_first_state_is_the_source_but_for_the_head(whole, folder):
     assert report["replaced"] == ["logits/kernel", "logits/bias"]
 
 
+@pytest.mark.long
 def test_each_stage_changes_from_its_step_on_and_the_stem_never(whole):
     states = [own(checkpoint_values(whole("transfer"), step)) for step in range(0, LAST["transfer"], 2)]
     changed = [now.keys() - same(before, now) for before, now in itertools.pairwise(states)]

@@ -1,5 +1,6 @@
 """Readers of a run directory see exactly what its writer wrote, even if the writer was killed."""
 
+import itertools
 import json
 import math
 import os
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, RunLock, Status, list_runs, process_alive, write_json_atomic
+from labkit.run_directory.files import open_run_file
 from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.reader import MetricsReader
 from labkit.run_directory.rows import RowReader
@@ -230,6 +232,38 @@ def test_a_later_poll_reads_only_what_was_appended(tmp_path, monkeypatch):
     write(path, [row(20_000)])
     reader.poll()
     assert sum(parsed) < 200
+
+
+def test_a_file_that_always_grows_holds_no_reader_up(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    write(path, [row(step) for step in range(1, 1001)])
+    monkeypatch.setattr("labkit.run_directory.reader.BLOCK_BYTES", 1000)
+    reader, steps = MetricsReader(path), itertools.count(1001)
+    read = MetricsReader.read
+
+    def read_behind_a_writer(reader, max_bytes):
+        write(path, [row(step) for step in itertools.islice(steps, 50)])  # more than a block
+        return read(reader, max_bytes)
+
+    monkeypatch.setattr(MetricsReader, "read", read_behind_a_writer)
+    reader.poll()
+    assert 1000 <= len(reader.rows) < 2000
+
+
+def test_a_large_file_that_grows_while_it_is_opened_has_no_hole(tmp_path, monkeypatch):
+    monkeypatch.setattr("labkit.run_directory.files._LARGE", 10)
+    path, look = tmp_path / "metrics.jsonl", os.fstat
+    write(path, [row(1)])
+
+    def look_before_a_writer(descriptor):
+        found = look(descriptor)
+        with path.open("ab") as file:
+            file.write(b"x" * 10_000)
+        return found
+
+    monkeypatch.setattr(os, "fstat", look_before_a_writer)
+    with open_run_file(path) as file:
+        assert file.read(1) == b"{"
 
 
 KILLED_WRITER = """

@@ -93,12 +93,14 @@ def test_one_process_has_no_such_option(fields):
     ids=lambda fields: next(iter(fields)),
 )
 def test_workers_that_would_take_part_in_other_collectives_do_not_agree(fields):
-    def agreement(values: dict) -> str:
+    def agreement(values: dict, code: bytes = b"") -> str:
         plan = SimpleNamespace(
             config=Config.from_flat(values),
             devices=SimpleNamespace(num_local_replicas=1),
             manifest=SimpleNamespace(checksum="0123456789"),
+            files={"/somewhere/nets.py": code},
         )
         return _agreement(plan)
 
     assert agreement({}) == agreement({"log_every_steps": 7}) != agreement(fields)
+    assert agreement({}) != agreement({}, b"other code")

@@ -165,7 +165,7 @@ def plan_replay(recorded: RecordedStep) -> "tuple[TrainingPlan, tuple[str, ...]]
 
 def _on_devices(recorded: RecordedStep, num_gpus_found: int) -> tuple[Config, tuple[str, ...]]:
     """Return the configuration with the replicas of the recorded step; simulated where GPUs are missing."""
-    from labkit.distributed.tf_compat import told_of_other_kernels
+    from labkit.startup.tf_compat import told_of_other_kernels
 
     config, environment = recorded.config, recorded.environment
     replicas, notes = recorded.num_replicas, []

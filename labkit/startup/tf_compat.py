@@ -1,8 +1,8 @@
-"""Everything that labkit uses of TensorFlow beyond its public interface: patches and private fields.
+"""Everything that labkit uses of TensorFlow and Keras beyond their public interface: patches, private fields.
 
 Checked with TensorFlow 2.21 and Keras 3.15. In another version the private names may be gone or mean
 something else, so a task of a cluster calls ``check_versions`` before it joins. Training with one process
-uses ``is_running``, ``switches`` and ``restore_switches``.
+uses ``is_running``, ``switches``, ``restore_switches`` and what is said of Keras.
 """
 
 import threading
@@ -183,3 +183,29 @@ def hold_attempts(coordinator: Any, attempt: Callable[[str], AbstractContextMana
         put(closure, tag)
 
     queue.put = put_held
+
+
+# ---- Keras -----------------------------------------------------------------------------------------------
+
+
+def all_layers(layer: keras.Layer) -> list[keras.Layer]:
+    """Return a layer and all those inside of it, each once, in the order in which they were given to it."""
+    return list(dict.fromkeys(layer._flatten_layers()))
+
+
+def is_called_once(operation: keras.Operation) -> bool:
+    """Return whether an operation of a functional network has one call."""
+    return len(operation._inbound_nodes) == 1
+
+
+@contextmanager
+def names_from_the_beginning() -> Iterator[None]:
+    """Let Keras name layers as in a new process, so that another copy of a network has the same names."""
+    from keras.src.backend.common import global_state
+
+    counts = global_state.get_global_attribute("object_name_uids")
+    global_state.set_global_attribute("object_name_uids", None)
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute("object_name_uids", counts)
