@@ -71,6 +71,11 @@ def mlp(input_shape, num_classes, units=32, activation="relu"):
     return keras.Model(images, layers.Dense(num_classes)(x))
 
 
+def chain(input_shape, num_classes, begins=True):
+    begin = [keras.Input(input_shape)] if begins else []
+    return keras.Sequential([*begin, layers.Flatten(), layers.Dense(num_classes)])
+
+
 # ---- what can't be trained
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import tensorflow as tf
 
 from labkit.config import DistributionConfig, ModelConfig
+from labkit.config.architectures import ARCHITECTURES
 from labkit.distributed.cpu import bfloat16_instructions, missing_gpus_error
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
@@ -237,12 +238,15 @@ def make_strategy(devices: Devices, variable_strategy: str) -> tf.distribute.Str
 def choose_data_format(config: ModelConfig, devices: Devices, *, probe: bool = True) -> str:
     """Return ``channels_last`` or ``channels_first``; ``auto`` means first on GPUs, last on CPUs.
 
+    A network of one's own decides its layout by itself: its images are channels last everywhere.
+
     With ``probe``, a small forward and backward pass tests the format on the first device. Raises InputError
     if the device can't run it.
     """
     asked = data_format = config.data_format
     if asked == "auto":
-        data_format = "channels_first" if devices.kind == "GPU" else "channels_last"
+        first = devices.kind == "GPU" and config.model in ARCHITECTURES
+        data_format = "channels_first" if first else "channels_last"
     if not probe:
         return data_format
     is_double = config.precision == "float64"

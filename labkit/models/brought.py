@@ -222,7 +222,8 @@ def _is_chain_of_layers(model: keras.Model) -> bool:
     inputs, outputs = getattr(model, "inputs", None), getattr(model, "outputs", None)
     if not inputs or not outputs or len(inputs) != 1 or len(outputs) != 1:
         return False
-    return all(map(is_called_once, model.operations))
+    # A sequential model has no list of operations, and nothing but layers.
+    return all(map(is_called_once, getattr(model, "operations", model.layers)))
 
 
 def _end(model: keras.Model) -> str:

@@ -7,6 +7,7 @@ other processes can rebuild it, and people can read what a run was trained with.
 import ast
 import builtins
 import inspect
+import linecache
 import sys
 import textwrap
 from pathlib import Path
@@ -53,9 +54,9 @@ def _add(argument: str, name: str, value: Any, imports: dict[str, str], parts: d
     if name in imports or name in parts:
         return
     if isinstance(value, ModuleType):
-        imports[name] = f"import {value.__name__} as {name}"
+        imports[name] = f"import {value.__name__}" + _as(name, value.__name__)
     elif home := _module_of(value):
-        imports[name] = f"from {home} import {value.__name__} as {name}"
+        imports[name] = f"from {home} import {value.__name__}" + _as(name, value.__name__)
     elif inspect.isfunction(value) or inspect.isclass(value):
         parts[name] = ""  # so that a function may call itself
         text = _text(argument, name, value)
@@ -73,6 +74,10 @@ def _add(argument: str, name: str, value: Any, imports: dict[str, str], parts: d
         parts[name] = f"{name} = {value!r}"
 
 
+def _as(name: str, of: str) -> str:
+    return "" if name == of else f" as {name}"
+
+
 def _unwritable(argument: str, name: str, value: Any) -> InputError:
     return InputError(
         f"{argument} uses {name!r}, {short(value)[:60]}, which can't be written into a file for other "
@@ -82,7 +87,8 @@ def _unwritable(argument: str, name: str, value: Any) -> InputError:
 
 def _text(argument: str, name: str, value: Any) -> str:
     try:
-        text = textwrap.dedent(inspect.getsource(value)).rstrip()
+        text = _class_text(value) if inspect.isclass(value) else inspect.getsource(value)
+        text = textwrap.dedent(text).rstrip()
         ast.parse(text)
     except (OSError, TypeError, SyntaxError):
         raise InputError(
@@ -92,6 +98,19 @@ def _text(argument: str, name: str, value: Any) -> str:
     if value.__name__ != name or text.startswith("lambda") or "<lambda>" in value.__name__:
         raise InputError(f"{argument} is {short(value)[:60]}; give a function that is defined with def")
     return text
+
+
+def _class_text(value: type) -> str:
+    """Return the source of a class. In a notebook ``inspect`` finds none, but a method knows its cell."""
+    methods = [method for method in vars(value).values() if inspect.isfunction(method)]
+    if not methods:
+        return inspect.getsource(value)
+    lines = linecache.getlines(methods[0].__code__.co_filename)
+    for node in ast.walk(ast.parse("".join(lines))):
+        if isinstance(node, ast.ClassDef) and node.name == value.__name__:
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            return "".join(lines[first - 1 : node.end_lineno])
+    return inspect.getsource(value)
 
 
 def _used(value: Any, text: str) -> dict[str, Any]:

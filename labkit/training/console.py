@@ -277,10 +277,9 @@ def lines_at_start(network: "Network", run: RunDirectory, step: int, *, resumed:
         f"{(total_steps - step) / network.steps_per_epoch:.3g} epochs, {counted(validations, 'validation')}"
         f"{', a test at the end' if config.run.evaluate_test and manifest.count('test') else ''}"
     )
-    decay = config.model.norm_decay
+    decay = max((norm.decay for norm in norms_of(network.model).values()), default=0.0)
     initial_share = decay**total_steps
-    normalizes = bool(norms_of(network.model))
-    if not normalizes or config.transfer.start_from is not None:
+    if not decay or config.transfer.start_from is not None:
         pass
     elif config.model.batch_norm_decay is None:
         lines.append(f"batch normalization: the decay of the moving averages grows from 0.1 to {decay:g}")

@@ -75,6 +75,12 @@ def test_automatic_layout_on_a_cpu():
     assert choose_data_format(ModelConfig(), CPU) == "channels_last"
 
 
+def test_a_network_of_ones_own_is_channels_last_on_every_device():
+    on_gpu = Devices("GPU", ("/gpu:0",))
+    assert choose_data_format(ModelConfig(), on_gpu, probe=False) == "channels_first"
+    assert choose_data_format(ModelConfig(model="nets.py:build"), on_gpu, probe=False) == "channels_last"
+
+
 def test_a_layout_that_the_device_cannot_run_is_refused_with_its_reason(monkeypatch):
     def refuse(data_format, device, dtype):
         raise tf.errors.UnimplementedError(None, None, "only supports the NHWC tensor format")

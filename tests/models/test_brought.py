@@ -66,6 +66,13 @@ def test_a_batch_is_normalized_as_keras_does(name):
     assert momentum == ({0.9, 0.99} if name == "sequential" else {0.99})
 
 
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_sequential_model_may_begin_with_its_input(begins):
+    model = build("chain", model_arguments=f"begins={begins}")
+    assert [type(layer).__name__ for layer in model.layers] == ["InputLayer", "Flatten", "Dense"]
+    assert model(IMAGES).shape == (8, 10)
+
+
 def test_normalizations_of_one_name_have_names_of_their_own():
     assert list(norms_of(build("subclassed"))) == ["norm", "norm#2"]
     assert all(isinstance(layer, BatchNormalization) for layer in norms_of(build("application")).values())
