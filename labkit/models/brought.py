@@ -8,7 +8,9 @@ does, and N replicas what one does.
 
 import contextlib
 import inspect
+import io
 import random
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -93,7 +95,8 @@ def plain_model(
 def _saved_model(config: ModelConfig) -> Callable[..., keras.Model]:
     """Return what loads the model of a ``.keras`` file, with its weights. Raises InputError."""
     path, flag = Path(config.model), f"--model {config.model}"
-    allowed_content("--model", path)
+    if not zipfile.is_zipfile(io.BytesIO(allowed_content("--model", path))):
+        raise InputError(f"{flag} is no .keras file: it is damaged, or something else")
 
     def load(input_shape: Any, num_classes: int) -> keras.Model:
         try:

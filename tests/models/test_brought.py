@@ -142,6 +142,14 @@ def test_what_cannot_be_trained_says_so_in_one_line(name):
     assert REFUSED[name] in line and str(OWN) in line and "\n" not in line
 
 
+def test_a_damaged_keras_file_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "net.keras"
+    path.write_bytes(b"PK no archive")
+    allow({str(path): path.read_bytes()})
+    with pytest.raises(InputError, match=r"net\.keras is no \.keras file"):
+        build_model(ModelConfig(model=str(path)), num_classes=10, image_shape=(32, 32, 3))
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
