@@ -19,7 +19,7 @@ two_at_a_time = $(BIN)/python -m pytest -n 2 --max-worker-restart 0 --dist loadf
 # The notebooks of the repository. A notebook that isn't in git keeps its outputs.
 NOTEBOOKS = $(shell git ls-files 'notebooks/*.ipynb' 2>/dev/null || ls notebooks/*.ipynb 2>/dev/null)
 
-.PHONY: help env demo test test-long soak check format lab course app bench peers lock clean
+.PHONY: help env demo test test-long test-faults soak check format lab course app bench peers lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -43,12 +43,15 @@ test: env ## run the tests, then the notebooks; ARGS="-k resume" is passed to py
 	fi; \
 	if [ -n "$$failed" ]; then echo "make test: failed:$${failed#,}" >&2; exit 1; fi
 
-test-long: env ## run the long tests, also those that hurt clusters; LABKIT_FAULTS_TABLE=FILE writes a table
+test-long: env ## run the long tests; ARGS="-k browser" is passed to pytest
 	@trap 'exit 130' INT TERM; \
 	if [ -n "$(ARGS)" ]; then exec $(BIN)/python -m pytest -m long $(ARGS); fi; failed=; \
 	$(two_at_a_time) -m "long and not alone" || failed=", the tests that run two at a time"; \
-	$(BIN)/python -m pytest -m "long and alone" || failed="$$failed, the tests that run alone"; \
+	$(BIN)/python -m pytest -m "alone and (not faults or core)" || failed="$$failed, the tests that run alone"; \
 	if [ -n "$$failed" ]; then echo "make test-long: failed:$${failed#,}" >&2; exit 1; fi
+
+test-faults: env ## run all tests that hurt clusters; LABKIT_FAULTS_TABLE=FILE writes a table
+	@$(BIN)/python -m pytest -m faults $(ARGS)
 
 soak: env ## hurt clusters at random for hours, as root; ARGS="--minutes 10 --seed 7 --output soak.md"
 	@$(BIN)/python -m tests.faults.soak $(ARGS)

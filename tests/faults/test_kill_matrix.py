@@ -18,7 +18,13 @@ from tests.faults.disturbances import hanging
 from tests.faults.launched import LIMIT, Cluster, flags, until, worker_rows
 from tests.faults.outcome import IN_STEP, STEPS, TRAIN, Case, assert_same_run, assert_whole, stepping
 
-pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.faults,
+    pytest.mark.slow,
+    pytest.mark.alone,
+    pytest.mark.timeout(300),
+]
 
 LONG = 600  # asynchronous steps: some are still to do when a lost worker is there again
 VALIDATED = 50  # the step of a validation in the middle
@@ -114,7 +120,7 @@ def assert_went_on(cluster: Cluster, since: float, until_time: float) -> None:
     [
         ("worker:1", KILL, joining),
         ("worker:0", KILL, compiling),
-        ("worker:1", KILL, stepping),
+        pytest.param("worker:1", KILL, stepping, marks=pytest.mark.core),
         ("worker:0", KILL, saving),
         ("worker:1", FREEZE, stepping),
         ("worker:0", FREEZE, stepping),
@@ -163,7 +169,7 @@ def test_asynchronous_all_start_again(launch, table, who, how, when):
     note(table, "async", who, how, when, blow, cluster, by=survivors)
 
 
-@pytest.mark.parametrize("how", [KILL, FREEZE])
+@pytest.mark.parametrize("how", [pytest.param(KILL, marks=pytest.mark.core), FREEZE])
 def test_asynchronous_a_worker_is_replaced_while_training_goes_on(launch, table, how):
     # A frozen worker would hold the others back, until its step can't end any more; a killed one must not.
     steps = LONG if how == KILL else 2 * LONG
@@ -249,6 +255,7 @@ def test_a_request_to_stop_saves_and_the_same_command_goes_on(launch, table, und
 # ---- the launcher is killed, or a peer never appears ----------------------------------------------------
 
 
+@pytest.mark.core
 def test_a_killed_launcher_leaves_no_process_and_the_same_command_goes_on(launch, table, undisturbed):
     cluster = launch(**IN_STEP)
     blow = strike(cluster, "launcher", KILL, stepping)

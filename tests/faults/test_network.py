@@ -19,7 +19,13 @@ from tests.faults.disturbances import (
 from tests.faults.launched import Cluster, Line, until
 from tests.faults.outcome import IN_STEP, Case, assert_same_run, assert_whole, stepping
 
-pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.faults,
+    pytest.mark.slow,
+    pytest.mark.alone,
+    pytest.mark.timeout(300),
+]
 
 PATIENCE = 5.0  # seconds without a step after which the tasks look for the reason
 WATCHED = IN_STEP | {"hosts": True, "progress_timeout_seconds": PATIENCE, "checkpoint_every_steps": 10}
@@ -66,7 +72,7 @@ def test_a_link_that_is_cut_for_five_seconds_costs_these_and_nothing_else(launch
 
 @pytest.mark.parametrize(
     ("how", "seconds"),
-    [("both ways", 10.0), ("both ways", 60.0), ("to one host", 10.0)],
+    [("both ways", 10.0), ("both ways", 60.0), pytest.param("to one host", 10.0, marks=pytest.mark.core)],
 )
 def test_a_lasting_cut_is_noticed_and_named_and_the_run_goes_on_when_the_link_is_back(
     launch_hosts, table, undisturbed, how, seconds
