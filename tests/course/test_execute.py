@@ -70,7 +70,8 @@ def test_an_endless_cell_is_ended_with_its_kernel(run, tmp_path):
 @pytest.mark.long
 def test_a_lost_kernel_is_named(run):
     failure, notebook = run("import os\nos._exit(3)")
-    assert str(failure) == "00_first, cell draw: the notebook's kernel was lost in cell draw: Kernel died"
+    lost = "00_first, cell draw: the notebook's kernel was lost in cell draw: Kernel died"
+    assert str(failure) == f"{lost}; the cells after it didn't run"
     assert "kernel was lost" in banner(notebook)
 
 

@@ -1,5 +1,6 @@
 """The same curve on one replica, several devices and several processes; what breaks it; resume elsewhere."""
 
+import os
 import subprocess
 
 import numpy as np
@@ -98,7 +99,7 @@ def test_without_synchronized_statistics_the_curves_part_at_once(comparison, tmp
     job_dir = tmp_path / "synchronized"
     config = Config.from_flat({**VALUES, "train_steps": 5, "validate_every_steps": 0, "evaluate_test": False})
     config = config.replace({"num_gpus": 0, "sync_batch_norm": True, "job_dir": str(job_dir)})
-    subprocess.run(Layout().command(config), env=Layout().environment(), check=True, timeout=TIME_LIMIT)
+    subprocess.run(Layout().command(config), check=True, timeout=TIME_LIMIT)
     np.testing.assert_array_equal(losses(job_dir), alone.losses[ONE])
     assert alone.differences[DEVICES].min() > 1e-4
     assert np.abs(alone.losses[PROCESSES] - alone.losses[DEVICES]).max() < 1e-5
@@ -115,7 +116,8 @@ def test_a_run_goes_on_elsewhere_with_one_curve(comparison, folder, begun, conti
     values = VALUES | {"train_steps": STEPS, "validate_every_steps": 0, "evaluate_test": False}
     # As the run was begun: a single replica trains on with the flag, too.
     config = layout.config(Config.from_flat(values), job_dir).replace({"sync_batch_norm": True})
-    subprocess.run(layout.command(config), env=layout.environment(), check=True, timeout=TIME_LIMIT)
+    environment = {**os.environ, **layout.variables}
+    subprocess.run(layout.command(config), env=environment, check=True, timeout=TIME_LIMIT)
     assert [resume_point.step for resume_point in metrics(job_dir).resume_points] == [SAVED]
     assert RunDirectory(job_dir).read_environment()["replicas"] == layout.num_replicas
     assert np.abs(np.subtract(losses(job_dir), comparison.losses[ONE])).max() < 1e-5
