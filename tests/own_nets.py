@@ -113,6 +113,43 @@ def draws_by_itself(input_shape, num_classes):
     return keras.Sequential([layers.GaussianNoise(0.1), layers.Flatten(), layers.Dense(num_classes)])
 
 
+def regularized(input_shape, num_classes):
+    return keras.Sequential([layers.Flatten(), layers.Dense(num_classes, kernel_regularizer="l2")])
+
+
+def constrained(input_shape, num_classes):
+    return keras.Sequential([layers.Flatten(), layers.Dense(num_classes, kernel_constraint="max_norm")])
+
+
+def rescaled(input_shape, num_classes):
+    return keras.Sequential([layers.Rescaling(1 / 255), layers.Flatten(), layers.Dense(num_classes)])
+
+
+class TrainsItself(keras.Sequential):
+    def train_step(self, data):
+        return {}
+
+
+def trains_itself(input_shape, num_classes):
+    return TrainsItself([layers.Flatten(), layers.Dense(num_classes)])
+
+
+class Gated(keras.Model):
+    """Its last layer is a gate, which isn't its end."""
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.head, self.gate = layers.Dense(num_classes), layers.Dense(3072, activation="sigmoid")
+
+    def call(self, x):
+        x = keras.ops.reshape(x, (-1, 3072))
+        return self.head(x * self.gate(x))
+
+
+def gated(input_shape, num_classes):
+    return Gated(num_classes)
+
+
 class Counts(layers.Layer):
     def build(self, input_shape):
         self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False, name="calls")

@@ -150,7 +150,8 @@ class Config:
 
     def fingerprint(self, code: str = "") -> str:
         """Return 8 hexadecimal digits of a hash of ``identity()`` and the digest of files of code."""
-        text = json.dumps(self.identity(), sort_keys=True) + code
+        given = {name: value for name, value in self.identity().items() if value != _LATER.get(name, ...)}
+        text = json.dumps(given, sort_keys=True) + code
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def differences(self, other: "Config") -> list[str]:
@@ -177,6 +178,9 @@ _REMOVED: dict[str, Any] = {
     "muon_momentum": 0.6,
     "shuffle_buffer_size": 16384,
 }
+
+# Fields that older versions hadn't, with their defaults: with these, the same command finds the same run.
+_LATER: dict[str, Any] = {"model_arguments": None}
 
 # Renamed fields that older versions recorded.
 _RENAMED = {"histograms_every_steps": "inspect_every_steps"}

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Mapping
-from pathlib import PurePath
 from typing import Any
 
 from labkit.config.architectures import model_name
@@ -10,6 +9,7 @@ from labkit.config.config import Config, fields_by_name
 from labkit.config.model import ModelConfig
 from labkit.errors import InputError, unknown_name_error
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.directory import CODE_FOLDER
 from labkit.run_directory.summary import Described
 
 
@@ -17,7 +17,7 @@ def recorded_config(run: RunDirectory) -> Config:
     """Return the configuration that a run was started with. Raises InputError if it is damaged."""
     try:
         config = Config.from_json(run.read_config())
-        return config.replace(_files_of_run(run, config))
+        return config.replace({name: str(run.code_path / value) for name, value in _code_of(config).items()})
     except InputError as error:
         reason = str(error)
         if str(run.path) not in reason:
@@ -25,15 +25,19 @@ def recorded_config(run: RunDirectory) -> Config:
         raise InputError(f"{reason}; restore the file from a copy") from None
 
 
-def _files_of_run(run: RunDirectory, config: Config) -> dict[str, str]:
-    """Return the values that name code, with the copies of the files that the run has kept."""
-    kept = {}
-    for name, info in fields_by_name().items():
-        value = config.flat()[name]
-        path = info.file_of(value) if info.is_code else None
-        if path is not None and (copy := run.code_path / PurePath(path).name).exists():
-            kept[name] = str(copy) + value.removeprefix(path)
-    return kept
+def as_recorded(config: Config) -> Config:
+    """Return the configuration as a run records it: files of code are named by where the run keeps them."""
+    return config.replace({name: f"{CODE_FOLDER}/{value}" for name, value in _code_of(config).items()})
+
+
+def _code_of(config: Config) -> dict[str, str]:
+    """Return the values that name something in a file of code, without its folder, by field."""
+    values, known = config.flat(), fields_by_name()
+    return {
+        name: info.canonical(values[name])
+        for name, info in known.items()
+        if info.is_code and info.file_of(values[name]) is not None
+    }
 
 
 def describe(recorded: Mapping[str, Any]) -> Described:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.config import Config, by_field, fields_by_name
-from labkit.config.recorded import recorded_config
+from labkit.config.recorded import as_recorded, recorded_config
 from labkit.errors import InputError
 from labkit.experiments.replay.recorded import recorded_step
 from labkit.experiments.replay.step import engine_from_start, plan_replay
@@ -74,7 +74,7 @@ def fork(
         _copy_best(parent, made, step)
         _write_past(parent, made, rows)
         record(made, files)
-        write_json_atomic(made.config_path, forked.to_json())
+        write_json_atomic(made.config_path, as_recorded(forked).to_json())
         accept(forked, files)
         total = forked.run.train_steps
         message = f"forked from {parent.name} at step {step}; labkit resume {path.name} goes on"

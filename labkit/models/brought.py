@@ -165,6 +165,9 @@ def _over_images(
     if not isinstance(model, keras.Model):
         kind = "nothing" if model is None else f"an object of {type(model).__name__}"
         raise InputError(f"{flag} returned {kind}; allowed: a Keras model")
+    if type(model).train_step is not keras.Model.train_step:
+        name = type(model).__name__
+        raise InputError(f"{flag} has a train_step, that of {name}, which labkit doesn't call; leave it out")
     images = keras.Input(image_shape, name="images", dtype="float32")
     inputs = getattr(model, "inputs", None)
     try:
@@ -186,8 +189,6 @@ def _over_images(
             f"{flag} gives outputs of shape {tuple(logits.shape)}; allowed: a logit for each class, "
             f"(None, {num_classes})"
         )
-    if end := _end(model):
-        raise InputError(f"{flag} ends in a {end}, and labkit's losses take logits; leave the {end} out")
     dtype = "float64" if logits.dtype == "float64" else "float32"
     if logits.dtype != dtype:  # so that the loss is computed in full precision
         logits = keras.layers.Activation("linear", dtype=dtype, name="logits_in_full_precision")(logits)
@@ -229,18 +230,6 @@ def _is_chain_of_layers(model: keras.Model) -> bool:
     return all(map(is_called_once, getattr(model, "operations", model.layers)))
 
 
-def _end(model: keras.Model) -> str:
-    """Return ``softmax`` or ``sigmoid`` if that is how a model ends; "" otherwise."""
-    layers = [layer for layer in all_layers(model) if layer is not model]
-    if not layers:
-        return ""
-    last = layers[-1]
-    if isinstance(last, keras.layers.Softmax):
-        return "softmax"
-    activation = getattr(last, "activation", None)
-    return activation.__name__ if activation in (keras.activations.softmax, keras.activations.sigmoid) else ""
-
-
 def _adopt(flag: str, model: keras.Model, config: ModelConfig, seed: int) -> None:
     """Make batch normalization and dropout in a model labkit's. Raises InputError for other hidden state."""
     together: dict[BatchNormalization, bool] = {}
@@ -255,6 +244,7 @@ def _adopt(flag: str, model: keras.Model, config: ModelConfig, seed: int) -> Non
                 )
             layer.__class__ = Dropout
             layer.seed = (seed * 1_000_003 + number) % 2**31
+    _check_nothing_is_left_out(flag, model)
     if changed := _changed_by_a_call(model):
         raise InputError(
             f"{flag} has {changed}, which each call in training changes, so resuming wouldn't be exact; "
@@ -262,6 +252,37 @@ def _adopt(flag: str, model: keras.Model, config: ModelConfig, seed: int) -> Non
         )
     for layer, synchronized in together.items():
         layer.synchronized = synchronized
+
+
+def _check_nothing_is_left_out(flag: str, model: keras.Model) -> None:
+    """Raise InputError for what ``model.fit`` would do with a model and labkit's training doesn't."""
+    images = np.random.default_rng(0).normal(size=(8, *model.input_shape[1:])).astype(np.float32)
+    outputs = np.asarray(model(images), np.float64)
+    if ((outputs > 0) & (outputs < 1)).all():  # logits of random images have both signs
+        end = "softmax" if np.allclose(outputs.sum(axis=1), 1, atol=1e-2) else "sigmoid"
+        raise InputError(
+            f"{flag} gives numbers between 0 and 1, as a {end} does, and labkit's losses take logits; leave "
+            f"the {end} at its end out"
+        )
+    if prepares := [layer.name for layer in all_layers(model) if _prepares_pixels(layer)]:
+        raise InputError(
+            f"{flag} prepares pixels in {prepares[0]!r}, and labkit gives it standardized images; leave it "
+            "out (in keras.applications: include_preprocessing=False)"
+        )
+    if held := [weight.path for weight in model.trainable_weights if weight.constraint is not None]:
+        raise InputError(f"{flag} has a constraint on {held[0]!r}, which labkit doesn't apply; leave it out")
+    if model.losses:
+        raise InputError(
+            f"{flag} adds losses of its own ({len(model.losses)}), such as a regularizer's, which labkit "
+            "doesn't add; leave them out, and give --weight-decay"
+        )
+
+
+def _prepares_pixels(layer: Any) -> bool:
+    """Return whether a layer expects pixels from 0 to 255."""
+    if isinstance(layer, keras.layers.Rescaling):
+        return bool(np.max(layer.scale) < 0.02)  # 1/127.5 or 1/255
+    return isinstance(layer, keras.layers.Normalization)
 
 
 def _changed_by_a_call(model: keras.Model) -> str:

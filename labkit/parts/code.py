@@ -46,7 +46,7 @@ def with_whole_paths(config: Config) -> Config:
 
 
 def record(run: RunDirectory, files: Mapping[str, bytes]) -> None:
-    """Keep copies of files of code with the run. Raises InputError for two files of one name."""
+    """Keep copies of files of code with the run."""
     if not files:
         return
     run.code_path.mkdir(exist_ok=True)
@@ -55,13 +55,23 @@ def record(run: RunDirectory, files: Mapping[str, bytes]) -> None:
             temporary.write_bytes(content)
 
 
-def check_unchanged(run: RunDirectory, files: Mapping[str, bytes], way_out: str) -> None:
-    """Raise InputError, with the first difference, if a run was trained with other code than ``files``."""
-    for path, content in files.items():
+def check_unchanged(run: RunDirectory, config: Config, files: Mapping[str, bytes], way_out: str) -> None:
+    """Raise InputError, with the first difference, if a run was trained with other code of its network.
+
+    Callbacks may change: they are called with what a step has made.
+
+    Args:
+        run: that was trained before.
+        config: of the training that is to continue it.
+        files: what this would run, from ``files_of``.
+        way_out: for the error.
+    """
+    named = (info.file_of(config.flat()[name]) for name, info in fields_by_name().items() if info.is_code)
+    for path in filter(None, named):
         copy = run.code_path / Path(path).name
-        if not copy.exists() or (kept := content_of("code", copy)) == content:
+        if not copy.exists() or (kept := content_of("code", copy)) == files[path]:
             continue
-        how = "" if copy.suffix != ".py" else f" ({_difference(kept, content)})"
+        how = "" if copy.suffix != ".py" else f" ({_difference(kept, files[path])})"
         raise InputError(f"{path} has changed since {run.path} was trained with it{how}; {way_out}")
 
 

@@ -49,13 +49,18 @@ def acting(config: Config) -> dict[str, Any]:
 def files_of(config: Config) -> dict[str, bytes]:
     """Return the content of each file that a training with ``config`` runs, by its path.
 
-    Raises InputError for one that can't be read, is no regular file, or has more than 1 MiB.
+    Raises InputError for one that can't be read, is no regular file, or has more than 1 MiB, and for two of
+    one name: a run keeps copies of them in one folder.
     """
     files: dict[str, bytes] = {}
     for name, value in acting(config).items():
         info = fields_by_name()[name]
         if (named := info.file_of(value)) is not None:
             path = expanded(named).absolute()
+            if any(Path(other).name == path.name for other in files if other != str(path)):
+                raise InputError(
+                    f"{info.flag} {path} has the name of another file of code; rename one of them"
+                )
             files[str(path)] = content_of(info.flag, path)
     return files
 

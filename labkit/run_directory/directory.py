@@ -24,6 +24,7 @@ from labkit.run_directory.checkpoints import checkpoint_steps
 from labkit.run_directory.files import Count, open_run_file, read_json, read_object
 
 ACTIVE_STATES = ("starting", "running")
+CODE_FOLDER = "code"
 STATES = (*ACTIVE_STATES, "finished", "interrupted", "failed")
 
 
@@ -170,7 +171,7 @@ class RunDirectory:
     cluster_path = _Inside("cluster")
     predictions_path = _Inside("predictions")
     #: Copies of the files of code that the training ran.
-    code_path = _Inside("code")
+    code_path = _Inside(CODE_FOLDER)
 
     @property
     def folders(self) -> tuple[Path, ...]:

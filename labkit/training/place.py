@@ -58,7 +58,7 @@ def place_run(
         recorded = with_crop(recorded_config(run), manifest)
         if not overwrite:
             run_state = _state_of(run, recorded, config)
-            check_unchanged(run, files, f"{_ANOTHER}, or undo the change")
+            check_unchanged(run, config, files, f"{_ANOTHER}, or undo the change")
     if run_state == "new" and config.transfer.start_from is not None:
         find_weight_source(config.transfer.start_from, config.model)
     return config, run, run_state

@@ -16,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from labkit.config.recorded import as_recorded
 from labkit.data.manifest import check_same_data
 from labkit.distributed.asynchronous import AsynchronousEngine
 from labkit.distributed.devices import choose_data_format
@@ -186,7 +187,7 @@ def _train_session(
             if state is not None and (told := told_of_other_kernels(run.read_environment())):
                 console.line(f"note: {told}; the result differs by rounding from that of one session")
             record(run, plan.files)
-            write_json_atomic(run.config_path, config.to_json())
+            write_json_atomic(run.config_path, as_recorded(config).to_json())
             task = plan.task
             accept(config, plan.files, (task.count("worker"), task.count("ps")) if task else None)
             environment = {**describe_environment(plan), "parameters": network.num_parameters()}

@@ -32,6 +32,16 @@ ESTIMATOR_2017 = {
 }
 
 
+def test_the_same_command_finds_the_run_of_an_earlier_labkit():
+    # As commit e2ecd24 named them. A field that comes later isn't in the hash at its default.
+    assert Config().fingerprint() == "78b00474"
+    assert Config.from_flat({"optimizer": "adamw", "learning_rate": 0.001}).fingerprint() == "e4d13c84"
+    own = [Config.from_flat({"model": f"{folder}/nets.py:build"}).fingerprint() for folder in ("a", "b")]
+    assert own[0] == own[1] != Config.from_flat({"model": "a/nets.py:other"}).fingerprint()
+    given = Config.from_flat({"model": "a/nets.py:build", "model_arguments": {"width": 3}})
+    assert given.fingerprint() != own[0] and given.model.model_arguments == "width=3"
+
+
 def test_estimator_flags_keep_their_defaults():
     flat = Config().flat() | {"batch_norm_decay": Config().model.norm_decay}
     assert {name: flat[name] for name in ESTIMATOR_2017} == ESTIMATOR_2017

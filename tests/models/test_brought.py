@@ -73,6 +73,10 @@ def test_a_sequential_model_may_begin_with_its_input(begins):
     assert model(IMAGES).shape == (8, 10)
 
 
+def test_a_sigmoid_inside_is_no_end():
+    assert build("gated")(IMAGES).shape == (8, 10)
+
+
 def test_normalizations_of_one_name_have_names_of_their_own():
     assert list(norms_of(build("subclassed"))) == ["norm", "norm#2"]
     assert all(isinstance(layer, BatchNormalization) for layer in norms_of(build("application")).values())
@@ -121,8 +125,12 @@ REFUSED = {
     "sequentail": "did you mean 'sequential'",
     "raises": "failed for images of (32, 32, 3): ValueError: no such width",
     "nothing": "returned nothing; allowed: a Keras model",
-    "ends_in_softmax": "ends in a softmax, and labkit's losses take logits",
-    "softmax_layer": "ends in a softmax, and labkit's losses take logits",
+    "ends_in_softmax": "as a softmax does, and labkit's losses take logits",
+    "softmax_layer": "as a softmax does, and labkit's losses take logits",
+    "regularized": "adds losses of its own (1), such as a regularizer's",
+    "constrained": "has a constraint on 'dense/kernel', which labkit doesn't apply",
+    "rescaled": "prepares pixels in 'rescaling', and labkit gives it standardized images",
+    "trains_itself": "has a train_step, that of TrainsItself, which labkit doesn't call",
     "two_outputs": "has 2 outputs, and labkit trains one",
     "too_few_outputs": "gives outputs of shape (None, 9); allowed: a logit for each class, (None, 10)",
     "for_other_images": "can't take images of (32, 32, 3)",

@@ -195,7 +195,7 @@ def test_a_cluster_needs_consent_although_its_settings_are_harmless(tmp_path, st
         check_trust(run, config, {}, (300, 0))
 
 
-def test_ones_own_cluster_with_a_file_of_code_is_ones_own_everywhere(tmp_path, state, code, capsys):
+def test_ones_own_cluster_with_a_file_of_code_is_ones_own_everywhere(tmp_path, state, code, capsys, shapes):
     run = foreign(tmp_path, callbacks=str(code), bind="10.0.0.1")
     in_cluster(run)
     config = recorded_config(run)

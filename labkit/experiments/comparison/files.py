@@ -107,8 +107,9 @@ def discard_measurements(run: RunDirectory) -> None:
 
 # ---- the budget: the fields of the configuration that all trainings of a comparison share
 
-# Fields that a comparison sets for each training; the others are those of a model's name.
-OF_EACH = ("seed", "job_dir")
+# Fields that a comparison sets for each training, or that none of its networks has; the others are those of a
+# model's name.
+OF_EACH = ("seed", "job_dir", "model_arguments")
 
 
 def shared_fields() -> tuple[str, ...]:

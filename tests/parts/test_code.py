@@ -1,0 +1,117 @@
+"""Code of one's own: run by who consents to its bytes, kept with the run, and refused once it has changed."""
+
+import pytest
+
+from labkit.commands import main as cli
+from labkit.config import Config
+from labkit.config.recorded import as_recorded, recorded_config
+from labkit.errors import InputError
+from labkit.parts import code
+from labkit.parts.trust import accept, files_of
+from labkit.run_directory import RunDirectory, write_json_atomic
+from tests.commands.made_runs import make_run
+
+NET = """
+from pathlib import Path
+
+Path(__file__).with_suffix(".ran").touch()
+
+def build(input_shape, num_classes):
+    import keras
+    return keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(num_classes)])
+"""
+
+
+@pytest.fixture(autouse=True)
+def nobody_has_consented(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(code, "_allowed", set())
+    monkeypatch.setattr(code, "_modules", {})
+
+
+@pytest.fixture
+def net(tmp_path):
+    path = tmp_path / "nets.py"
+    path.write_text(NET)
+    return path
+
+
+@pytest.fixture
+def foreign(tmp_path, net) -> RunDirectory:
+    """A run of somebody else, trained with their code."""
+    run = make_run(tmp_path / "runs", "foreign", state="interrupted", step=7)
+    config = Config.from_flat({"model": f"{net}:build", "dataset": "shapes"})
+    code.record(run, files_of(config))
+    write_json_atomic(run.config_path, as_recorded(config).to_json())
+    return run
+
+
+def build(config: Config):
+    return code.named_object("--model", config.model.model)
+
+
+def test_code_runs_only_for_who_consents_to_its_bytes(foreign, net, capsys):
+    config, ran = recorded_config(foreign), foreign.code_path / "nets.ran"
+    assert config.model.model == f"{foreign.code_path / 'nets.py'}:build"
+    with pytest.raises(InputError, match=rf"labkit trust {foreign.path}"):
+        build(config)
+    assert cli.main(["trust", str(foreign.path)]) == 0
+    assert str(foreign.code_path / "nets.py") in capsys.readouterr().out and not ran.exists()
+    assert callable(build(config)) and ran.exists()
+    (foreign.code_path / "nets.py").write_text(NET + "\n# other bytes")
+    with pytest.raises(InputError, match="labkit trust"):
+        build(config)
+
+
+def test_a_run_without_code_needs_no_consent(tmp_path, capsys):
+    run = make_run(tmp_path / "runs", "plain")
+    assert cli.main(["trust", str(run.path)]) == 0
+    assert capsys.readouterr().out == "plain runs no code\n"
+
+
+def test_who_trained_with_a_file_has_consented_to_its_copies(foreign, net):
+    config = Config.from_flat({"model": f"{net}:build"})
+    accept(config, files_of(config))
+    assert callable(build(recorded_config(foreign)))
+
+
+def test_a_changed_network_is_refused_with_its_first_line_and_callbacks_may_change(foreign, net, tmp_path):
+    calls = tmp_path / "calls.py"
+    calls.write_text("callbacks = []")
+    config = Config.from_flat({"model": f"{net}:build", "callbacks": str(calls)})
+    code.record(foreign, files_of(config))
+    calls.write_text("callbacks = []  # changed")
+    code.check_unchanged(foreign, config, files_of(config), "name another directory")
+    net.write_text(NET.replace("Flatten()", "Flatten(name='flat')"))
+    with pytest.raises(InputError) as refused:
+        code.check_unchanged(foreign, config, files_of(config), "name another directory")
+    line = str(refused.value)
+    assert "2 lines: -" in line and "name another directory" in line and "\n" not in line
+
+
+def test_two_files_of_one_name_are_refused(net, tmp_path):
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / "nets.py"
+    other.write_text("callbacks = []")
+    config = Config.from_flat({"model": f"{net}:build", "callbacks": str(other)})
+    with pytest.raises(InputError, match="has the name of another file of code"):
+        files_of(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def build(:", "can't be run: SyntaxError"),
+        ("import not_there", "can't be run: ModuleNotFoundError"),
+        ("raise SystemExit(3)", "can't be run: SystemExit: 3"),
+        ("x = 1", "has no 'build'; it has: nothing that can be called"),
+        ("def biuld(): pass", "has no 'build'; did you mean 'biuld'?"),
+    ],
+)
+def test_a_file_that_cannot_be_run_says_why(text, said, net):
+    net.write_text(text)
+    config = Config.from_flat({"model": f"{net}:build"})
+    code.allow(files_of(config))
+    with pytest.raises(InputError) as refused:
+        build(config)
+    assert said in str(refused.value) and "\n" not in str(refused.value)
