@@ -38,16 +38,11 @@ _DROPOUTS: dict[type, tuple[int, ...]] = {
 
 
 def brought_model(
-    config: ModelConfig,
-    *,
-    num_classes: int,
-    image_shape: tuple[int, int, int],
-    data_format: str = "channels_last",
-    seed: int = 0,
+    config: ModelConfig, num_classes: int, image_shape: tuple[int, int, int], data_format: str, seed: int
 ) -> keras.Model:
     """Return the model that the function of ``--model FILE.py:NAME`` builds, with labkit's layers in it.
 
-    Args and errors: as of ``plain_model``. ``data_format``: ``channels_last``.
+    Args and errors: as of ``plain_model``. Any other ``data_format`` than ``channels_last`` is refused.
     """
     flag = f"--model {config.model}"
     if data_format != "channels_last":

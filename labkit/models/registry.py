@@ -74,9 +74,7 @@ def build_model(
         InputError: the architecture does not accept images of this shape.
     """
     if config.model not in BUILDERS:
-        return brought_model(
-            config, num_classes=num_classes, image_shape=image_shape, data_format=data_format, seed=seed
-        )
+        return brought_model(config, num_classes, image_shape, data_format, seed)
     layers = LayerFactory(
         data_format=data_format,
         dtype=config.precision,
