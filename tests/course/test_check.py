@@ -21,8 +21,13 @@ def site(tmp_path):
     return tmp_path
 
 
-def test_a_good_site_has_no_problem(site):
-    assert problems(site) == []
+def test_a_good_site_has_no_problem_and_an_empty_one_has(site, tmp_path):
+    (site / "a.html").write_text(GOOD.replace("Why?", "More"))
+    assert problems(site) == [], "only lessons need recall questions"
+    (site / "style.css").write_text("@font-face { src: url('https://fonts.example.org/x.woff2') }")
+    assert problems(site) == ["style.css: loads from the network"]
+    (tmp_path / "empty").mkdir()
+    assert problems(tmp_path / "empty") == [f"{tmp_path / 'empty'} holds no page"]
 
 
 @pytest.mark.parametrize(
@@ -69,17 +74,3 @@ def test_each_defect_is_found_once_and_named_with_its_page(old, new, said, site)
     (line,) = problems(site)
     assert line.startswith("00_tour.html: ")
     assert said in line
-
-
-def test_a_style_sheet_that_loads_a_font_is_found(site):
-    (site / "style.css").write_text("@font-face { src: url('https://fonts.example.org/x.woff2') }")
-    assert problems(site) == ["style.css: loads from the network"]
-
-
-def test_only_lessons_need_recall_questions(site):
-    (site / "a.html").write_text(GOOD.replace("Why?", "More"))
-    assert problems(site) == []
-
-
-def test_an_empty_site_is_a_problem(tmp_path):
-    assert problems(tmp_path) == [f"{tmp_path} holds no page"]

@@ -1,4 +1,4 @@
-"""A lesson is executed in bounded time; one that fails leaves a banner and names its cell."""
+"""A lesson is executed in bounded time; one that fails leaves a banner, and no file is half-written."""
 
 import os
 import subprocess
@@ -8,10 +8,13 @@ import time
 import nbformat
 import pytest
 
-from course.site.execute import FAILED, execute
+from course.site import __main__ as command
+from course.site.execute import FAILED, Failure, _read_kept, execute
 from course.site.pages import write_page
+from labkit.errors import InputError
+from labkit.notebook.files import write_notebook
 from labkit.run_directory import process_alive
-from tests.course.small import first
+from tests.course.small import first, make_paths
 
 pytestmark = pytest.mark.slow
 
@@ -94,3 +97,36 @@ def wait_until(condition, seconds):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.1)
+
+
+@pytest.mark.parametrize("kept", ['{"cells": [{"cell_ty', "", None])
+def test_a_truncated_execution_is_replaced_by_the_source(kept, tmp_path):
+    nbformat.write(first(), tmp_path / "source.ipynb")
+    if kept is not None:
+        (tmp_path / "kept.ipynb").write_text(kept)
+    assert _read_kept(tmp_path / "kept.ipynb", tmp_path / "source.ipynb") == first()
+
+
+def test_failed_lessons_are_named_where_the_site_fails_too(tmp_path, monkeypatch, capsys):
+    def fail(paths):
+        raise InputError("Sphinx found something to mend")
+
+    monkeypatch.setattr(command, "execute", lambda *words, **options: Failure("00_first", "draw", "no"))
+    monkeypatch.setattr(command, "write_table", lambda paths: [])
+    monkeypatch.setattr(command, "build_site", fail)
+    assert command.main(["build", "00"], make_paths(tmp_path)) == 1
+    said = capsys.readouterr()
+    assert "FAILED 00_first, cell draw: no" in said.out
+    assert said.err == "course: error: Sphinx found something to mend\n"
+
+
+def test_a_notebook_that_cannot_be_written_stays_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "a.ipynb"
+    write_notebook(first(), path)
+    assert nbformat.read(path, as_version=4) == first()
+    before = path.read_bytes()
+    monkeypatch.setattr("os.replace", lambda *paths: (_ for _ in ()).throw(OSError("disk is full")))
+    with pytest.raises(OSError, match="disk is full"):
+        write_notebook(first("other"), path)
+    assert path.read_bytes() == before
+    assert [*tmp_path.iterdir()] == [path]

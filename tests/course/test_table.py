@@ -75,16 +75,15 @@ def test_counts_of_a_failed_execution_are_not_written(paths):
     nbformat.write(failed, paths.executed / "01_second.ipynb")
     write_table(paths)
     assert paths.overview.read_text() == before
-
-
-def test_a_document_without_the_table_is_named(paths):
     paths.overview.write_text("# Course\n")
     with pytest.raises(InputError, match="the document of the course has no table"):
         write_table(paths)
 
 
 def test_the_table_of_this_checkout_agrees_with_its_lessons():
-    rows = read_rows(HERE.overview.read_text())
+    text = HERE.overview.read_text()
+    assert text.count(BEGIN) == text.count(END) == 1 and f"| {' | '.join(COLUMNS)} |" in text
+    rows = read_rows(text)
     how = "run make course, or python -m course.site table for what is counted in sources"
     assert [*rows] == [path.stem for path in lesson_files()], how
     for path in lesson_files():
@@ -96,9 +95,3 @@ def test_the_table_of_this_checkout_agrees_with_its_lessons():
         for column in ("exercises passed", "stubs failed"):
             assert row[column] == f"{counted.exercises} of {counted.exercises}", how
         assert all(cell != "–" for cell in row.values()), how
-
-
-def test_the_markers_stand_once():
-    text = HERE.overview.read_text()
-    assert text.count(BEGIN) == text.count(END) == 1
-    assert f"| {' | '.join(COLUMNS)} |" in text

@@ -1,10 +1,13 @@
-"""The start of a lesson refuses parameters that have no effect in it."""
+"""The start of a lesson refuses parameters that have no effect in it; what lesson 00 shows."""
 
 import importlib
 
+import numpy as np
 import pytest
 
 from course.lessons import begin
+from course.lessons.tour import answers, files_of, variants
+from labkit import figures as plots
 from labkit.errors import InputError
 from labkit.notebook.parameters import parameters_from_values
 
@@ -46,12 +49,6 @@ def test_a_lesson_refuses_data_that_its_text_is_not_about(parameters):
     assert begin("00_tour").config.data.dataset == "shapes"
 
 
-def test_what_a_lesson_uses_is_taken_whether_its_cell_sets_it_or_not(parameters):
-    parameters({"num_layers": 8}, {"num_layers": 14, "label_smoothing": 0.1})
-    config = begin("04_replicas").config
-    assert (config.model.num_layers, config.optimizer.label_smoothing) == (14, 0.1)
-
-
 def test_a_strategy_gives_the_processes_of_a_training(parameters):
     own = {"strategy": "local", "num_workers": 2, "num_ps": 1}
     parameters(own, {})
@@ -60,3 +57,41 @@ def test_a_strategy_gives_the_processes_of_a_training(parameters):
     assert begin("00_tour").processes == {"workers": 4, "ps": 0}
     parameters(own, {"strategy": "parameter_server"})
     assert begin("00_tour").processes == {"workers": 2, "ps": 1}
+
+
+# ---- lesson 00 ------------------------------------------------------------------------------------------
+
+
+class FakeRun:
+    def __init__(self, path):
+        self.path = path
+
+
+def test_the_files_of_a_run_are_listed_with_their_sizes(tmp_path):
+    (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "step-00000001" / "state.json").write_bytes(bytes(2048))
+    (tmp_path / "config.json").write_bytes(bytes(1024))
+    (tmp_path / "of_the_user.txt").write_text("not a file of a run")
+    listed = files_of(FakeRun(tmp_path))
+    assert [row[:2] for row in listed.rows] == [("config.json", "1 KiB"), ("checkpoints/", "2 KiB")]
+    assert "every setting" in repr(listed) and "every setting" in listed._repr_html_()
+
+
+def test_variants_keep_the_shape_and_leave_the_image_alone():
+    image = np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3)
+    before = image.copy()
+    found = variants(image)
+    assert {(picture.shape, picture.dtype) for picture in found.values()} == {(image.shape, image.dtype)}
+    np.testing.assert_array_equal(found["mirrored"][:, 0], image[:, -1])
+    np.testing.assert_array_equal(found["upside down"][0], image[-1])
+    np.testing.assert_array_equal(image, before)
+
+
+def test_answers_name_the_most_probable_classes():
+    pictures = {"a": np.zeros((4, 4, 3), np.uint8), "b": np.zeros((4, 4, 3), np.uint8)}
+    probabilities = np.array([[0.1, 0.6, 0.3, 0.0], [0.0, 0.0, 0.2, 0.8]])
+    figure = answers(pictures, probabilities, ["cat", "dog", "ship", "car"])
+    texts = [[text.get_text() for text in axis.texts] for axis in figure.axes[2:]]
+    assert texts[0] == ["dog 60%", "ship 30%", "cat 10%"]
+    assert texts[1][0] == "car 80%"
+    assert plots.png(figure)

@@ -24,31 +24,28 @@ def slow(tmp_path) -> Run:
     return Run(make_run(tmp_path, "slow", rows=rows).path)
 
 
-@pytest.fixture
-def killed(tmp_path) -> Run:
-    directory = make_run(tmp_path, "killed", rows=[row(step) for step in range(1, 8)])
+def interrupted(folder, at: int, resumed: int) -> Run:
+    directory = make_run(folder, f"killed-{at}", rows=[row(step) for step in range(1, at + 1)])
     writer = MetricsWriter(directory.metrics_path)
-    writer.mark_resume_point(5)
-    writer.append([row(step, wall_time=float(step + 20)) for step in range(6, 21)])
+    writer.mark_resume_point(resumed)
+    writer.append([row(step, wall_time=float(step + 20)) for step in range(resumed + 1, 21)])
     writer.close()
     return Run(directory.path)
 
 
-def test_the_rows_of_lost_steps_are_there_and_count_once(killed):
+@pytest.fixture
+def killed(tmp_path) -> Run:
+    return interrupted(tmp_path, 7, 5)
+
+
+def test_the_rows_of_lost_steps_are_there_and_count_once(killed, tmp_path):
     assert [one["step"] for one in cluster.every_row(killed)] == [*range(1, 8), *range(6, 21)]
     assert list(killed.metrics()["step"]) == list(range(1, 21))
     axis = cluster.price_of_a_loss(killed).axes[0]
     lost = next(line for line in axis.lines if line.get_label() == "lost, made again")
     assert list(lost.get_ydata()) == [6, 7]
-
-
-def test_a_restart_that_lost_no_step_is_shown_too(tmp_path):
-    directory = make_run(tmp_path, "lucky", rows=[row(step) for step in range(1, 6)])
-    writer = MetricsWriter(directory.metrics_path)
-    writer.mark_resume_point(5)
-    writer.append([row(step, wall_time=float(step + 20)) for step in range(6, 11)])
-    writer.close()
-    axis = cluster.price_of_a_loss(Run(directory.path)).axes[0]
+    assert "0.0e+00" in repr(cluster.loss_comparison(killed, killed)), "equal losses have no difference"
+    axis = cluster.price_of_a_loss(interrupted(tmp_path, 5, 5)).axes[0]  # it lost no step
     assert [line.get_label() for line in axis.lines] == ["before the loss", "after the restart"]
     assert len(axis.patches) == 1
 
@@ -67,16 +64,8 @@ def test_the_traffic_marks_the_updates_between_read_and_write(slow):
     colours = [patch.get_facecolor() for patch in figure.axes[0].patches]
     assert len(colours) == 10
     assert sorted(map(colours.count, set(colours))) == [1, 3, 6]
-
-
-def test_the_histogram_counts_every_update(slow):
     axis = cluster.staleness_figure({"slow": slow}).axes[0]
-    assert sum(patch.get_height() for patch in axis.patches) == 20
-
-
-def test_equal_losses_have_no_difference(killed):
-    figure = cluster.loss_comparison(killed, killed)
-    assert "0.0e+00" in repr(figure)
+    assert sum(patch.get_height() for patch in axis.patches) == 20, "every update is counted"
 
 
 def test_a_slow_network_leaves_no_time_to_compute():

@@ -70,37 +70,24 @@ def test_a_lesson_has_several_names_and_its_copy_no_solution(name, here, capsys)
     assert (cell.outputs, cell.execution_count, cell.metadata, cell.id) == ([], None, {}, "exercise")
 
 
-def test_a_lesson_that_is_named_twice_is_written_once(here, capsys):
+def test_all_lessons_are_started_at_once_and_what_the_student_wrote_is_kept(here, capsys):
     assert cli.main(["lesson", "start", "4", "04_replicas"]) == 0
-    assert capsys.readouterr().out.count("04_replicas.ipynb") == 1
-
-
-def test_all_lessons_and_the_training_notebook_are_started_at_once(here):
-    assert cli.main(["lesson", "start"]) == 0
-    names = [f"{number:02}_{name}.ipynb" for number, name in enumerate(LESSONS)]
-    assert sorted(path.name for path in (here / "lessons").iterdir()) == [*names, "train.ipynb"]
-
-
-def test_starting_again_keeps_what_the_student_wrote(here, capsys):
-    cli.main(["lesson", "start", "4"])
+    assert capsys.readouterr().out.count("04_replicas.ipynb") == 1, "named twice, written once"
     mine = here / "lessons" / "04_replicas.ipynb"
     mine.write_text(mine.read_text().replace("Words.", "My words."))
     written = mine.read_bytes()
-    capsys.readouterr()
     assert cli.main(["lesson", "start"]) == 0
     said = capsys.readouterr().out
     assert "lessons/04_replicas.ipynb is there already and stays as it is" in said
     assert said.count("wrote ") == len(LESSONS)
     assert mine.read_bytes() == written
+    names = [f"{number:02}_{name}.ipynb" for number, name in enumerate(LESSONS)]
+    assert sorted(path.name for path in (here / "lessons").iterdir()) == [*names, "train.ipynb"]
 
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [
-        ("14", "known: 00_tour, 01_data"),
-        ("replica", "did you mean '04_replicas'?"),
-        ("../04_replicas", "did you mean '04_replicas'?"),
-    ],
+    [("14", "known: 00_tour, 01_data"), ("../04_replicas", "did you mean '04_replicas'?")],
 )
 def test_an_unknown_lesson_ends_with_those_that_exist_and_writes_nothing(name, hint, here, capsys):
     assert cli.main(["lesson", "start", "0", name]) == 2
@@ -181,24 +168,14 @@ answer = int(doubled(tf.constant(2)))
     assert cli.main(["lesson", "check", "04.2"]) == 0, capsys.readouterr().out
 
 
-def test_the_copy_of_start_is_found_first_and_another_file_can_be_named(here, capsys):
-    cli.main(["lesson", "start", "4"])
-    nbformat.write(lesson(), here / "04_replicas.ipynb")
-    assert cli.main(["lesson", "check", "04.2"]) == 1
-    assert cli.main(["lesson", "check", "04.2", "--notebook", "04_replicas.ipynb"]) == 0
-    assert "(lessons/04_replicas.ipynb)" in capsys.readouterr().out
-
-
-def test_a_deleted_line_and_a_missing_notebook_are_named(here, capsys):
+def test_the_copy_of_start_is_found_first_and_a_missing_notebook_or_line_is_named(here, capsys):
     nbformat.write(lesson("answer = 4\n"), here / "mine.ipynb")
+    nowhere = "no 04_replicas.ipynb in ./lessons or in this folder; write it with labkit lesson start"
     for words, said in (
         (["04.2", "--notebook", "mine.ipynb"], 'mine.ipynb has no cell with check("04.2", …); was the line'),
         (["04.2", "--notebook", "absent.ipynb"], "there is no absent.ipynb"),
         (["04.2", "--notebook", "."], ". can't be read: Is a directory"),
-        (
-            ["04.2"],
-            "no 04_replicas.ipynb in ./lessons or in this folder; write it with labkit lesson start",
-        ),
+        (["04.2"], nowhere),
         (["04.7"], "no exercise '04.7'; lesson 04 has 04.2"),
         (["44.2"], "no lesson '44'"),
         (["4.2"], "no lesson '4'; lessons are 00 to 09, exercises 04.1, 04.2"),
@@ -206,6 +183,11 @@ def test_a_deleted_line_and_a_missing_notebook_are_named(here, capsys):
         assert cli.main(["lesson", "check", *words]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert said in line
+    cli.main(["lesson", "start", "4"])
+    nbformat.write(lesson(), here / "04_replicas.ipynb")
+    assert cli.main(["lesson", "check", "04.2"]) == 1
+    assert cli.main(["lesson", "check", "04.2", "--notebook", "04_replicas.ipynb"]) == 0
+    assert "(lessons/04_replicas.ipynb)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from course.lessons.compare import figures
-from course.lessons.compare.inference import coverage, detection, selection_bias
+from course.lessons.compare.inference import selection_bias
 from course.lessons.compare.trials import Plan, Trial, halved
 from course.lessons.exercises.compare import best_of
 from labkit.analysis.inference import mcnemar, mean_interval, t_quantile
@@ -30,18 +29,6 @@ def test_an_interval_of_two_values():
     assert (found.low, found.mean, found.high) == pytest.approx((0.5 - half, 0.5, 0.5 + half), abs=1e-3)
     assert found.contains_zero
     assert not mean_interval([1.0, 1.01, 0.99]).contains_zero
-
-
-def test_only_t_intervals_cover_what_they_promise():
-    found = coverage([2, 5], experiments=8000)
-    assert found["t"] == pytest.approx([0.95, 0.95], abs=0.015)
-    assert found["1.96 standard errors"][0] < 0.75
-
-
-def test_detection_is_the_false_alarm_rate_without_a_difference():
-    found = detection(0.02, [0.0, 0.06], [3, 10], experiments=3000)
-    assert found[0] == pytest.approx([0.05, 0.05], abs=0.02)
-    assert found[1, 1] > 0.99
 
 
 def test_mcnemar_counts_every_sequence_of_tosses():
@@ -91,10 +78,3 @@ def test_halved_images_are_means_of_four_pixels():
     images[0, :2, :2, 0] = [[10, 20], [30, 40]]
     assert halved(images).shape == (1, 2, 2, 3)
     assert halved(images)[0, 0, 0].tolist() == [25, 0, 0]
-
-
-def test_figures_say_what_they_show():
-    a, b = ([trial(name, seed, 0.5 + 0.1 * seed) for seed in (1, 2)] for name in "ab")
-    assert "test accuracies 60.0, 70.0 percent" in repr(figures.seed_curves(a))
-    assert "+0.0, +0.0" in repr(figures.pairs(a, b))
-    assert "a at best 70.0 %" in repr(figures.sweep(a, compared=[a[0]]))

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from course.lessons.mistakes import calibration, figures, slices
+from course.lessons.mistakes import calibration, slices
 from course.lessons.mistakes.history import ExampleHistory, hunt_scores
 from course.lessons.mistakes.maps import fall_without
 from course.lessons.mistakes.noisy import flip_labels
-from labkit import figures as plots
 from labkit.analysis.predictions import Predictions, forgetting_events
 from labkit.data import shapes
 from labkit.data.manifest import find_manifest, verify_shards
@@ -148,11 +147,6 @@ def test_slices_hold_every_example_once():
         assert sum(part.right for part in parts) == right
 
 
-def test_a_difference_counts_if_the_interval_excludes_the_mean():
-    assert not slices.Slice("few", 12, 20).differs_from(0.75)
-    assert slices.Slice("many", 1200, 2000).differs_from(0.75)
-
-
 def test_the_radius_of_a_drawn_shape_is_that_of_its_image(tmp_path):
     manifest = prepare_tiny(tmp_path)
     images, labels = load_split(manifest, "test")
@@ -183,26 +177,3 @@ def test_the_deletion_test_covers_the_pixels_that_the_map_names():
     falls = fall_without(predict, images, np.array([0, 0]), maps, share=0.1)
     assert falls == pytest.approx([0.8, 0.8])
     np.testing.assert_array_equal(asked[1][:, 1:], images[:, 1:])
-
-
-def test_every_figure_can_be_drawn():
-    predictions = make_predictions()
-    history = ExampleHistory(predictions.images, predictions.labels, every=1)
-    for step in range(1, 5):
-        history.record(step, np.log(make_predictions(seed=step).probabilities))
-    flipped = np.arange(300) % 20 == 0
-    right_labels = np.where(flipped, (predictions.labels + 1) % 3, predictions.labels)
-    score = history.losses.mean(axis=0)
-    heat = np.random.default_rng(0).normal(size=(2, 8, 8))
-    result = calibration.reliability(predictions.probabilities, predictions.labels)
-    for figure in (
-        figures.reliability_diagram({"one": result, "two": result}),
-        figures.heat_maps(predictions.images[:2], ["a", "b"], {"map": heat}),
-        figures.occlusion_frame(predictions.images[0], heat[0], 2, "cat", 1.0),
-        figures.learning_of_flipped(history, right_labels),
-        figures.forgetting(history),
-        figures.hunt(score, flipped, np.argsort(-score)[:50]),
-        figures.slice_accuracies(slices.by_class(predictions), 0.5, "title"),
-        figures.slice_accuracies(slices.chance_slices(predictions, 10, 5), 0.5, "title", names=False),
-    ):  # fmt: skip
-        assert plots.png(figure)

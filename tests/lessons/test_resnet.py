@@ -1,10 +1,14 @@
-"""Plain networks differ from ResNets by their additions alone, and measured fields are those counted."""
+"""What lessons 02 and 03 say of plain networks and ResNets, of descent, and of a loss's surface is so."""
+
+import json
 
 import numpy as np
 import pytest
 
-from course.lessons import resnet
-from labkit.config import Config, ModelConfig
+from course.lessons import resnet, the_loop
+from course.lessons.the_loop.figures import CURVATURE, MINIMUM
+from labkit.config import Config, ModelConfig, OptimizerConfig
+from labkit.figures import widgets as schedule
 from labkit.models.registry import build_model
 
 CONFIG = Config.from_flat({"train_steps": 3, "train_batch_size": 8, "learning_rate": 0.01})
@@ -48,19 +52,72 @@ def test_training_is_repeatable_and_observing_changes_nothing(data):
     assert not np.array_equal(before[0], model.get_weights()[0])
 
 
-@pytest.mark.parametrize("shortcuts", [True, False])
-def test_the_field_by_gradient_is_that_of_the_formula(shortcuts):
-    model = resnet.small_network(8, size=40, shortcuts=shortcuts)
-    fields = resnet.gradient_fields(model, ["stem_relu1", "stage2_block1_relu2", "stage3_block1_relu2"])
-    assert [field.counted for field in fields] == [field.measured for field in fields] == [3, 13, 25]
-    for field in fields:
-        assert field.strength.sum() == pytest.approx(1)
-        assert field.core <= field.measured
-
-
 @pytest.mark.parametrize("moved", [-8, 8])
 def test_the_figure_of_batch_normalization_shows_labkits_layer(moved):
     middle, right = resnet.batch_norm_figure(moved).axes[1:]
     others = [axis.lines[1].get_ydata() for axis in (middle, right)]
     assert np.sign(others[0].mean()) == -np.sign(moved)
     np.testing.assert_allclose(others[1], [-1.2, -0.8, -0.4, -0.1, 0.2, 0.5, 0.9], rtol=1e-4)
+
+
+# ---- lesson 03 ------------------------------------------------------------------------------------------
+
+
+def test_descent_reaches_the_minimum_and_decay_moves_it_by_the_formula():
+    np.testing.assert_allclose(the_loop.descend(0.03, 0.5, steps=400)[-1], MINIMUM, atol=1e-4)
+    ends = the_loop.descend(0.03, 0.5, 3.0, steps=400)[-1]
+    np.testing.assert_allclose(ends, CURVATURE * MINIMUM / (CURVATURE + 3.0), atol=1e-4)
+
+
+def test_a_filter_of_a_direction_has_the_norm_of_the_networks_filter():
+    random = np.random.default_rng(0)
+    weights = [random.normal(size=shape).astype(np.float32) for shape in ((3, 3, 4, 5), (7,), (6, 2))]
+    kernel, vector, dense = the_loop.filter_normalized(weights, 1)
+    for found, weight, axes in ((kernel, weights[0], (0, 1, 2)), (dense, weights[2], 0)):
+        np.testing.assert_allclose((found**2).sum(axis=axes), (weight**2).sum(axis=axes), rtol=1e-5)
+    assert not vector.any()
+    assert not np.allclose(kernel, the_loop.filter_normalized(weights, 2)[0])
+
+
+def test_the_middle_of_a_surface_is_the_networks_loss_and_the_weights_stay():
+    model = resnet.small_network(8)
+    images = np.random.default_rng(0).normal(size=(6, 16, 16, 3)).astype(np.float32)
+    labels, before = np.arange(6, dtype=np.int32), model.get_weights()
+    surface = the_loop.loss_surface(model, images, labels, points=3)
+    logits = model(images, training=True).numpy().astype(np.float64)
+    log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    assert surface.center == pytest.approx(-log_p[np.arange(6), labels].mean(), rel=1e-4)
+    assert surface.losses.shape == (3, 3)
+    assert all(np.array_equal(one, other) for one, other in zip(before, model.get_weights(), strict=True))
+
+
+def test_ratios_are_drawn_for_layers_with_kernels(tmp_path):
+    row = {
+        "layers": ["stem_conv1", "stem_norm1", "stem_relu1", "logits"],
+        "update_ratio": [0.1, 0.2, None, 0.01],
+    }
+    lines = [json.dumps({"step": step, "wall_time": 1.0, **row}) for step in (1, 2)]
+    (tmp_path / "layers.jsonl").write_text("\n".join(lines) + "\n")
+    rows = the_loop.update_ratios(tmp_path)
+    axis = the_loop.ratio_figure(rows).axes[0]
+    assert axis.lines[0].get_ydata().tolist() == [0.1, 0.01]
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["stem conv1", "logits"]
+
+
+def test_the_designer_draws_the_schedule_that_its_controls_say(monkeypatch):
+    drawn = []
+    draw = schedule.schedule_figure
+
+    def watched(configs, *arguments):
+        drawn.append(configs)
+        return draw(configs, *arguments)
+
+    monkeypatch.setattr(schedule, "schedule_figure", watched)
+    box = schedule.schedule_designer(0.1, 10, 20)
+    name, rate, warmup, _ = box.children[0].children
+    assert box.children[1].layout.display == "none"  # the static figure shows the four
+    name.value, rate.value, warmup.value = "cosine", 1.0, 2
+    assert drawn[-1] == {
+        "cosine": OptimizerConfig(learning_rate=1.0, learning_rate_schedule="cosine", warmup_steps=40)
+    }
+    assert box.children[1].layout.display is None

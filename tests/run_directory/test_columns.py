@@ -1,11 +1,9 @@
 """Rows of metrics as columns: parsed quickly as by Python's own parser, whatever the rows hold."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -14,7 +12,6 @@ from labkit.run_directory import columns
 from labkit.run_directory import reader as reader_module
 from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.reader import MetricsReader
-from labkit.run_directory.rows import RowReader, restored
 
 NAMES = ("loss", "accuracy", "epoch", "wall_time", "größe", "名", "a/b-c.d_1")
 NUMBERS = st.one_of(
@@ -130,48 +127,6 @@ def test_both_parsers_read_the_same(lines, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reader_module, "training_columns", lambda lines: None)
         assert content(data, path) == quickly
-
-
-def test_rows_as_a_run_writes_them_are_parsed_without_dictionaries(monkeypatch, tmp_path):
-    rows = [
-        {"split": "train", "step": step, "loss": math.nan if step % 9 == 4 else 1 / step, "epoch": 3}
-        for step in range(1, 900)
-    ]
-    rows.insert(600, {"split": "validation", "step": 600, "loss": math.inf, "accuracy": 0.5})
-    path = tmp_path / "metrics.jsonl"
-    writer = MetricsWriter(path)
-    writer.append(rows)
-    writer.close()
-    monkeypatch.setattr(reader_module, "columns_of", None)
-    reader = MetricsReader(path)
-    reader.poll()
-    assert [repr(sorted(row.items())) for row in reader] == [repr(sorted(row.items())) for row in rows]
-
-
-def test_any_parser_reads_a_run_that_diverged(tmp_path):
-    path = tmp_path / "layers.jsonl"
-    written = {"step": 1, "layers": ["a", "b"], "norm": [math.nan, 1.0], "deep": [[1.0, -math.inf], None]}
-    writer = MetricsWriter(path)
-    writer.append([written])
-    writer.close()
-    msgspec.json.decode(path.read_bytes())
-    [read] = RowReader(path).poll()
-    assert repr(read) == repr(written)
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"loss": 1.0, "not_finite": {"loss": "NaN"}},
-        {"loss": None, "not_finite": {"loss": "inf", "other": "NaN", "loss[3]": "NaN", "loss[0][1]": "NaN"}},
-        {"loss": [None], "not_finite": {"loss[7]": "NaN", "loss[x]": "NaN"}},
-        {"loss": None, "not_finite": [1]},
-        {"loss": None, "not_finite": {"loss": 7}},
-    ],
-)
-def test_what_the_writer_would_not_write_changes_nothing(row):
-    expected = {"loss": row["loss"]}
-    assert restored(dict(row)) == expected
 
 
 @pytest.mark.parametrize(("limit", "value"), [("MAX_CELLS", 50_000), ("MAX_COLUMNS", 50)])

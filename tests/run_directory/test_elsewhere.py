@@ -26,11 +26,15 @@ def test_a_run_elsewhere_is_listed_with_its_path_and_found_by_its_name(runs_home
     other = make_run(tmp_path / "else where", "other")
     remember(other)
     remember(other)
+    remember(RunDirectory(Path("/of-a-container")))  # in the root, and not there
     assert [run.path for run in runs_elsewhere()] == [other.path]
     assert cli.main(["runs"]) == 0
     assert capsys.readouterr().out.count(str(other.path)) == 1
     assert find_run("other") == other.path
     assert {run.name for run in labkit.runs()} == {"mine", "other"}
+    (runs_home / "link").symlink_to(other.path)
+    assert {run.name for run in known_runs()} == {"mine", "link"}, "the same run"
+    (runs_home / "link").unlink()
     remember(make_run(tmp_path / "more", "other"))
     with pytest.raises(InputError, match="several runs are named 'other'"):
         find_run("other")
@@ -48,17 +52,6 @@ def test_runs_of_the_home_and_of_comparisons_are_not_remembered(runs_home, tmp_p
         remember(make_run(tmp_path / file, "resnet8-seed0"))
         remember(make_run(tmp_path / file / "runs", "resnet8-seed1"))
     assert runs_elsewhere() == []
-
-
-def test_a_run_in_the_root_of_the_file_system_is_remembered(runs_home, tmp_path):
-    remember(RunDirectory(Path("/of-a-container")))  # it isn't there, so it isn't listed
-
-
-def test_a_link_in_the_home_is_the_same_run(runs_home, tmp_path):
-    other = make_run(tmp_path / "else", "other")
-    remember(other)
-    (runs_home / "link").symlink_to(other.path)
-    assert [run.name for run in known_runs()] == ["link"]
 
 
 def test_trainings_that_begin_at_once_are_all_remembered(tmp_path):

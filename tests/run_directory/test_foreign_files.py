@@ -101,32 +101,28 @@ def test_every_command_answers_whatever_a_file_of_a_run_is(name, kind, tmp_path,
     assert (tmp_path / "mine").read_text() == "not for a run"
 
 
-def test_no_heartbeat_is_written_through_a_link(tmp_path):
-    (tmp_path / "mine").write_text("mine")
-    (tmp_path / "worker-0.json").symlink_to(tmp_path / "mine")
-    heartbeat = Heartbeat("worker:0", "a:1", "h", 1, "i", 0, "waiting", 0, {}, "", None)
-    with pytest.raises(OSError, match="a link, which labkit doesn't follow"):
-        write_heartbeat(tmp_path / "worker-0.json", heartbeat)
-    assert (tmp_path / "mine").read_text() == "mine"
-    os.mkfifo(tmp_path / "worker-1.json")
-    with pytest.raises(OSError):
-        write_heartbeat(tmp_path / "worker-1.json", heartbeat)  # and doesn't wait
-
-
 def test_nothing_is_written_through_a_link(tmp_path):
     (tmp_path / "mine").write_text("mine")
     run = whole_run(tmp_path, "bad")
-    for name in ("out.log", ".lock", "status.json"):
+    for name in ("out.log", ".lock", "status.json", "worker-0.json"):
         (run.path / name).unlink(missing_ok=True)
         (run.path / name).symlink_to(tmp_path / "mine")
+    heartbeat = Heartbeat("worker:0", "a:1", "h", 1, "i", 0, "waiting", 0, {}, "", None)
     for write in (
         lambda: Console(run.log_path),
         RunLock(run).acquire,
         lambda: open_run_file(run.status_path, "r+b"),
+        lambda: write_heartbeat(run.path / "worker-0.json", heartbeat),
     ):
         with pytest.raises(OSError, match="a link, which labkit doesn't follow"):
             write()
+    os.mkfifo(run.path / "worker-1.json")
+    with pytest.raises(OSError):
+        write_heartbeat(run.path / "worker-1.json", heartbeat)  # and doesn't wait
     assert (tmp_path / "mine").read_text() == "mine"
+    with replacing(run.path / "notes.json") as first, replacing(run.path / "notes.json") as second:
+        assert first.name != second.name, "a name that nobody can know before"
+        first.touch(), second.touch()
 
 
 def test_a_link_to_another_runs_lock_is_not_that_runs_process(tmp_path):
@@ -167,15 +163,6 @@ def test_nothing_is_written_into_a_folder_that_is_a_link(folder, tmp_path, shape
         line = capsys.readouterr().err
         assert line.count("\n") == 1 and f"{folder} is a link" in line
     assert tree(mine.path) == before
-
-
-def test_no_temporary_file_has_a_name_that_can_be_known_before(tmp_path):
-    names = []
-    for _ in range(2):
-        with replacing(tmp_path / "notes.json") as temporary:
-            names.append(temporary.name)
-            temporary.touch()
-    assert names[0] != names[1]
 
 
 def test_predictions_that_declare_more_than_they_hold_are_refused(tmp_path):

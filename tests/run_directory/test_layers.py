@@ -1,13 +1,14 @@
 """Reading ``layers.jsonl``."""
 
-import json
 import math
 
 import pytest
+from hypothesis import example, given, settings
 
 from labkit.run_directory.layers import LayerReader, layer_rows_that_count
 from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.rows import ResumePoint
+from tests.fuzzing import as_file, damaged_json
 
 
 def line(step, wall_time=None, layers=("conv", "relu"), **values):
@@ -51,61 +52,30 @@ def test_only_new_lines_are_returned_with_null_and_nan_kept_apart(written):
     assert reader.damaged_lines == 0
 
 
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        {"step": 7},
-        {**line(7), "step": 7.5},
-        line(7, layers=("conv", "conv")),
-        line(7, layers=("conv", 3)),
-        line(7, layers=()),
-        line(7, gradient_norm=[0.3]),
-        line(7, gradient_norm=["0.3", None]),
-        line(7, zero_fraction=[True, False]),
-        line(7, zero_fraction={"conv": 0.1}),
-        line(7, zero_fraction=[10**400, 1]),
-    ],
-)
-def test_damaged_lines_are_counted_and_left_out(written, damaged):
-    write, reader = written
-    write(line(50), damaged, line(100))
-    assert [row.step for row in reader.poll()] == [50, 100]
-    assert reader.damaged_lines == 1
-
-
-def test_a_torn_line_waits_until_it_is_complete(written):
-    write, reader = written
-    write(line(50))
-    path = reader.path
-    text = json.dumps(line(100)) + "\n"
-    with open(path, "a") as file:
-        file.write("nonsense\n" + text[:40])
-    assert [row.step for row in reader.poll()] == [50]
-    assert reader.damaged_lines == 1
-    with open(path, "a") as file:
-        file.write(text[40:])
+@settings(max_examples=30, deadline=None)
+@given(damaged=damaged_json(line(7)))
+@example(damaged=line(7, layers=("conv", "conv")))
+@example(damaged=line(7, layers=("conv", 3)))
+@example(damaged=line(7, gradient_norm=[0.3]))
+@example(damaged=line(7, zero_fraction=[True, False]))
+@example(damaged=line(7, zero_fraction=[10**400, 1]))
+def test_a_damaged_line_is_counted_and_left_out_and_a_torn_one_waited_for(tmp_path_factory, damaged):
+    path = tmp_path_factory.mktemp("run") / "layers.jsonl"
+    torn, reader = as_file(line(100)) + b"\n", LayerReader(path)
+    path.write_bytes(as_file(line(50)) + b"\n" + as_file(damaged).replace(b"\n", b" ") + b"\n" + torn[:40])
+    first, *more = reader.poll()
+    assert first.step == 50 and len(more) + reader.damaged_lines == 1
+    for row in more:
+        assert len(set(row.layers)) == len(row.layers) > 0 and row.step == int(row.step)
+        assert {len(values) for values in row.values.values()} == {len(row.layers)}
+    with open(path, "ab") as file:
+        file.write(torn[40:])
     assert [row.step for row in reader.poll()] == [100]
-    assert reader.damaged_lines == 1
-
-
-def test_a_missing_quantity_is_null_for_every_layer(written):
-    write, reader = written
-    row = line(50)
-    del row["update_ratio"]
-    write(row)
-    assert reader.poll()[0].values["update_ratio"] == (None, None)
-
-
-def test_a_replaced_file_is_read_again(written):
-    write, reader = written
-    write(line(50), {"step": None})
-    reader.poll()
     generation = reader.generation
-    reader.path.unlink()
-    write(line(7))
+    path.unlink()
+    path.write_bytes(as_file(line(7)) + b"\n")
     assert [row.step for row in reader.poll()] == [7]
-    assert reader.generation > generation
-    assert reader.damaged_lines == 0
+    assert reader.generation > generation and reader.damaged_lines == 0
 
 
 def test_lines_of_steps_that_were_made_again_count_once(written):

@@ -73,9 +73,7 @@ def test_a_place_that_cannot_be_written_ends_no_training(run, capfd):
 
 
 def test_the_rows_of_a_long_run_are_few():
-    assert machine._pause(0) == machine._pause(900) == 1
-    assert machine._pause(5000) == pytest.approx(5)
-    assert machine._pause(1e7) == 10
+    assert [machine._pause(seconds) for seconds in (0, 900, 5000, 1e7)] == pytest.approx([1, 1, 5, 10])
 
 
 # ---- GPUs -----------------------------------------------------------------------------------------------
@@ -136,14 +134,6 @@ def test_the_gpus_of_this_process_are_measured_and_no_others():
     }
 
 
-def test_a_gpu_appears_when_the_process_begins_to_use_it():
-    driver = Driver([[]])
-    gpus = Gpus(driver, OURS, nothing_opened)
-    assert gpus.row() == {}
-    driver.users[0].append((OURS, 1))
-    assert gpus.row()["gpu0_process_memory_bytes"] == 1
-
-
 def test_within_a_container_the_opened_device_files_tell_which():
     row = Gpus(Driver([[(900_001, 1)], [], []]), OURS, lambda: {5, 6}).row()
     assert {key.partition("_")[0] for key in row} == {"gpu1", "gpu2"}
@@ -151,30 +141,32 @@ def test_within_a_container_the_opened_device_files_tell_which():
 
 
 @pytest.mark.parametrize(
-    "refused",
-    ["nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetComputeRunningProcesses"],
+    ("refused", "left"),
+    [
+        ("DeviceGetCount", set()),
+        ("DeviceGetHandleByIndex", set()),
+        ("DeviceGetComputeRunningProcesses", set()),
+        (
+            "DeviceGetUtilizationRates",
+            {"gpu0_memory_bytes", "gpu0_total_memory_bytes", "gpu0_process_memory_bytes"},
+        ),
+    ],
 )
-def test_a_driver_that_tells_nothing_is_no_error(refused):
-    assert Gpus(Driver([[(OURS, 1)]], [refused]), OURS, nothing_opened).row() == {}
-
-
-def test_what_a_gpu_does_not_support_is_left_out():
-    row = Gpus(Driver([[(OURS, 8)]], ["nvmlDeviceGetUtilizationRates"]), OURS, nothing_opened).row()
-    assert "gpu0_use_fraction" not in row
-    assert row["gpu0_process_memory_bytes"] == 8
+def test_what_the_driver_does_not_tell_is_left_out(refused, left):
+    assert Gpus(Driver([[(OURS, 1)]], ["nvml" + refused]), OURS, nothing_opened).row().keys() == left
 
 
 def recorded(run: RunDirectory, gpu_library) -> list[dict]:
+    before = len(rows(run.machine_path)) if run.machine_path.exists() else 0
     with machine_recorded(run, gpu_library=gpu_library):
-        wait_for_rows(run.machine_path, 2)
-    return rows(run.machine_path)
+        wait_for_rows(run.machine_path, before + 2)
+    return rows(run.machine_path)[before:]
 
 
-def test_the_rows_of_a_run_hold_its_gpus_beside_the_rest(run):
-    written = recorded(run, lambda: Driver([[(os.getpid(), 123)]]))
-    assert all(row["gpu0_process_memory_bytes"] == 123 and row["memory_bytes"] > 0 for row in written)
-
-
-@pytest.mark.parametrize("library", [lambda: None, lambda: Driver([])])
-def test_without_gpus_the_rows_are_as_before(run, library):
-    assert not [key for row in recorded(run, library) for key in row if key.startswith("gpu")]
+def test_the_rows_of_a_run_hold_its_gpus_beside_the_rest_once_it_uses_them(run):
+    driver = Driver([[]])
+    assert not [key for row in recorded(run, lambda: None) for key in row if key.startswith("gpu")]
+    assert not [key for row in recorded(run, lambda: driver) for key in row if key.startswith("gpu")]
+    driver.users[0].append((os.getpid(), 123))
+    row = recorded(run, lambda: driver)[-1]
+    assert row["gpu0_process_memory_bytes"] == 123 and row["memory_bytes"] > 0

@@ -137,26 +137,3 @@ def test_predictions_of_another_checkpoint_are_told_from_the_runs_own(run):
     with pytest.warns(UserWarning, match="are of step 20"):
         shown.predictions()
     assert "are of step 20" in said and "of a is that of step 10" in said and "--checkpoint 10" in said
-
-
-def test_the_live_page_shows_the_runs_own_result(run):
-    from app.charts.store import CurveStore
-    from app.live_update import key_figures
-
-    def shown():
-        snapshot = CurveStore(run.metrics_path).poll()
-        return [text for label, text in key_figures(None, "finished", snapshot, None) if "Test" in label]
-
-    assert shown() == ["66.70%"]
-    evaluate(run, 20, 0.875)
-    assert shown() == ["66.70%"]
-
-
-def test_the_report_lists_other_tests_beside_the_runs_own(run):
-    from app.report.parts import all_results, overview_row
-
-    evaluate(run, 20, 0.875)
-    [summary] = Summaries(describe).of([run])
-    assert "66.70%" in overview_row("a", summary)
-    html = all_results(summary)
-    assert "test, step 10" in html and "other test, step 20" in html

@@ -18,7 +18,7 @@ from labkit.config.recorded import describe
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, Status, list_runs
 from labkit.run_directory.filters import chosen_runs
-from labkit.run_directory.metrics import SPARK_POINTS, MetricsSummary
+from labkit.run_directory.metrics import MetricsSummary
 from labkit.run_directory.notes import change_notes
 from labkit.run_directory.reader import MetricsReader, read_metrics
 from labkit.run_directory.reader import summary_of as summary_of_rows
@@ -55,20 +55,16 @@ def test_a_finished_run(tmp_path):
     rows = [*map(row, range(1, 21)), evaluation("validation", 10, 0.9), evaluation("validation", 20, 0.7)]
     run = make_run(tmp_path, "a", rows=[*rows, evaluation("test", 20, 0.8)], learning_rate=0.5)
     found = summary_of(run)
-    assert (found.name, found.state, found.step, found.total_steps, found.progress) == (
-        "a",
-        "finished",
-        20,
-        20,
-        1,
-    )
-    assert (found.best_validation_accuracy, found.test_accuracy) == (0.9, 0.8)
-    assert (found.accuracy, found.accuracy_split) == (0.8, "test")
-    assert found.training_loss == 0.1
+    assert (found.name, found.state, found.step, found.total_steps) == ("a", "finished", 20, 20)
+    assert (found.best_validation_accuracy, found.test_accuracy, found.progress) == (0.9, 0.8, 1)
+    assert (found.accuracy, found.accuracy_split, found.training_loss) == (0.8, "test", 0.1)
     assert found.spark == tuple(2.0 / step for step in range(1, 21))
     assert found.duration == 20.0, "from the beginning of the first step to the last row"
     assert (found.dataset, found.model) == ("shapes", "resnet8")
     assert found.settings == {"dataset": "shapes", "num_layers": 8, "learning_rate": 0.5, "train_steps": 20}
+    bad = summary_of(make_run(tmp_path, "b", state="failed", rows=[row(1), row(2, math.nan)]))
+    assert math.isnan(bad.training_loss) and bad.spark == (2.0,)
+    assert bad.to_json()["training_loss"] is None
 
 
 def test_what_is_not_known_is_none(tmp_path):
@@ -85,13 +81,6 @@ def test_what_is_not_known_is_none(tmp_path):
     json.dumps(found.to_json(), allow_nan=False)
 
 
-def test_nan_is_known_and_null_in_json(tmp_path):
-    found = summary_of(make_run(tmp_path, "a", state="failed", rows=[row(1), row(2, math.nan)]))
-    assert math.isnan(found.training_loss)
-    assert found.spark == (2.0,)
-    assert found.to_json()["training_loss"] is None
-
-
 def test_rows_before_a_resumption_from_an_earlier_step_do_not_show(tmp_path):
     path = tmp_path / "metrics.jsonl"
     first = [row(step, 1.0) for step in range(1, 6)] + [row(step, 9.0) for step in range(6, 11)]
@@ -106,48 +95,21 @@ def test_rows_before_a_resumption_from_an_earlier_step_do_not_show(tmp_path):
     assert found.duration == 10 + 3, "two sessions, without the pause between them"
 
 
-@pytest.mark.parametrize("count", [1, 2, 20, 3000])
-@pytest.mark.parametrize("jump", [-44.0, -86_400.0, 86_400.0, -1000.0])
+@pytest.mark.parametrize("count", [1, 2, 600])
+@pytest.mark.parametrize("jump", [-44.0, -86_400.0, 86_400.0])
 def test_a_clock_that_is_set_does_not_change_the_duration(tmp_path, count, jump):
-    path, middle = tmp_path / "metrics.jsonl", count // 2
-    times = [1e9 + step + (jump if step > middle else 0) for step in range(1, count + 1)]
-    rows = [row(step, 1.0, when) for step, when in enumerate(times, 1)]
-    write(path, [*rows, {"resumed_at_step": count, "wall_time": 2e9}])
+    def session(start: int, began: float) -> list[dict]:
+        jumps = [jump if number > count // 2 else 0 for number in range(1, count + 1)]
+        return [row(start + n, 1.0, began + n + by) for n, by in enumerate(jumps, 1)]
+
+    path, pause = tmp_path / "metrics.jsonl", {"resumed_at_step": count, "wall_time": 2e9}
+    write(path, [*session(0, 1e9), pause])
     assert told_of(path).duration == pytest.approx(count, rel=0.01)
-    late = [
-        row(count + step, 1.0, 2e9 + step + (jump if step > middle else 0)) for step in range(1, count + 1)
-    ]
-    write(path, [*rows, {"resumed_at_step": count, "wall_time": 2e9}, *late])
+    write(path, [*session(0, 1e9), pause, *session(count, 2e9)])
     assert told_of(path).duration == pytest.approx(2 * count, rel=0.01), "the pause doesn't count"
-
-
-def test_a_clock_set_back_over_a_validation_counts_the_validation(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    rows = [row(1, 1.0, 101.0), row(2, 1.0, 102.0), evaluation("validation", 2, 0.5), row(3, 1.0, 63.0)]
-    rows[2] |= {"seconds": 30.0, "wall_time": 62.0}
-    write(path, rows)
-    assert told_of(path).duration == 2 + 30 + 1
-
-
-def test_a_heartbeat_from_the_future_is_told(tmp_path):
-    found = summary_of(
-        make_run(tmp_path, "a", state="running", pid=os.getpid(), heartbeat=time.time() + 3600)
-    )
-    assert (found.state, "in the future" in found.message) == ("running", True)
-
-
-def test_a_file_that_was_replaced_is_read_anew(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    write(path, [row(1), evaluation("test", 1, 0.5)])
-    read = MetricsReader(path)
-    read.poll()
-    write(path, [row(step, 7.0) for step in range(1, 9)])
-    read.poll()
-    found = summary_of_rows(read)
-    assert (found.tests, set(found.spark)) == ((), {7.0})
-    path.unlink()
-    read.poll()
-    assert summary_of_rows(read) == MetricsSummary()
+    validation = evaluation("validation", 2, 0.5) | {"seconds": 30.0, "wall_time": 62.0}
+    write(path, [row(1, 1.0, 101.0), row(2, 1.0, 102.0), validation, row(3, 1.0, 63.0)])
+    assert told_of(path).duration == 2 + 30 + 1, "set back over a validation"
 
 
 ROWS = st.one_of(
@@ -223,32 +185,6 @@ def test_a_damaged_row_hides_no_result(bad, tmp_path):
     assert labkit.load_run(run.path).metrics("train")["step"].tolist() == [1, 2]
 
 
-def test_an_unreadable_file_is_named(tmp_path):
-    run = make_run(tmp_path, "a", rows=[row(1)])
-    run.metrics_path.rename(tmp_path / "elsewhere")
-    run.metrics_path.symlink_to(tmp_path / "elsewhere")
-    assert any("metrics.jsonl can't be read: it is a link" in one for one in summary_of(run).damage)
-
-
-@pytest.mark.parametrize("wrong", [{"step": 1e308}, {"state": "<b>"}, {"state": ["running"]}])
-def test_a_status_that_labkit_would_not_write_is_not_shown(wrong, tmp_path):
-    run = make_run(tmp_path, "a", rows=[row(1)])
-    run.status_path.write_text(json.dumps(json.loads(run.status_path.read_text()) | wrong))
-    found = summary_of(run)
-    assert found.step == 1 and found.state in ("finished", "unknown")
-
-
-def test_rows_in_another_order_of_keys_and_long_ones_are_read(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    long = {f"metric_{number}": 0.5 for number in range(500)}
-    rows = [dict(reversed(row(step, **long).items())) for step in range(1, 101)]
-    write(path, [*rows, dict(reversed(evaluation("test", 100, 0.5).items()))])
-    found = told_of(path)
-    assert len(found.spark) == SPARK_POINTS
-    assert (found.spark[0], found.spark[-1], found.training_loss) == (2.0, 0.02, 0.02)
-    assert found.tests[0]["accuracy"] == 0.5
-
-
 def test_without_time_the_metrics_stay_unknown_until_later(tmp_path, monkeypatch):
     monkeypatch.setattr("labkit.run_directory.summary.BLOCK_BYTES", 4096)
     run = make_run(tmp_path, "a", rows=[*map(row, range(1, 200)), evaluation("validation", 20, 0.5)])
@@ -261,18 +197,12 @@ def test_without_time_the_metrics_stay_unknown_until_later(tmp_path, monkeypatch
     assert (found.complete, found.best_validation_accuracy) == (True, 0.5)
 
 
-def test_evaluations_of_another_process_count(tmp_path):
-    run = make_run(tmp_path, "a", rows=[row(20), evaluation("validation", 20, 0.5)])
-    write(run.path / "evaluations.jsonl", [evaluation("test", 20, 0.6), evaluation("validation", 20, 0.9)])
-    found = summary_of(run)
-    assert (found.test_accuracy, found.best_validation_accuracy) == (0.6, 0.5)
-
-
 @pytest.mark.parametrize(
     ("status", "state", "reason"),
     [
         ({"state": "running", "pid": "ended"}, "lost", "no longer exists"),
         ({"state": "running", "heartbeat": 5.0, "pid": os.getpid()}, "stalled", "no heartbeat since 1970"),
+        ({"state": "running", "heartbeat": 2e10, "pid": os.getpid()}, "running", "in the future"),
         ({"state": "failed"}, "failed", ""),
     ],
 )
@@ -281,9 +211,15 @@ def test_a_state_has_its_reason(tmp_path, status, state, reason):
         ended = subprocess.Popen([sys.executable, "-c", ""])
         ended.wait(30)
         status = {**status, "pid": ended.pid}
-    found = summary_of(make_run(tmp_path, "a", **status))
-    assert found.state == state
-    assert reason in found.message
+    run = make_run(tmp_path, "a", rows=[row(1)], **status)
+    found = summary_of(run)
+    assert found.state == state and reason in found.message
+    for wrong in ({"step": 1e308}, {"state": "<b>"}, {"state": ["running"]}):
+        run.status_path.write_text(json.dumps(json.loads(run.status_path.read_text()) | wrong))
+        assert summary_of(run).step == 1, "what labkit would not write is not shown"
+    run.metrics_path.rename(tmp_path / "elsewhere")
+    run.metrics_path.symlink_to(tmp_path / "elsewhere")
+    assert any("metrics.jsonl can't be read: it is a link" in one for one in summary_of(run).damage)
 
 
 def test_a_second_look_reads_nothing_and_a_change_is_seen(tmp_path, monkeypatch):
@@ -318,36 +254,28 @@ def test_what_a_configuration_says_agrees_with_the_whole_check(tmp_path):
             describe(broken)
 
 
-@pytest.mark.parametrize(
-    ("texts", "names"),
-    [
-        (["accuracy>0.75"], {"good"}),
-        (["accuracy>=80%"], {"good"}),
-        (["accuracy<0.75"], {"poor"}),
-        (["learning_rate>0.2"], {"poor"}),
-        (["learning_rate=0.5"], {"poor"}),
-        (["state!=finished"], {"none"}),
-        (["tag=Paper"], {"good"}),
-        (["paper"], {"good"}),
-        (["age<1h"], {"good", "poor", "none"}),
-        (["resnet", "step=20"], {"good", "poor"}),
-        (["accuracy=none"], {"none"}),
-    ],
-)
-def test_runs_are_chosen_by_words_and_conditions(tmp_path, texts, names):
+CHOICES = {
+    "good": ("accuracy>0.75", "accuracy>=80%", "tag=Paper", "paper"),
+    "poor": ("accuracy<0.75", "learning_rate>0.2", "learning_rate=0.5"),
+    "none": ("state!=finished", "accuracy=none"),
+    "good poor": ("resnet step=20",),
+    "good none poor": ("age<1h",),
+}
+
+
+def test_runs_are_chosen_by_words_and_conditions(tmp_path):
     good = make_run(tmp_path, "good", rows=[evaluation("test", 20, 0.8)])
     make_run(tmp_path, "poor", rows=[evaluation("test", 20, 0.7)], learning_rate=0.5)
     make_run(tmp_path, "none", state="failed", step=1)
     change_notes(good, add=["paper"])
-    assert {one.name for one in chosen_runs(Summaries(describe).of(list_runs(tmp_path)), texts)} == names
-
-
-@pytest.mark.parametrize(
-    ("text", "words"), [("sate=x", "did you mean 'state'"), ("step>many", "compares with 'many'")]
-)
-def test_a_condition_that_means_nothing_is_named(text, words):
-    with pytest.raises(InputError, match=words):
-        chosen_runs([], [text])
+    table = Summaries(describe).of(list_runs(tmp_path))
+    for names, texts in CHOICES.items():
+        for text in texts:
+            found = sorted(one.name for one in chosen_runs(table, text.split()))
+            assert found == names.split(), text
+    for text, words in (("sate=x", "did you mean 'state'"), ("step>many", "compares with 'many'")):
+        with pytest.raises(InputError, match=words):
+            chosen_runs([], [text])
 
 
 @pytest.mark.long

@@ -26,17 +26,17 @@ def rows_of(folder, results, **common) -> list[dict]:
     return read_worker_metrics(folder).get("worker:0", [])
 
 
-def test_a_row_has_the_mean_bytes_of_a_step(tmp_path):
+def test_a_row_has_the_mean_bytes_of_a_step_or_the_updates_of_each_staleness(tmp_path, monkeypatch):
     results = [{"bytes_sent": 100.0, "bytes_received": 10.0}, {"bytes_sent": 300.0, "bytes_received": 30.0}]
-    [row] = rows_of(tmp_path, results, waited=0.0, worked=0.1, exchanged=0.0)
+    [row] = rows_of(tmp_path / "a", results, waited=0.0, worked=0.1, exchanged=0.0)
     assert (row["bytes_sent_per_step"], row["bytes_received_per_step"]) == (200, 20)
     assert "staleness_counts" not in row
-
-
-def test_a_row_counts_the_updates_of_each_staleness(tmp_path):
     results = [{"staleness": value} for value in (2, 0, 2, 11)]
-    [row] = rows_of(tmp_path, results, waited=None, worked=0.1, exchanged=0.02)
+    [row] = rows_of(tmp_path / "b", results, waited=None, worked=0.1, exchanged=0.02)
     assert row["staleness_counts"] == {"0": 1, "2": 2, "11": 1}
+    monkeypatch.setattr(worker_metrics, "SECONDS_BETWEEN_ROWS", 0.0)  # else about a row a second
+    written = rows_of(tmp_path / "c", [{}, {}], waited=0.0, worked=0.1, exchanged=0.0)
+    assert [each["steps"] for each in written] == [1, 1]
 
 
 @pytest.mark.parametrize(("waited", "own"), [(0.0, 0.1), (None, 0.4)])
@@ -52,33 +52,28 @@ def row(seconds: float, *, steps: int = 4, wall_time: float = 0.0) -> dict:
     return {"own_seconds_per_step": seconds, "steps": steps, "wall_time": wall_time}
 
 
-def found(earlier=(), **seconds: list[float]) -> list[str]:
+@pytest.mark.parametrize(
+    ("earlier", "seconds", "found"),
+    [
+        ([], {"a": [0.1, 0.1], "b": [0.1, 0.1], "c": [0.16, 0.16]}, ["c"]),
+        ([], {"a": [0.1, 0.1], "b": [0.1, 0.1], "c": [0.14, 0.14]}, []),
+        ([], {"a": [0.1, 0.1], "b": [0.2, 0.2]}, ["b"]),
+        ([], {"a": [0.5, 0.5]}, []),
+        (["b"], {"a": [0.1, 0.1], "b": [0.13, 0.13]}, ["b"]),  # until it is clearly faster
+        (["b"], {"a": [0.1, 0.1], "b": [0.12, 0.12]}, []),
+        ([], {"a": [0.1, 0.1], "b": [0.9]}, []),  # one slow second
+        ([], {"a": [0.1, 0.1], "b": [math.nan, math.nan]}, []),
+    ],
+)
+def test_a_straggler_takes_half_as_long_again_as_the_median_of_the_others(earlier, seconds, found):
     rows = {worker: [row(value) for value in values] for worker, values in seconds.items()}
-    return [straggler.worker for straggler in find_stragglers(rows, earlier)]
+    assert [straggler.worker for straggler in find_stragglers(rows, earlier)] == found
 
 
-def test_a_straggler_takes_half_as_long_again_as_the_median_of_the_others():
-    assert found(a=[0.1, 0.1], b=[0.1, 0.1], c=[0.16, 0.16]) == ["c"]
-    assert found(a=[0.1, 0.1], b=[0.1, 0.1], c=[0.14, 0.14]) == []
-    assert found(a=[0.1, 0.1], b=[0.2, 0.2]) == ["b"]
-    assert found(a=[0.5, 0.5]) == []
-
-
-def test_it_stays_one_until_it_is_clearly_faster():
-    assert found(earlier=["b"], a=[0.1, 0.1], b=[0.13, 0.13]) == ["b"]
-    assert found(earlier=["b"], a=[0.1, 0.1], b=[0.12, 0.12]) == []
-
-
-def test_one_slow_second_or_an_unmeasured_one_makes_no_straggler():
-    assert found(a=[0.1, 0.1], b=[0.9]) == []
-    assert found(a=[0.1, 0.1], b=[math.nan, math.nan]) == []
-    steps = {"a": [row(0.1), row(0.1)], "b": [row(0.1, steps=99), row(0.9, steps=1)]}
-    assert find_stragglers(steps) == []
-
-
-def test_a_worker_that_is_lost_is_no_straggler():
-    rows = {"a": [row(0.1, wall_time=200), row(0.1, wall_time=201)], "b": [row(0.9), row(0.9)]}
-    assert find_stragglers(rows) == []
+def test_one_slow_step_or_a_worker_that_is_lost_is_no_straggler():
+    assert find_stragglers({"a": [row(0.1), row(0.1)], "b": [row(0.1, steps=99), row(0.9, steps=1)]}) == []
+    now = [row(0.1, wall_time=200), row(0.1, wall_time=201)]
+    assert find_stragglers({"a": now, "b": [row(0.9), row(0.9)]}) == []
 
 
 def test_the_console_names_a_straggler_when_it_begins_and_when_it_ends(tmp_path):
@@ -103,12 +98,6 @@ def test_the_console_names_a_straggler_when_it_begins_and_when_it_ends(tmp_path)
     assert stragglers.news() == []
 
 
-def test_about_a_row_a_second_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(worker_metrics, "SECONDS_BETWEEN_ROWS", 0.0)
-    rows = rows_of(tmp_path, [{}, {}], waited=0.0, worked=0.1, exchanged=0.0)
-    assert [each["steps"] for each in rows] == [1, 1]
-
-
 # ---- the last steps, moment by moment ------------------------------------------------------------------
 
 
@@ -123,15 +112,11 @@ def write_spans(folder, spans: list[StepSpans]) -> None:
     metrics.close()
 
 
-def test_the_moments_of_the_last_steps_are_kept(tmp_path):
+def test_the_moments_of_the_last_steps_are_kept_and_of_steps_made_again_the_last_ones(tmp_path):
     spans = spans_of(*range(1, 2 * KEPT_STEPS))
     write_spans(tmp_path, spans)
     assert read_spans(tmp_path) == {"worker:1": spans[-KEPT_STEPS:]}
-
-
-def test_steps_that_are_made_again_have_the_moments_of_the_last_time(tmp_path):
-    write_spans(tmp_path, spans_of(1, 2, 3))
-    again = spans_of(2, 3, began=900.0)
+    again = spans_of(*range(KEPT_STEPS, 2 * KEPT_STEPS), began=900.0)
     write_spans(tmp_path, again)
     assert read_spans(tmp_path) == {"worker:1": again}
 
