@@ -1,11 +1,12 @@
 """`labkit cluster local` refuses before anything is written, and tells the tasks how the data were chosen."""
 
 import json
+import os
 
 import pytest
 
 from labkit.cluster import launch as module
-from labkit.cluster.launch import gpu_environment, plan_launch
+from labkit.cluster.launch import _recorded, gpu_environment, plan_launch
 from labkit.commands import main as cli
 from labkit.config import Config
 from labkit.distributed.task import ClusterTask
@@ -14,63 +15,43 @@ from labkit.training import data_choice
 
 
 @pytest.mark.parametrize(
-    ("values", "options", "part"),
-    [
-        ({"train_batch_size": 127}, {"workers": 2}, "--train-batch-size is 127"),
-        ({"num_gpus": 2}, {"workers": 2, "ps": 1}, "one worker for each GPU"),
-        (
-            {"sync_batch_norm": True},
-            {"workers": 2, "ps": 1},
-            "--sync-batch-norm is not available in asynchronous training",
-        ),
-        ({"bind": "203.0.113.7"}, {"workers": 2}, "no port of '203.0.113.7' can be used"),
-        ({"bind": "a..b"}, {"workers": 2}, "no port of 'a..b' can be used"),
-        ({"task_index": 1}, {"workers": 2}, "--task-index is 1"),
-        ({"sync": True}, {"workers": 2, "ps": 1}, "--ps is 1 with --sync"),
-    ],
-)
-def test_what_can_be_refused_is_refused_before_data_are_prepared(
-    tmp_path, monkeypatch, values, options, part
-):
-    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
-    config = Config.from_flat({"dataset": "shapes", **values})
-    with pytest.raises(InputError) as caught:
-        plan_launch(config, **options, announce=pytest.fail)
-    assert part in str(caught.value)
-    assert not (tmp_path / "home").exists()
-
-
-def test_a_place_that_holds_something_else_is_refused_before_data_are_prepared(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
-    (tmp_path / "letters.txt").write_text("mine")
-    config = Config.from_flat({"dataset": "shapes", "job_dir": str(tmp_path)})
-    with pytest.raises(InputError, match="neither empty nor a run"):
-        plan_launch(config, workers=2, announce=pytest.fail)
-    assert not (tmp_path / "home").exists()
-
-
-@pytest.mark.parametrize(
     ("options", "fields", "part"),
     [
         (["--workers", "0"], {}, "--workers is 0"),
         (["--workers", "3"], {}, "allowed: multiples of 3"),
+        (["--ps", "1"], {"num_gpus": 2}, "one worker for each GPU"),
+        (
+            ["--ps", "1"],
+            {"sync_batch_norm": True},
+            "--sync-batch-norm is not available in asynchronous",
+        ),
         (["--ps", "1"], {"sync": True}, "--ps is 1 with --sync"),
-        (["--workers", "2"], {"worker_hosts": "a:1,b:1"}, "the launcher sets it for each task"),
+        ([], {"bind": "203.0.113.7"}, "no port of '203.0.113.7' can be used"),
+        ([], {"bind": "a..b"}, "no port of 'a..b' can be used"),
+        ([], {"task_index": 1}, "--task-index is 1"),
+        ([], {"worker_hosts": "a:1,b:1"}, "the launcher sets it for each task"),
         (["--max-restarts", "-1"], {}, "--max-restarts is -1"),
-        (["--workers", "2"], {"bind": "no.such.host.invalid"}, "no.such.host.invalid"),
-        (["--workers", "2"], {"num_layers": 9}, "--num-layers is 9"),
+        ([], {"num_layers": 9}, "--num-layers is 9"),
+        ([], {"job_dir": "mine"}, "neither empty nor a run"),
+        (["--link", "100mbit"], {}, "--link is '100mbit' without --hosts"),
+        (["--hosts", "--link", "fast"], {}, "--link is 'fast'; allowed: 10kbit to 100gbit"),
+        (["--hosts", "--workers", "251"], {}, "--hosts with 251 tasks; allowed: up to 250"),
     ],
+    ids=str,
 )
-def test_the_command_refuses_what_cannot_be_started_before_anything_is_written(
-    shapes, tmp_path, capsys, options, fields, part
+def test_what_cannot_be_started_is_refused_in_one_line_before_anything_is_written(
+    tmp_path, monkeypatch, capsys, options, fields, part
 ):
-    job_dir = tmp_path / "run"
-    values = {"dataset": "shapes", "train_batch_size": 16, "job_dir": job_dir} | fields
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letters.txt").write_text("mine")
+    values = {"dataset": "shapes", "train_batch_size": 16, "job_dir": "run"} | fields
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
     assert cli.main(["cluster", "local", *options, "--", "train", *flags]) == 2
     said = capsys.readouterr()
     assert part in said.err and said.err.count("\n") == 1
-    assert not job_dir.exists()
+    assert os.listdir(tmp_path) == ["mine"] and os.listdir("mine") == ["letters.txt"], "no data either"
 
 
 def test_the_tasks_learn_what_was_asked_for_and_why_it_is_shapes(shapes_dir, tmp_path, monkeypatch):
@@ -115,11 +96,8 @@ def test_each_task_that_trains_has_gpus_of_its_own(monkeypatch, jobs, num_gpus, 
         job, index = name.split(":")
         task = ClusterTask(addresses, job, int(index))
         assert gpu_environment(task, num_gpus) == {"CUDA_VISIBLE_DEVICES": share}
-
-
-def test_without_gpus_nothing_is_shared_out(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert gpu_environment(ClusterTask({"worker": ("a:1", "a:2")}, "worker", 0), None) == {}
+    assert gpu_environment(task, None) == {}, "nothing to share out"
 
 
 def test_a_run_belongs_to_one_launcher(shapes, tmp_path, monkeypatch):
@@ -170,3 +148,19 @@ def test_a_cluster_has_a_network_of_its_own_or_says_who_reaches_it(
     assert [isinstance(one, Network) for one in seen] == [is_private]
     told = [line for line in lines if "bob can connect to the ports of this cluster" in line]
     assert len(told) == bool(says) and all(line.endswith(says) for line in told)
+
+
+def test_each_task_has_a_log_and_a_full_disk_ends_nothing(tmp_path):
+    printed: list[str] = []
+    folder = tmp_path / "cluster"
+    record = _recorded(printed.append, folder)
+    lines = ["[worker:1] step 1 [of 2] ", "[cluster] worker:1 was killed", "[worker:0] \udc80"]
+    for line in lines:
+        record(line)
+    assert printed == lines
+    assert (folder / "worker-1.log").read_text().endswith("  step 1 [of 2] \n")
+    assert "worker:1 was killed" in (folder / "launcher.log").read_text()
+    assert "\\udc80" in (folder / "worker-0.log").read_text()
+    (tmp_path / "file").touch()
+    _recorded(printed.append, tmp_path / "file")("[worker:0] goes on")
+    assert printed[-1] == "[worker:0] goes on"

@@ -3,120 +3,17 @@
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from labkit.cluster.local import LocalCluster
 from labkit.cluster.local_run import Patience, run_local_cluster
 from labkit.distributed.heartbeat import read_heartbeats
 from labkit.errors import InputError
 from labkit.run_directory import process_alive
 from labkit.startup.process import Lines
-from tests.signals import as_from_a_terminal
-
-LIMIT = 60.0  # seconds until a test gives up; nothing waits for it to pass
-ACTOR = Path(__file__).with_name("acting_task.py")
-LAUNCHER = """
-import json, sys
-from pathlib import Path
-from labkit.cluster.local_run import Patience, run_local_cluster
-options = json.loads(sys.argv[1])
-sys.exit(run_local_cluster(
-    options["command"], folder=Path(options["folder"]), patience=Patience(**options["patience"]),
-    output=lambda line: print(line, flush=True), **options["run"],
-))
-"""
-
-
-def until(condition: Callable[[], object], what: Callable[[], object] = lambda: "it never came") -> None:
-    end = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < end, what()
-        time.sleep(0.02)
-
-
-class Cluster:
-    """A launcher in its own process, its tasks, and the processes that they recorded."""
-
-    def __init__(self, folder: Path, *, patience: dict[str, float] | None = None, **run: object) -> None:
-        self.state, self.heartbeats, self._log = (
-            folder / "state",
-            folder / "run" / "cluster",
-            folder / "log.txt",
-        )
-        self.state.mkdir()
-        options = {
-            "command": [sys.executable, str(ACTOR), str(self.state), str(self.heartbeats)],
-            "folder": str(self.heartbeats),
-            "patience": patience or {},
-            "run": {"stall_timeout": 100.0, **run},
-        }
-        with open(self._log, "wb") as log:
-            self.launcher = subprocess.Popen(
-                [sys.executable, "-c", LAUNCHER, json.dumps(options)],
-                stdout=log,
-                stderr=log,
-                preexec_fn=as_from_a_terminal,
-            )
-
-    def lives(self, name: str) -> list[dict]:
-        """Return what each process of a task recorded, in order."""
-        found = [json.loads(path.read_text()) for path in self.state.glob(f"{name}.*.json")]
-        return sorted(found, key=lambda life: life["time"])
-
-    def met(self, name: str, life: int = 1) -> bool:
-        lives = self.lives(name)
-        return len(lives) >= life and (self.state / f"met.{lives[life - 1]['pid']}").exists()
-
-    def wait_for(self, *names: str, life: int = 1) -> None:
-        """Wait until these tasks are in a session, in their n-th life."""
-        until(lambda: all(self.met(name, life) for name in names), self.text)
-
-    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        os.kill(self.lives(name)[-1]["pid"], number)
-
-    def step(self) -> int:
-        return int((self.state / "checkpoint").read_text())
-
-    def text(self) -> str:
-        return self._log.read_text()
-
-    def lines(self) -> list[str]:
-        return self.text().splitlines()
-
-    def processes(self) -> list[int]:
-        lives = [json.loads(path.read_text()) for path in self.state.glob("*.json")]
-        return [pid for life in lives for pid in (life["pid"], life["helper"])]
-
-    def end(self) -> int:
-        """Return the launcher's exit code; by then nothing may be left."""
-        code = self.launcher.wait(LIMIT)
-        assert self.processes()
-        assert not [pid for pid in self.processes() if process_alive(pid)], self.text()
-        return code
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
-    made: list[Cluster] = []
-
-    def make(**options: object) -> Cluster:
-        made.append(Cluster(tmp_path, **options))
-        return made[-1]
-
-    yield make
-    for cluster in made:
-        cluster.launcher.kill()
-        cluster.launcher.wait()
-        for pid in filter(process_alive, cluster.processes()):  # after a failure; a passed test has checked
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+from tests.cluster.conftest import LIMIT, until
 
 
 def run(script: str, folder: Path, **options: object) -> tuple[int, list[str]]:
@@ -182,23 +79,27 @@ def test_progress_that_is_redrawn_becomes_one_line():
     assert [len(line) for line in lines.feed(b"x" * 100_000)] == [100_000]
 
 
-def test_bad_input_passes_through_without_a_restart(tmp_path):
-    script = (
-        NAME + "import sys, time; print('start'); sys.exit(2) if name == 'worker:1' else time.sleep(1000)"
-    )
-    code, lines = run(script, tmp_path)
-    assert code == 2
-    assert lines.count("[worker:1] start") == 1
-    assert any("worker:1 failed (exit code 2)" in line for line in lines)
-
-
-def test_a_command_that_cannot_start_is_reported(tmp_path):
-    broken = tmp_path / "broken"
-    broken.write_text("#!/nowhere/at-all\n")
-    broken.chmod(0o755)
-    lines: list[str] = []
-    assert run_local_cluster([str(broken)], workers=2, folder=tmp_path, output=lines.append) == 127
-    assert any("can't be started" in line for line in lines)
+@pytest.mark.parametrize(
+    ("script", "code", "starts", "said"),
+    [
+        ("sys.exit(2) if name == 'worker:1' else time.sleep(1000)", 2, 1, "worker:1 failed (exit code 2)"),
+        (
+            "os.kill(os.getpid(), signal.SIGSEGV)",
+            75,
+            3,
+            "was killed by SIGSEGV; gave up, --max-restarts is 2",
+        ),
+    ],
+    ids=["bad input", "a crash"],
+)
+def test_bad_input_ends_a_cluster_at_once_and_a_crash_after_its_restarts(
+    script, code, starts, said, tmp_path
+):
+    script = f"import signal, sys, time{NAME}print('start', flush=True); {script}"
+    ended, lines = run(script, tmp_path, max_restarts=2)
+    assert ended == code
+    assert lines.count("[worker:1] start") == starts
+    assert any(said in line for line in lines)
 
 
 def test_every_task_has_its_own_tf_config_and_port(tmp_path):
@@ -229,8 +130,16 @@ def test_every_task_has_its_own_tf_config_and_port(tmp_path):
 def test_what_cannot_be_a_cluster_is_refused(tmp_path, options, words):
     with pytest.raises(InputError, match=words):
         run("print('started')", tmp_path, **options)
+
+
+def test_a_command_that_cannot_start_is_named(tmp_path):
     with pytest.raises(InputError, match="no-such-command"):
         run_local_cluster(["no-such-command"], workers=2, folder=tmp_path)
+    broken, lines = tmp_path / "broken", []
+    broken.write_text("#!/nowhere/at-all\n")
+    broken.chmod(0o755)
+    assert run_local_cluster([str(broken)], workers=2, folder=tmp_path, output=lines.append) == 127
+    assert any("can't be started" in line for line in lines)
 
 
 def test_a_killed_worker_restarts_all_from_the_last_checkpoint(start):
@@ -289,15 +198,6 @@ def test_the_message_of_a_task_that_lost_a_peer_is_printed(tmp_path):
     assert code == 75
     quoted = "[cluster] worker:1 lost a peer (exit code 75): worker:0 (a:1) is mute"
     assert lines[-1] == f"{quoted}; gave up, --max-restarts is 0"
-
-
-def test_restarts_are_limited(tmp_path):
-    script = "import os, signal; print('start'); os.kill(os.getpid(), signal.SIGSEGV)"
-    code, lines = run(script, tmp_path, max_restarts=2)
-    assert code == 75
-    assert lines.count("[worker:0] start") == 3
-    cause = "[cluster] worker:{} was killed by SIGSEGV; gave up, --max-restarts is 2"
-    assert lines[-1] in (cause.format(0), cause.format(1))
 
 
 def test_tasks_that_do_not_notice_a_loss_are_killed(tmp_path):
@@ -363,23 +263,16 @@ def test_a_request_to_stop_reaches_all_tasks(start, number, code):
     assert any(line.startswith("[cluster] asked to stop") for line in cluster.lines())
 
 
-def test_a_task_that_ignores_a_request_is_killed_after_a_while(start):
-    cluster = start(workers=2, patience={"stop": 0.5})
-    (cluster.state / "stubborn").touch()
-    cluster.wait_for("worker:0", "worker:1")
-    cluster.launcher.terminate()
-    assert cluster.end() == 143
-
-
-@pytest.mark.long
-def test_a_second_request_kills(start):
-    cluster = start(workers=2, patience={"stop": 10_000.0})
+@pytest.mark.parametrize("asked", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_a_task_that_ignores_a_request_is_killed_after_a_while_or_by_a_second_one(start, asked):
+    cluster = start(workers=2, patience={"stop": 0.5 if asked == 1 else 10_000.0})
     (cluster.state / "stubborn").touch()
     cluster.wait_for("worker:0", "worker:1")
     cluster.launcher.terminate()
     until(lambda: "asked to stop" in cluster.text())
     # Within a second of the first it would count as the same request.
-    until(lambda: "asked to stop a second time" in cluster.text() or cluster.launcher.terminate())
+    second = "asked to stop a second time"
+    until(lambda: asked == 1 or second in cluster.text() or cluster.launcher.terminate())
     assert cluster.end() == 143
 
 
@@ -468,8 +361,3 @@ def test_an_asynchronous_cluster_asks_its_chief_first(start):
     assert cluster.end() == 143
     asked = [(cluster.state / f"asked-{name}").stat().st_mtime_ns for name in ("chief:0", "worker:0", "ps:0")]
     assert asked[0] < min(asked[1:])
-
-
-def test_a_cluster_is_synchronous_unless_it_has_servers():
-    assert not LocalCluster(2).asynchronous and LocalCluster(2).chief == "worker:0"
-    assert LocalCluster(2, 1).asynchronous and LocalCluster(2, 1).chief == "chief:0"

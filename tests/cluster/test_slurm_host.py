@@ -13,7 +13,7 @@ import pytest
 from labkit.cluster.batch_script import BatchOptions, render_batch_script
 from labkit.config import Config
 from labkit.distributed.task import parse_tf_config
-from labkit.run_directory import RunDirectory, process_alive
+from labkit.run_directory import RunDirectory
 from tests.cluster.slurm_host import SlurmHost, missing, slurm_host, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
@@ -90,20 +90,6 @@ def counted(log: Path, rank: int) -> list[int]:
 
 
 @pytest.mark.long
-def test_tasks_find_their_place(slurm, tmp_path):
-    """The nodes' names don't resolve and both are this host: Slurm's own address, and distinct ports."""
-    job, log = counting_job(slurm, tmp_path, steps=1)
-    slurm.wait(job, "COMPLETED", timeout=60)
-    tasks = [parse_tf_config(text) for text in lines_with(log, r"^TF_CONFIG (\{.*\}) process")]
-    assert sorted(task.name for task in tasks) == ["worker:0", "worker:1"]
-    assert tasks[0].jobs == tasks[1].jobs
-    hosts, ports = zip(*(address.split(":") for address in tasks[0].jobs["worker"]), strict=True)
-    assert set(hosts) == {"127.0.0.1"}
-    assert len(set(ports)) == 2
-    assert not list(tmp_path.glob("*.losses"))
-
-
-@pytest.mark.long
 def test_the_command_that_prints_tf_config_inside_of_a_step(slurm):
     command = (str(LABKIT), "cluster", "tf-config", "--platform", "slurm", "--ps", "1")
     options = ("--nodes=2", "--ntasks=4", "--overcommit")
@@ -115,14 +101,21 @@ def test_the_command_that_prints_tf_config_inside_of_a_step(slurm):
 
 
 @pytest.mark.long
-def test_a_requeue_lets_the_tasks_save_and_go_on(slurm, tmp_path):
+def test_tasks_find_their_place_and_a_requeue_lets_them_save_and_go_on(slurm, tmp_path):
+    """The nodes' names don't resolve and both are this host: Slurm's own address, and distinct ports."""
     job, log = counting_job(slurm, tmp_path, steps=40)
     wait_for(lambda: all(counted(log, rank) for rank in (0, 1)), 60, slurm.logs)
+    tasks = [parse_tf_config(text) for text in lines_with(log, r"^TF_CONFIG (\{.*\}) process")]
+    assert sorted(task.name for task in tasks) == ["worker:0", "worker:1"]
+    assert tasks[0].jobs == tasks[1].jobs
+    hosts, ports = zip(*(address.split(":") for address in tasks[0].jobs["worker"]), strict=True)
+    assert set(hosts) == {"127.0.0.1"} and len(set(ports)) == 2
     slurm.run("scontrol", "requeue", job)
     assert slurm.wait(job, "COMPLETED", timeout=90)["Restarts"] == "1"
     for rank in (0, 1):
         assert counted(log, rank) == list(range(1, 41))
     assert lines_with(log, "^labkit: job .* start (.),") == ["1", "2"]
+    assert not list(tmp_path.glob("*.losses"))
 
 
 @pytest.mark.long
@@ -163,43 +156,17 @@ def trained_steps(run: RunDirectory) -> list[int]:
     return [row["step"] for row in rows if row.get("split") == "train"]
 
 
-def check_finished(slurm: SlurmHost, job: str, log: Path, run: RunDirectory) -> dict[str, str]:
-    ended = slurm.wait(job, "COMPLETED", "FAILED", timeout=120)
-    assert ended["JobState"] == "COMPLETED", f"{log.read_text()}\n{slurm.logs()}"
-    assert run.read_status().state == "finished"
-    return ended
-
-
-@pytest.mark.long
-def test_a_synchronous_training_of_two_tasks(slurm, shapes_dir, tmp_path):
-    job, log, run = training_job(slurm, shapes_dir, tmp_path, steps=20)
-    ended = check_finished(slurm, job, log, run)
-    assert ended["Restarts"] == "0"
-    assert trained_steps(run) == list(range(1, 21))
-
-
 @pytest.mark.long
 def test_a_training_signalled_before_its_time_limit_requeues_itself_and_goes_on(slurm, shapes_dir, tmp_path):
     steps = 150  # enough that the signal comes in time
     job, log, run = training_job(slurm, shapes_dir, tmp_path, steps)
     wait_for(lambda: run.metrics_path.exists() and len(trained_steps(run)) >= 5, 90, lambda: log.read_text())
     slurm.run("scancel", "--signal=TERM", job)  # to the tasks and not to the script, as --signal does
-    ended = check_finished(slurm, job, log, run)
-    assert ended["Restarts"] == "1", log.read_text()
+    ended = slurm.wait(job, "COMPLETED", "FAILED", timeout=120)
+    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), f"{log.read_text()}\n{slurm.logs()}"
+    assert run.read_status().state == "finished"
     # Both tasks stopped at one step, saved there, and went on there: no step was trained twice.
     assert trained_steps(run) == list(range(1, steps + 1))
     assert lines_with(log, "^labkit: stopped after a checkpoint; requeued$")
     (stopped_at,) = lines_with(log, r"^interrupted: SIGTERM at step (\d+)")
     assert lines_with(log, rf"^continuing from step {stopped_at} of {steps}$")
-
-
-@pytest.mark.long
-def test_nothing_is_left_when_slurm_ends(tmp_path_factory):
-    with slurm_host(tmp_path_factory.mktemp("slurm")) as host:
-        _, log = counting_job(host, host.folder, steps=1000)
-        wait_for(lambda: len(lines_with(log, "^rank")) > 1, 60, host.logs)
-        started = [int(text) for text in lines_with(log, r"process (\d+)$")]
-        started += [int(path.read_text()) for path in host.folder.glob("*.pid")]
-        assert len(started) >= 5
-        assert all(process_alive(pid) for pid in started)
-    wait_for(lambda: not any(process_alive(pid) for pid in started), 10)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.cluster.tasks import become_kubernetes_task, become_slurm_task
+from labkit.cluster.tasks import become_kubernetes_task
 from labkit.commands import main as cli
 from labkit.distributed.task import parse_tf_config
 from labkit.errors import InputError
@@ -39,19 +39,6 @@ main.main(sys.argv[1:])
     arguments, tf_config = result.stdout.splitlines()
     assert arguments == "['train', '--bind', '10.1.2.3']"
     assert parse_tf_config(tf_config).name == {"0": "chief:0", "3": "ps:0"}[index]
-
-
-def test_without_a_command_nothing_is_started():
-    environment = {"JOB_COMPLETION_INDEX": "0"}
-    with pytest.raises(InputError, match="no command to start"):
-        become_kubernetes_task([], name="run", workers=2, environment=environment)
-    with pytest.raises(InputError, match="JOB_COMPLETION_INDEX is not set"):
-        become_kubernetes_task(["train"], name="run", workers=2, environment={})
-
-
-def test_outside_of_slurm_nothing_is_started():
-    with pytest.raises(InputError, match="SLURM_STEP_NODELIST is not set"):
-        become_slurm_task(["train"], environment={})
 
 
 @pytest.mark.parametrize("given", [[], ["--bind", "0.0.0.0"], ["--bind=::1"]])
@@ -115,19 +102,19 @@ def test_a_failure_is_recorded_if_a_launcher_asks_for_it(program, code, recorded
     assert left == ({"job.0.failed": recorded} if recorded else {})
 
 
-def test_bad_input_of_a_slurm_task_is_recorded_too(tmp_path, monkeypatch):
+def test_the_first_record_stays_also_of_bad_input_and_a_missing_folder_is_reported(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.delenv("SLURM_STEP_NODELIST", raising=False)
     given = ["cluster", "slurm-task", "--exit-status", str(tmp_path / "job.0"), "--", "train"]
     assert cli.main(given) == 2
-    assert (tmp_path / "job.0.failed").read_text() == "2\n"
-
-
-def test_the_first_record_stays_and_a_missing_folder_is_reported(tmp_path, capsys):
+    assert "SLURM_STEP_NODELIST is not set" in capsys.readouterr().err
     environment = {"LABKIT_EXIT_STATUS": str(tmp_path / "job.0")}
     record_failure(1, environment)
-    record_failure(2, environment)
     record_stop(7, environment)
-    assert (tmp_path / "job.0.failed").read_text() == "1\n"
+    assert (tmp_path / "job.0.failed").read_text() == "2\n"
     assert (tmp_path / "job.0.step").read_text() == "7\n"
     record_failure(1, {"LABKIT_EXIT_STATUS": str(tmp_path / "none" / "job.0")})
     assert "can't be written" in capsys.readouterr().err
+    with pytest.raises(InputError, match="no command to start"):
+        become_kubernetes_task([], name="run", workers=2, environment={"JOB_COMPLETION_INDEX": "0"})

@@ -110,18 +110,8 @@ def addresses_beyond_loopback() -> list[str]:
     return [ip for ip in found if not ipaddress.ip_address(ip).is_loopback]
 
 
-@pytest.mark.long
 @pytest.mark.slow
-def test_without_a_choice_tensorflow_listens_on_every_address(servers):
-    """If this fails, TensorFlow has learned to listen where the cluster says, and the module can go."""
-    assert servers["before"] == [["::", servers["alone"]]] or servers["before"] == [
-        ["0.0.0.0", servers["alone"]]
-    ]
-    assert all(answers(host, servers["alone"]) for host in (LOOPBACK, OTHER_LOOPBACK))
-
-
-@pytest.mark.slow
-def test_servers_listen_on_the_chosen_address_alone(servers):
+def test_servers_listen_on_the_chosen_address_alone_and_work_together(servers):
     first, second, moved = servers["ports"]
     wanted = {(LOOPBACK, first), (LOOPBACK, second), (OTHER_LOOPBACK, moved)}
     found = {(ip, port) for ip, port in listening_addresses(servers["pid"]) if port != servers["alone"]}
@@ -129,35 +119,26 @@ def test_servers_listen_on_the_chosen_address_alone(servers):
     assert answers(LOOPBACK, first) and answers(LOOPBACK, second) and answers(OTHER_LOOPBACK, moved)
     for elsewhere in (OTHER_LOOPBACK, *addresses_beyond_loopback()):
         assert not answers(elsewhere, first) and not answers(elsewhere, second)
-
-
-@pytest.mark.slow
-def test_servers_on_the_chosen_address_work_together(servers):
     assert servers["product"] == 9.0
+    assert servers["taken"], "a port that is taken is an error as before"
+    # If this fails, TensorFlow has learned to listen where the cluster says, and the module can go.
+    [[everywhere, port]] = servers["before"]
+    assert everywhere in ("::", "0.0.0.0") and port == servers["alone"] and answers(OTHER_LOOPBACK, port)
 
 
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_port_that_is_taken_is_an_error_as_before(servers):
-    assert servers["taken"]
+NOT_OURS, NO_NAME = "not an address of this machine", "neither an IP address nor a known host name"
 
 
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
-        (
-            "203.0.113.7",
-            "not an address of this machine",
-        ),  # a documentation address (RFC 5737) that nobody has
-        (
-            "224.0.0.1",
-            "not an address of this machine",
-        ),  # multicast: bind takes it, no client ever reaches it
-        ("255.255.255.255", "not an address of this machine"),
-        ("nosuch.invalid", "neither an IP address nor a known host name"),  # RFC 6761: never resolves
-        ("127.0.0.1:8000", "neither an IP address nor a known host name"),
-        ("", "neither an IP address nor a known host name"),
-        ("a" * 70, "neither an IP address nor a known host name"),  # longer than a label may be
+        ("203.0.113.7", NOT_OURS),  # a documentation address (RFC 5737) that nobody has
+        ("224.0.0.1", NOT_OURS),  # multicast: bind takes it, no client ever reaches it
+        ("255.255.255.255", NOT_OURS),
+        ("nosuch.invalid", NO_NAME),  # RFC 6761: never resolves
+        ("127.0.0.1:8000", NO_NAME),
+        ("", NO_NAME),
+        ("a" * 70, NO_NAME),  # longer than a label may be
     ],
 )
 def test_an_address_that_is_not_this_machines_is_refused(address, reason):
@@ -165,22 +146,15 @@ def test_an_address_that_is_not_this_machines_is_refused(address, reason):
         listen_on(address)
 
 
-@pytest.mark.parametrize(("system", "machine"), [("Darwin", "arm64"), ("Linux", "riscv64")])
-def test_a_system_where_tensorflow_cannot_be_held_is_refused(monkeypatch, system, machine):
-    monkeypatch.setattr(platform, "system", lambda: system)
-    monkeypatch.setattr(platform, "machine", lambda: machine)
-    with pytest.raises(
-        InputError, match=f"every address.*{system} {machine}.*to accept that, give --bind 0.0.0.0"
-    ):
-        listen_on(LOOPBACK)
-
-
-def test_libraries_without_the_entry_are_refused(monkeypatch):
-    monkeypatch.setattr(bind_address, "import_tensorflow", lambda: None)
-    monkeypatch.setattr(bind_address, "loaded_libraries", lambda package_file: [])
-    with pytest.raises(
-        InputError, match="every address.*no call of bind.*to accept that, give --bind 0.0.0.0"
-    ):
+@pytest.mark.parametrize("system", ["Darwin arm64", "Linux riscv64", "no call of bind"])
+def test_a_system_where_tensorflow_cannot_be_held_is_refused(monkeypatch, system):
+    if system == "no call of bind":
+        monkeypatch.setattr(bind_address, "import_tensorflow", lambda: None)
+        monkeypatch.setattr(bind_address, "loaded_libraries", lambda package_file: [])
+    else:
+        monkeypatch.setattr(platform, "system", lambda: system.split()[0])
+        monkeypatch.setattr(platform, "machine", lambda: system.split()[1])
+    with pytest.raises(InputError, match=f"every address.*{system}.*to accept that, give --bind 0.0.0.0"):
         listen_on(LOOPBACK)
 
 
@@ -190,16 +164,6 @@ def test_every_address_leaves_bind_alone_on_any_system(monkeypatch, address):
     monkeypatch.setattr(bind_address, "_wanted", ipaddress.ip_address(LOOPBACK))
     listen_on(address)
     assert bind_address._wanted is None
-
-
-def test_a_name_means_its_first_ipv4_address(monkeypatch):
-    answer = [
-        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
-        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (OTHER_LOOPBACK, 0)),
-        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (LOOPBACK, 0)),
-    ]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: answer)
-    assert str(bind_address._resolve("a-host")) == OTHER_LOOPBACK
 
 
 # ---- The replacement for bind, called through its C pointer as gRPC calls it
@@ -264,36 +228,24 @@ def test_only_the_wildcard_is_replaced(want, wanted, family, host, expected):
     assert bound(family, host)[0] == expected
 
 
-def test_the_port_stays(want):
-    want(LOOPBACK)
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port = probe.getsockname()[1]
-    assert bound(socket.AF_INET, "0.0.0.0", port=port) == (LOOPBACK, port)
-
-
-def test_a_failed_bind_says_why(want):
-    want(LOOPBACK)
+@pytest.mark.parametrize(
+    ("wanted", "family", "v6only", "number"),
+    [
+        (LOOPBACK, socket.AF_INET, 0, errno.EADDRINUSE),
+        ("::1", socket.AF_INET, 0, errno.EADDRNOTAVAIL),  # a socket that can't have it gets none
+        pytest.param(LOOPBACK, socket.AF_INET6, 1, errno.EINVAL, marks=has_ipv6),
+    ],
+)
+def test_a_failed_bind_says_why_and_the_port_stays(want, wanted, family, v6only, number):
+    want(wanted)
     with socket.socket() as taken:
         taken.bind((LOOPBACK, 0))
+        port = taken.getsockname()[1]
         with pytest.raises(OSError) as caught:
-            bound(socket.AF_INET, "0.0.0.0", port=taken.getsockname()[1])
-    assert caught.value.errno == errno.EADDRINUSE
-
-
-def test_a_socket_that_cannot_have_the_address_gets_none(want):
-    want("::1")
-    with pytest.raises(OSError) as caught:
-        bound(socket.AF_INET, "0.0.0.0")
-    assert caught.value.errno == errno.EADDRNOTAVAIL
-
-
-@has_ipv6
-def test_an_ipv6_only_socket_gets_no_ipv4_address(want):
+            bound(family, "0.0.0.0" if family == socket.AF_INET else "::", port, v6only)
+    assert caught.value.errno == number
     want(LOOPBACK)
-    with pytest.raises(OSError) as caught:
-        bound(socket.AF_INET6, "::", v6only=1)
-    assert caught.value.errno == errno.EINVAL
+    assert bound(socket.AF_INET, "0.0.0.0", port=port) == (LOOPBACK, port)
 
 
 def test_an_exception_in_between_binds_nothing(want, monkeypatch):
@@ -314,12 +266,6 @@ def test_other_threads_bind_through_it_too(want):
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: bound(socket.AF_INET, "0.0.0.0")[0], range(16)))
     assert found == [LOOPBACK] * 16
-
-
-def test_a_link_local_address_keeps_its_link():
-    raw = sockaddr(socket.AF_INET6, "::", 80)
-    wanted = ipaddress.ip_address("fe80::1%3")
-    assert bind_address._redirected(raw, wanted) == raw[:8] + wanted.packed + (3).to_bytes(4, sys.byteorder)
 
 
 @pytest.mark.parametrize("raw", [b"", b"\x01", (socket.AF_UNIX).to_bytes(2, sys.byteorder) + b"/tmp/x\0"])

@@ -1,5 +1,7 @@
 """Which devices a configuration gets on which machine."""
 
+from dataclasses import replace
+
 import pytest
 import tensorflow as tf
 
@@ -10,7 +12,6 @@ from labkit.distributed.devices import (
     check_precision,
     choose_data_format,
     find_devices,
-    make_strategy,
 )
 from labkit.errors import InputError
 
@@ -39,40 +40,26 @@ def test_missing_gpus_are_simulated_only_where_asked_and_said(found):
     devices = find_devices(DistributionConfig(num_gpus=2, simulate_missing_gpus=True), found)
     assert devices.names == ("/cpu:0", "/cpu:1")
     assert devices.simulated and f"2 GPUs asked for, {found} found" in devices.banner
-
-
-@pytest.mark.parametrize(
-    ("plan", "expected"),
-    [
-        (CPU, "CPU"),
-        (Devices("GPU", ("/gpu:0",)), "1 GPU"),
-        (Devices("GPU", ("/gpu:0", "/gpu:1"), num_workers=2), "2 synchronous workers, each 2 GPUs"),
-        (Devices("CPU", ("/cpu:0",), simulated=True), "1 replica simulated on logical CPU devices"),
-        (
-            Devices("CPU", ("/cpu:0",), asynchronous_workers=1, num_ps=1),
-            "1 asynchronous worker with 1 parameter server",
-        ),
-        (
-            Devices("CPU", ("/cpu:0",), asynchronous_workers=3, num_ps=2),
-            "3 asynchronous workers with 2 parameter servers",
-        ),
-    ],
-)
-def test_a_plan_in_words(plan, expected):
-    assert plan.describe() == expected
-
-
-def test_gpu_variables_need_a_gpu():
     with pytest.raises(InputError, match="no GPU is found"):
         find_devices(DistributionConfig(variable_strategy="GPU"), 0)
 
 
-def test_one_cpu_needs_no_strategy_of_its_own():
-    assert make_strategy(CPU, "CPU") is tf.distribute.get_strategy()
-
-
-def test_automatic_layout_on_a_cpu():
-    assert choose_data_format(ModelConfig(), CPU) == "channels_last"
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, "CPU"),
+        ({"kind": "GPU"}, "1 GPU"),
+        (
+            {"kind": "GPU", "names": ("/gpu:0", "/gpu:1"), "num_workers": 2},
+            "2 synchronous workers, each 2 GPUs",
+        ),
+        ({"simulated": True}, "1 replica simulated on logical CPU devices"),
+        ({"asynchronous_workers": 1, "num_ps": 1}, "1 asynchronous worker with 1 parameter server"),
+        ({"asynchronous_workers": 3, "num_ps": 2}, "3 asynchronous workers with 2 parameter servers"),
+    ],
+)
+def test_a_plan_in_words(fields, expected):
+    assert replace(CPU, **fields).describe() == expected
 
 
 def test_a_network_of_ones_own_is_channels_last_on_every_device():
@@ -90,19 +77,15 @@ def test_a_layout_that_the_device_cannot_run_is_refused_with_its_reason(monkeypa
         InputError, match="channels_first.*only supports the NHWC.*allowed here: channels_last"
     ):
         choose_data_format(ModelConfig(data_format="channels_first"), CPU)
-
-
-def test_channels_first_in_float64_is_refused_before_any_work():
-    # TensorFlow has no gradient of its kernels on a CPU; in float32 oneDNN has.
+    # TensorFlow has no gradient of its kernels in float64 on a CPU; in float32 oneDNN has.
+    monkeypatch.undo()
     with pytest.raises(InputError, match="channels_first.* in float64 .*allowed here: channels_last"):
         choose_data_format(ModelConfig(data_format="channels_first", precision="float64"), CPU)
-
-
-def test_float64_runs_anywhere():
-    check_precision(ModelConfig(precision="float64"), CPU)
+    assert choose_data_format(ModelConfig(), CPU) == "channels_last"
 
 
 def test_bfloat16_where_the_cpu_has_it(monkeypatch):
+    check_precision(ModelConfig(precision="float64"), CPU)
     config = ModelConfig(precision="mixed_bfloat16")
     monkeypatch.setattr(devices, "bfloat16_instructions", lambda: ["avx512_bf16"])
     check_precision(config, CPU)

@@ -1,15 +1,18 @@
 """Tasks that live and make no steps are noticed, and what holds them up is named."""
 
 import socket
+from contextlib import ExitStack
 
 import pytest
 
+from labkit.distributed import progress as progress_module
 from labkit.distributed.heartbeat import Heartbeat
 from labkit.distributed.progress import (
     BETWEEN_STEPS,
     PATIENCE,
     SECONDS_FOR_OTHERS,
     TIMES_AS_LONG,
+    Attempts,
     Progress,
 )
 
@@ -93,3 +96,82 @@ def test_each_batch_of_an_evaluation_counts_as_progress(addresses):
     for _ in range(3):
         progress.move()
         assert judged(progress, PATIENCE * MINIMUM, activity=BETWEEN_STEPS) is None
+
+
+# ---- asynchronous workers ------------------------------------------------------------------------------
+
+
+class Watch:
+    """Attempts of workers whose clock is turned by hand, and somebody who watches them."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.attempts = Attempts(lambda worker: f"process of {worker}")
+
+    def make_step(self, worker: str, seconds: float) -> None:
+        with self.attempts.attempt(worker):
+            self.now += seconds
+
+    def overdue(self, elapsed: float) -> list[str]:
+        self.now += elapsed
+        return [attempt.worker for attempt in self.attempts.overdue(elapsed, MINIMUM)]
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    made = Watch()
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: made.now)
+    return made
+
+
+def test_a_step_that_does_not_end_while_others_do_is_found(watch):
+    watch.make_step("worker:1", 0.1)
+    with watch.attempts.attempt("worker:1"):
+        for _ in range(10):
+            watch.make_step("worker:0", 0.1)
+            assert not watch.overdue(1.0)
+        assert watch.overdue(1.0) == ["worker:1"]
+        [attempt] = watch.attempts.overdue(0.0, MINIMUM)
+        assert (attempt.incarnation, attempt.watched) == ("process of worker:1", pytest.approx(11.0))
+    assert not watch.overdue(99.0)
+
+
+def test_nobody_is_to_blame_where_all_wait(watch):
+    with ExitStack() as running:
+        for worker in ("worker:1", "worker:0"):
+            watch.make_step(worker, 0.1)
+            running.enter_context(watch.attempts.attempt(worker))
+            watch.make_step("worker:2", 0.1)
+            assert not watch.overdue(4.0)
+        assert not watch.overdue(6.1)  # 10.1 and 6.1 seconds
+
+
+def test_a_time_in_which_nobody_watched_does_not_count(watch):
+    watch.make_step("worker:1", 0.1)
+    with watch.attempts.attempt("worker:1"):
+        watch.now += 1000  # everything was suspended
+        watch.make_step("worker:0", 0.1)
+        assert not watch.overdue(2.0)
+
+
+def test_slow_steps_may_take_longer(watch):
+    watch.make_step("worker:1", 2.0)
+    with watch.attempts.attempt("worker:1"):
+        watch.make_step("worker:0", 2.0)
+        assert not watch.overdue(39.0)
+        assert watch.overdue(2.0) == ["worker:1"]
+
+
+def test_a_first_step_may_take_ten_times_as_long_and_so_may_the_first_after_a_failure(watch):
+    for _ in range(2):
+        with pytest.raises(OSError), watch.attempts.attempt("worker:1"):
+            watch.make_step("worker:0", 0.1)
+            assert not watch.overdue(99.0)
+            assert watch.overdue(2.0) == ["worker:1"]
+            raise OSError
+        with watch.attempts.attempt("worker:1"):
+            watch.make_step("worker:0", 0.1)
+            assert not watch.overdue(99.0)
+        with pytest.raises(OSError), watch.attempts.attempt("worker:1"):
+            watch.make_step("worker:0", 0.1)
+            raise OSError

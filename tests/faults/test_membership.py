@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -71,14 +72,10 @@ def restore_that_fails(run: RunDirectory, reason: Exception) -> InputError:
         (
             tf.errors.UnavailableError(None, None, NODE),
             False,
-            "the cluster broke: UnavailableError: No such cast.",
+            "broke: UnavailableError: No such cast.",
         ),
         # A server that is lost while a checkpoint is read doesn't make that damaged.
-        (
-            tf.errors.UnavailableError(None, None, "recvmsg:Connection reset by peer"),
-            True,
-            "Connection reset",
-        ),
+        (tf.errors.UnavailableError(None, None, "recvmsg:Connection reset"), True, "Connection reset"),
         (tf.errors.DataLossError(None, None, "Checksum does not match"), True, None),
         (ValueError("no"), False, None),
     ],
@@ -126,40 +123,41 @@ def test_a_hung_worker_is_told_to_end_if_it_can_be_reached(run, capfd, reachable
             worker_of.leave()
 
 
-def test_a_task_that_ended_before_the_first_step_is_named_at_once(run):
-    member = make(run)
+@pytest.fixture
+def member(run: RunDirectory) -> Iterator[Membership]:
+    made = make(run)
+    yield made
+    made.leave()
+
+
+def test_a_task_that_ended_before_the_first_step_is_named_at_once(member, run):
     member._peers.start()
-    try:
-        heartbeat_of_ended_task(run)
-        with pytest.raises(PeerLost, match=r"worker:1 \(127\.0\.0\.1:2223, pid \d+ on .*has ended"):
-            member._peers.rendezvous(60.0, lambda: member._is_over(StopRequest()))
-    finally:
-        member.leave()
+    heartbeat_of_ended_task(run)
+    with pytest.raises(PeerLost, match=r"worker:1 \(127\.0\.0\.1:2223, pid \d+ on .*has ended"):
+        member._peers.rendezvous(60.0, lambda: member._is_over(StopRequest()))
 
 
 def test_what_an_earlier_session_left_is_no_loss(run):
     heartbeat_of_ended_task(run)
     member = make(run)
     member._peers.start()
+    looks = 0
+
+    def over() -> bool:
+        nonlocal looks
+        assert not member._is_over(StopRequest())
+        looks += "worker:1" in member._peers.heartbeats()
+        return looks > 3
+
     try:
-        looks = 0
-
-        def over() -> bool:
-            nonlocal looks
-            assert not member._is_over(StopRequest())
-            looks += "worker:1" in member._peers.heartbeats()
-            return looks > 3
-
         assert not member._peers.rendezvous(60.0, over)
     finally:
         member.leave()
 
 
-def test_nobody_leaves_while_another_task_still_trains(run):
-    member = make(run)
-    other = Peers(
-        run.cluster_path, "worker:1", ADDRESSES["worker:1"], {"worker:0": ADDRESSES["worker:0"]}, interval=0.1
-    )
+def test_nobody_leaves_while_another_task_still_trains(member, run):
+    others = {"worker:0": ADDRESSES["worker:0"]}
+    other = Peers(run.cluster_path, "worker:1", ADDRESSES["worker:1"], others, interval=0.1)
     other.tell(phase="training")
     other.start()
     member._peers.start()
@@ -183,9 +181,8 @@ def test_nobody_leaves_while_another_task_still_trains(run):
         other.leave()
 
 
-def test_a_lost_task_does_not_keep_the_others_from_leaving(run):
+def test_a_lost_task_does_not_keep_the_others_from_leaving(member, run):
     heartbeat_of_ended_task(run)
-    member = make(run)
     member._peers.start()
     member._is_connected = True
     until(lambda: "worker:1" in member._peers.heartbeats(), lambda: "its heartbeat was not read")

@@ -105,44 +105,19 @@ def test_every_notebook_with_the_cell_has_the_present_one():
 
 def test_binder_finds_its_files_at_the_root():
     # repo2docker reads no other folder if one of these exists, so environment.yml would be left out.
-    assert not (ROOT / "binder").exists()
-    assert not (ROOT / ".binder").exists()
-    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
-    *conda, pip = environment["dependencies"]
+    assert not (ROOT / "binder").exists() and not (ROOT / ".binder").exists()
+    *conda, pip = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     assert "python=3.11" in conda
     # A local file among pip's lines makes repo2docker copy the checkout before it installs.
-    assert pip == {"pip": ["-r requirements.lock"]}
-    assert (ROOT / "requirements.lock").is_file()
+    assert pip == {"pip": ["-r requirements.lock"]} and (ROOT / "requirements.lock").is_file()
+    script = ROOT / "postBuild"
+    assert script.read_text().startswith("#!/bin/bash\n") and os.stat(script).st_mode & stat.S_IXUSR
+    assert "pip install --quiet --no-deps --no-build-isolation --editable ." in script.read_text()
 
 
-def test_binders_post_build_is_an_executable_script():
-    path = ROOT / "postBuild"
-    assert path.read_text().startswith("#!/bin/bash\n")
-    assert os.stat(path).st_mode & stat.S_IXUSR
-    comment = (ROOT / "environment.yml").read_text()
-    assert "pip install --no-deps --no-build-isolation -e ." in comment  # the same, by hand
-    assert "pip install --quiet --no-deps --no-build-isolation --editable ." in path.read_text()
-
-
-# Of https://containers.dev/implementors/json_reference, those that we use.
-DEV_CONTAINER = {
-    "name": str,
-    "image": str,
-    "hostRequirements": dict,
-    "postCreateCommand": str,
-    "waitFor": str,
-    "remoteEnv": dict,
-    "forwardPorts": list,
-    "portsAttributes": dict,
-    "customizations": dict,
-}
-
-
-def test_the_dev_container_has_documented_keys_and_uses_the_environment_of_make():
+def test_the_dev_container_uses_the_environment_of_make():
     found = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
-    assert {name: type(value) for name, value in found.items()} == DEV_CONTAINER
-    assert "python:" in found["image"]
-    assert "3.11" in found["image"]
+    assert "python:" in found["image"] and "3.11" in found["image"]
     assert found["postCreateCommand"] == "make env"
     assert set(map(str, found["forwardPorts"])) == set(found["portsAttributes"]) == {"8888", "8501"}
     python = found["customizations"]["vscode"]["settings"]["python.defaultInterpreterPath"]

@@ -1,6 +1,5 @@
 """The parameters of ``notebooks/train.ipynb`` under each of the programs that run notebooks."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -70,7 +69,3 @@ def test_git_ignores_what_the_documented_command_makes_papermill_write():
     text = (FOLDER.parent / "docs" / "quick-start.md").read_text()
     assert "papermill train.ipynb out.ipynb" in text
     assert "/notebooks/out*.ipynb" in (FOLDER.parent / ".gitignore").read_text().splitlines()
-
-
-def test_the_committed_notebook_is_none_of_papermills():
-    assert "papermill" not in json.loads((FOLDER / "train.ipynb").read_text())["metadata"]

@@ -101,214 +101,6 @@ def cluster(play) -> Callable[..., TrainResult]:
     return train
 
 
-def test_did_work_is_true_only_if_this_call_trained(cluster):
-    done = cluster(0, status=Status("finished", step=60, message="60 steps"))
-    assert (done.state, done.step, done.did_work, done.message) == ("finished", 60, True, "60 steps")
-    earlier = cluster(0, finished=True)
-    assert earlier.did_work is False
-    assert "nothing left to do; overwrite = True trains it again" in earlier.message
-
-
-def test_the_lines_of_the_cluster_are_printed(cluster, capsys):
-    cluster(0, "[worker:0] run here", "", "[worker:1] ready", status=Status("finished", step=60))
-    assert capsys.readouterr().out.splitlines()[:3] == ["[worker:0] run here", "", "[worker:1] ready"]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_interrupts_the_run(cluster, number):
-    said = "SIGTERM at step 7; the same command continues"
-    result = cluster(128 + number, status=Status("interrupted", step=7, message=said))
-    assert (result.state, result.step, result.message) == ("interrupted", 7, said)
-    assert result.signal_number == number
-
-
-def test_a_cluster_killed_by_a_second_signal_reports_that_it_did_not_save(cluster):
-    result = cluster(130, status=Status("running", step=7, message="training"))
-    assert result.state == "interrupted"
-    assert "before it could save" in result.message
-
-
-def test_input_that_a_task_refuses_is_an_input_error(cluster):
-    with pytest.raises(InputError, match="^--bind is 10.0.0.1; give another$"):
-        cluster(
-            2,
-            "[worker:1] labkit: error: somewhere",
-            "[cluster] worker:1 failed (exit code 2); the others have 30 s to end",
-            refuses="--bind is 10.0.0.1; give another",
-        )
-
-
-def test_a_failed_training_returns_its_reason(cluster):
-    result = cluster(1, status=Status("failed", step=3, message="loss is nan at step 3"))
-    assert (result.state, result.step, result.message) == ("failed", 3, "loss is nan at step 3")
-
-
-def test_the_failure_of_an_earlier_session_is_not_reported_again(cluster):
-    old = Status("failed", step=3, message="loss is nan at step 3")
-    with pytest.raises(ClusterFailed):
-        cluster(75, status=old)
-    with pytest.raises(ClusterFailed, match="exit code 1: worker:1 failed"):
-        cluster(1, "[worker:1] ImportError: no", "[cluster] worker:1 failed (exit code 1)", status=old)
-
-
-def test_a_cluster_without_restarts_left_fails_with_the_cause(cluster):
-    last = "worker:1 was killed by SIGKILL; none of 3 restarts is left"
-    with pytest.raises(ClusterFailed, match=f"^the cluster ended with exit code 75: {last}$"):
-        cluster(75, f"[cluster] {last}", status=Status("interrupted", step=3, message="lost worker:1"))
-
-
-def test_a_cluster_that_printed_nothing_is_reported_as_such(cluster):
-    with pytest.raises(ClusterFailed, match="exit code 1: it printed nothing"):
-        cluster(1)
-
-
-# ---- start, wait, stop, kill ---------------------------------------------------------------------------
-
-
-def test_wait_raises_one_line_and_returns_what_was_stopped(play, capsys):
-    failed = Status("failed", step=3, message="loss is nan at step 3")
-    with pytest.raises(ClusterFailed, match="^the training failed: loss is nan at step 3$"):
-        play(1, status=failed).wait()
-    stopped = Status("interrupted", step=7, message="SIGTERM at step 7; the same command continues")
-    assert play(143, status=stopped, cluster=None).wait().state == "interrupted"
-    assert "SIGTERM at step 7" in capsys.readouterr().out
-    with pytest.raises(ClusterFailed, match="killed by SIGKILL; the same cell resumes"):
-        play(-9, cluster=None).wait()
-
-
-def test_a_training_that_never_begins_says_what_it_said_last(play, run):
-    with pytest.raises(InputError, match="^port 2222 is taken; free it$"):
-        play(2, "noise", refuses="port 2222 is taken; free it", cluster=None).wait_until_begun()
-    with pytest.raises(ClusterFailed, match="exit code 3: no more"):
-        play(3, "no more").wait_until_begun()
-
-
-SLEEPS = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
-
-
-def test_waiting_has_an_end_and_what_has_not_begun_is_stopped(play, run):
-    plan = RunPlan(Config(), SimpleNamespace(), run, "new", "shapes", "")
-    training = BackgroundTraining(plan, None, SLEEPS)
-    try:
-        with pytest.raises(TimeoutError, match="still at step 0 of"):
-            training.wait(0.3)
-        assert training.running
-        give_up = time.monotonic() + 20
-        while not training.tasks:  # a busy machine starts a process late
-            assert time.monotonic() < give_up
-            time.sleep(0.02)
-        assert list(training.tasks) == ["worker:0"]
-        with pytest.raises(InputError, match="no task 'worker:1' of this training runs; there are: worker:0"):
-            training.kill_task("worker:1")
-        assert not training.stopping
-        assert "has not begun" in training.stop()
-        training.follow(timeout=20)
-    finally:
-        training.kill()
-    assert not training.running
-    assert training.result().state == "interrupted"
-    assert training.stop() == "the training has ended already"
-    with pytest.raises(InputError, match="none runs at the moment"):
-        training.kill_task("worker:0")
-
-
-BEGINS = """
-import os, sys, time
-from labkit.run_directory import RunDirectory, Status
-RunDirectory(sys.argv[1]).write_status(Status("running", pid=os.getpid()))
-print("up", flush=True)
-time.sleep(60)
-"""
-
-
-@pytest.fixture
-def begun(run) -> Iterator[Callable[[list[str]], BackgroundTraining]]:
-    """Start a command as a training; it is killed at the end."""
-    started: list[BackgroundTraining] = []
-
-    def start(command: list[str]) -> BackgroundTraining:
-        plan = RunPlan(Config(), SimpleNamespace(), run, "new", "shapes", "")
-        started.append(BackgroundTraining(plan, None, command))
-        return started[-1]
-
-    yield start
-    for training in started:
-        training.kill()
-        training.follow(timeout=20)
-
-
-def test_another_notebooks_session_of_the_run_is_not_taken_for_its_own(begun, run):
-    loser = begun(SLEEPS)
-    run.write_status(Status("running", pid=os.getpid()))
-    lock = RunLock(run)
-    assert lock.acquire()
-    asked: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda *given: asked.append(1))
-    try:
-        assert "it has not begun" in loser.stop()
-        time.sleep(0.1)
-        assert asked == []
-        with pytest.raises(ClusterFailed, match=r"not begun after 0\.1 s, the limit, .* last output: "):
-            begun(SLEEPS).wait_until_begun(0.1)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        lock.release()
-    own = begun([sys.executable, "-c", BEGINS, str(run.path)])
-    own.wait_until_begun(60)
-    assert own.running
-    with pytest.raises(InputError, match="the training still runs; call wait()"):
-        own.result()
-
-
-def test_nothing_is_written_to_the_pipe_of_a_training_that_has_ended(play, monkeypatch):
-    training = play(0)
-    training.follow(timeout=20)
-    monkeypatch.setattr(os, "write", lambda *given: pytest.fail("a descriptor that may be another's"))
-    training.kill()
-
-
-def test_a_task_that_is_lost_is_reported(play, run):
-    plan = RunPlan(Config(), SimpleNamespace(), run, "new", "shapes", "")
-    training = BackgroundTraining(plan, None, SLEEPS)
-    while not training.output:
-        time.sleep(0.01)
-    training.kill_task("worker:0")
-    assert training.killed == ["worker:0"]
-    with pytest.raises(ClusterFailed, match="killed by SIGKILL"):
-        training.wait(20)
-
-
-def test_a_run_that_is_being_trained_is_not_started_again(shapes, run):
-    run.config_path.unlink()
-    lock = RunLock(run)
-    assert lock.acquire()
-    try:
-        with pytest.raises(
-            InputError, match=f"already being trained, by process {os.getpid()}; stop it with"
-        ):
-            background.start(dataset="shapes", job_dir=run.path)
-    finally:
-        lock.release()
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"workers": True}, "workers is True"),
-        ({"workers": 0}, "--workers is 0"),
-        ({"overwrite": 1}, "overwrite is 1"),
-        ({"config": "smoke"}, "config is str"),
-        ({"train_stps": 3}, "did you mean 'train_steps'"),
-    ],
-)
-def test_bad_values_are_refused_before_anything_starts(given, words):
-    with pytest.raises(InputError, match=words):
-        background.start(**given)
-
-
-# ---- progress ------------------------------------------------------------------------------------------
-
-
 class Recorder:
     """Replaces ``Console`` and records its calls."""
 
@@ -335,10 +127,185 @@ def console(monkeypatch) -> Recorder:
     return recorder
 
 
-def test_every_step_is_shown_up_to_the_last(cluster, console):
-    cluster(0, rows=(1, 2, 3), status=Status("finished", step=60))
+def test_each_line_and_step_is_shown_and_a_finished_run_trains_nothing(cluster, console, capsys):
+    finished = Status("finished", step=60, message="60 steps")
+    done = cluster(0, "[worker:0] run here", "", "[worker:1] ready", rows=(1, 2, 3), status=finished)
+    assert (done.state, done.step, done.did_work, done.message) == ("finished", 60, True, "60 steps")
+    assert capsys.readouterr().out.splitlines()[:3] == ["[worker:0] run here", "", "[worker:1] ready"]
     steps = [("step", step, 2.0) for step in (1, 2, 3)]
     assert console.calls == [("start", 0, Config().run.train_steps), *steps, ("close",)]
+    earlier = cluster(0, finished=True)
+    assert earlier.did_work is False
+    assert "nothing left to do; overwrite = True trains it again" in earlier.message
+
+
+FAILED = Status("failed", step=3, message="loss is nan at step 3")
+SAVED = Status("interrupted", step=7, message="saved at step 7; the same command continues")
+LOST = "worker:1 was killed by SIGKILL; none of 3 restarts is left"
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "state", "said"),
+    [
+        *((128 + number, SAVED, "interrupted", SAVED.message) for number in (2, 15, 1)),
+        (130, Status("running", step=7, message="training"), "interrupted", "before it could save"),
+        (1, FAILED, "failed", "loss is nan at step 3"),
+    ],
+)
+def test_a_signal_interrupts_the_run_and_a_failure_has_its_reason(cluster, code, status, state, said):
+    result = cluster(code, status=status)
+    assert (result.state, result.step) == (state, status.step) and said in result.message
+    assert state == "failed" or result.signal_number == code - 128
+
+
+REFUSED = "--bind is 10.0.0.1; give another"
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "refuses", "error", "said"),
+    [
+        (2, ["[worker:1] labkit: error: somewhere"], REFUSED, InputError, f"^{REFUSED}$"),
+        (75, [], "", ClusterFailed, "exit code 75"),
+        (1, ["[cluster] worker:1 failed"], "", ClusterFailed, "exit code 1: worker:1 failed"),
+        (75, [f"[cluster] {LOST}"], "", ClusterFailed, f"^the cluster ended with exit code 75: {LOST}$"),
+        (1, [], "", ClusterFailed, "exit code 1: it printed nothing"),
+    ],
+    ids=["refused", "lost", "failed", "no restart left", "silent"],
+)
+def test_what_ended_a_cluster_is_said_and_no_earlier_failure(run, cluster, code, lines, refuses, error, said):
+    run.write_status(FAILED)  # of an earlier session
+    with pytest.raises(error, match=said):
+        cluster(code, *lines, refuses=refuses, status=FAILED)
+
+
+# ---- start, wait, stop, kill ---------------------------------------------------------------------------
+
+
+def test_wait_raises_one_line_and_returns_what_was_stopped(play, capsys):
+    failed = Status("failed", step=3, message="loss is nan at step 3")
+    with pytest.raises(ClusterFailed, match="^the training failed: loss is nan at step 3$"):
+        play(1, status=failed).wait()
+    stopped = Status("interrupted", step=7, message="SIGTERM at step 7; the same command continues")
+    assert play(143, status=stopped, cluster=None).wait().state == "interrupted"
+    assert "SIGTERM at step 7" in capsys.readouterr().out
+    with pytest.raises(ClusterFailed, match="killed by SIGKILL; the same cell resumes"):
+        play(-9, cluster=None).wait()
+
+
+def test_a_training_that_never_begins_says_what_it_said_last(play, run):
+    with pytest.raises(InputError, match="^port 2222 is taken; free it$"):
+        play(2, "noise", refuses="port 2222 is taken; free it", cluster=None).wait_until_begun()
+    with pytest.raises(ClusterFailed, match="exit code 3: no more"):
+        play(3, "no more").wait_until_begun()
+
+
+SLEEPS = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+
+
+@pytest.fixture
+def begun(run) -> Iterator[Callable[[list[str]], BackgroundTraining]]:
+    """Start a command as a training; it is killed at the end."""
+    started: list[BackgroundTraining] = []
+
+    def start(command: list[str]) -> BackgroundTraining:
+        plan = RunPlan(Config(), SimpleNamespace(), run, "new", "shapes", "")
+        started.append(BackgroundTraining(plan, None, command))
+        return started[-1]
+
+    yield start
+    for training in started:
+        training.kill()
+        training.follow(timeout=20)
+
+
+def test_waiting_has_an_end_and_what_has_not_begun_is_stopped(begun):
+    training = begun(SLEEPS)
+    with pytest.raises(TimeoutError, match="still at step 0 of"):
+        training.wait(0.3)
+    assert training.running
+    give_up = time.monotonic() + 20
+    while not training.tasks:  # a busy machine starts a process late
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+    assert list(training.tasks) == ["worker:0"]
+    with pytest.raises(InputError, match="no task 'worker:1' of this training runs; there are: worker:0"):
+        training.kill_task("worker:1")
+    assert not training.stopping
+    assert "has not begun" in training.stop()
+    training.follow(timeout=20)
+    assert not training.running
+    assert training.result().state == "interrupted"
+    assert training.stop() == "the training has ended already"
+    with pytest.raises(InputError, match="none runs at the moment"):
+        training.kill_task("worker:0")
+
+
+BEGINS = """
+import os, sys, time
+from labkit.run_directory import RunDirectory, Status
+RunDirectory(sys.argv[1]).write_status(Status("running", pid=os.getpid()))
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+def test_another_notebooks_session_of_the_run_is_not_taken_for_its_own(begun, run):
+    loser = begun(SLEEPS)
+    run.write_status(Status("running", pid=os.getpid()))
+    lock = RunLock(run)
+    assert lock.acquire()
+    asked: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda *given: asked.append(1))
+    try:
+        assert "it has not begun" in loser.stop()
+        time.sleep(0.1)
+        assert asked == []
+        with pytest.raises(ClusterFailed, match=r"not begun after 0\.1 s, the limit, .* last output: "):
+            begun(SLEEPS).wait_until_begun(0.1)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        lock.release()
+    own = begun([sys.executable, "-c", BEGINS, str(run.path)])
+    own.wait_until_begun(60)
+    assert own.running
+    with pytest.raises(InputError, match="the training still runs; call wait()"):
+        own.result()
+
+
+def test_a_task_that_is_lost_is_reported(begun):
+    training = begun(SLEEPS)
+    while not training.output:
+        time.sleep(0.01)
+    training.kill_task("worker:0")
+    assert training.killed == ["worker:0"]
+    with pytest.raises(ClusterFailed, match="killed by SIGKILL"):
+        training.wait(20)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"workers": True}, "workers is True"),
+        ({"workers": 0}, "--workers is 0"),
+        ({"overwrite": 1}, "overwrite is 1"),
+        ({"config": "smoke"}, "config is str"),
+        ({"train_stps": 3}, "did you mean 'train_steps'"),
+        ({"dataset": "shapes"}, f"already being trained, by process {os.getpid()}; stop it with"),
+    ],
+    ids=str,
+)
+def test_what_is_refused_is_refused_before_anything_starts(given, words, shapes, run):
+    run.config_path.unlink()
+    lock = RunLock(run)
+    assert lock.acquire()
+    try:
+        with pytest.raises(InputError, match=words):
+            background.start(**given, job_dir=run.path)
+    finally:
+        lock.release()
+
+
+# ---- progress ------------------------------------------------------------------------------------------
 
 
 def test_a_resumed_run_shows_only_new_steps_and_a_new_bar_after_each_restart(console, tmp_path):

@@ -1,5 +1,7 @@
 """Widgets draw what their controls select. A static figure is shown with or without them."""
 
+import re
+
 import ipywidgets
 import pytest
 from IPython.core.formatters import DisplayFormatter
@@ -17,20 +19,25 @@ def controls_of(box: ipywidgets.VBox) -> dict[str, ipywidgets.Widget]:
     return {control.description.split(" /")[0]: control for control in row.children}
 
 
-def test_curve_explorer_draws_with_the_selected_smoothing(monkeypatch):
+@pytest.mark.parametrize(
+    ("explorer", "draws", "control", "chosen", "first"),
+    [
+        (lambda: widgets.curve_explorer(Curves(rows(2.0, 1.0))), "training_curves", "smoothing", 0.5, 0.9),
+        (
+            lambda: widgets.worker_explorer({"worker:0": worker_rows([100.0])}),
+            "worker_throughput",
+            "over",
+            "step",
+            "time",
+        ),
+    ],
+    ids=["curves", "workers"],
+)
+def test_an_explorer_draws_what_its_control_selects(explorer, draws, control, chosen, first, monkeypatch):
     asked = []
-    monkeypatch.setattr(runs, "training_curves", lambda curves, smoothing: asked.append(smoothing) or FIGURE)
-    box = widgets.curve_explorer(Curves(rows(2.0, 1.0)))
-    controls_of(box)["smoothing"].value = 0.5
-    assert asked == [0.9, 0.5]
-
-
-def test_worker_explorer_draws_over_the_selected_axis(monkeypatch):
-    asked = []
-    monkeypatch.setattr(runs, "worker_throughput", lambda workers, over: asked.append(over) or FIGURE)
-    box = widgets.worker_explorer({"worker:0": worker_rows([100.0])})
-    controls_of(box)["over"].value = "step"
-    assert asked == ["time", "step"]
+    monkeypatch.setattr(runs, draws, lambda given, **options: asked.append(options[control]) or FIGURE)
+    controls_of(explorer())[control].value = chosen
+    assert asked == [first, chosen]
 
 
 @pytest.mark.parametrize("interactive", [True, False])
@@ -49,3 +56,15 @@ def test_the_static_figure_is_always_shown(monkeypatch, interactive):
 
 def test_a_plain_python_process_is_not_interactive():
     assert widgets.is_interactive() is False
+
+
+def test_a_slider_has_the_figure_of_its_start_before_it_and_holds_every_frame(monkeypatch):
+    shown, drawn = [], []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    draw = lambda value: drawn.append(plots.message(f"at {value}")) or drawn[-1]  # noqa: E731
+    widgets.slider(draw, [1, 2, 5], "step", start=1)
+    assert shown[0] is drawn[1]
+    html = shown[1].data
+    assert len(re.findall(r'<img alt="[^"]+" [^>]*src="data:image/png;base64,[A-Za-z0-9+/=]+"', html)) == 3
+    assert 'data-captions="step 1|step 2|step 5"' in html and "<span>step 2</span>" in html
+    assert not re.search(r"https?:", html), "it needs no network"

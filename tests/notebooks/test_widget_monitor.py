@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -60,30 +59,8 @@ def test_the_curve_reaches_from_the_first_step_to_the_last():
     many = monitor.curve_svg("loss", "nats", [row(step) for step in range(5000)], [], "#000")
     assert many.count(",") < 1000
     assert "points=''" in monitor.curve_svg("loss", "nats", [row(1, float("nan"))], [], "#000")
-
-
-def test_names_are_not_read_as_html():
+    assert "loss <b>nan</b>" in monitor.panel_html("mine", "running", [row(1), row(2, None)], 9, [])
     assert "<script>" not in monitor.panel_html("<script>", "running", [], 0, [])
-
-
-def test_stop_asks_the_process_that_trains(run):
-    asked = []
-    before = signal.signal(signal.SIGTERM, lambda *given: asked.append(1))
-    panel = monitor.Panel(run)
-    lock = RunLock(run)
-    try:
-        panel.stop.click()
-        assert "no process on this machine trains mine" in panel.note.value
-        assert lock.acquire()
-        panel.stop.click()
-        assert f"asked process {os.getpid()} to save and stop" in panel.note.value
-        panel.stop.click()
-        assert "was asked before" in panel.note.value
-        time.sleep(0.01)
-        assert asked == [1]
-    finally:
-        lock.release()
-        signal.signal(signal.SIGTERM, before)
 
 
 class Cluster:
@@ -103,7 +80,31 @@ class Cluster:
         self.killed.append(name)
 
 
-def test_each_worker_of_a_cluster_has_a_button_that_kills_it(run):
+@pytest.mark.parametrize("ended", [None, Cluster], ids=["of another", "continued by another"])
+def test_stop_asks_the_process_that_trains(run, ended):
+    asked = []
+    before = signal.signal(signal.SIGTERM, lambda *given: asked.append(1))
+    training, lock = ended and ended(run), RunLock(run)
+    panel = monitor.Panel(run, training)
+    if training:
+        training.running = False
+    try:
+        panel.stop.click()
+        assert ended or "no process on this machine trains mine" in panel.note.value
+        assert lock.acquire()
+        panel.stop.click()
+        assert f"asked process {os.getpid()} to save and stop" in panel.note.value
+        panel.stop.click()
+        assert "was asked before" in panel.note.value
+        time.sleep(0.01)
+        assert asked == [1]
+    finally:
+        lock.release()
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_each_worker_of_a_cluster_has_a_button_that_kills_it(run, tmp_path):
+    assert not monitor.Panel(run).kill, "a training of one process has none"
     training = Cluster(run)
     assert RunMonitor(training).run.path == training.run.path
     panel = monitor.Panel(training.run, training)
@@ -118,55 +119,20 @@ def test_each_worker_of_a_cluster_has_a_button_that_kills_it(run):
     training.stopping = True
     panel.update()
     assert "stopping" in panel.view.value
+    done = make_run(tmp_path, "done", rows=[row(step) for step in range(1, 21)], step=20, state="finished")
+    ending = monitor.Panel(done, Cluster(done))
+    assert ">finished<" in ending.view.value, "it doesn't restart while its processes end"
+    assert ending.update(), "its processes are still there"
     training.running = training.stopping = False
     panel.update()
-    assert all(button.disabled for button in (panel.stop, *panel.kill.values()))
+    for one in (panel, ending):
+        assert all(button.disabled for button in (one.stop, *one.kill.values()))
 
 
-def test_a_finished_run_does_not_restart_while_its_processes_end(tmp_path):
-    done = make_run(tmp_path, "done", rows=[row(step) for step in range(1, 21)], step=20, state="finished")
-    training = Cluster(done)
-    panel = monitor.Panel(training.run, training)
-    assert ">finished<" in panel.view.value
-    assert panel.update(), "its processes are still there"
-    assert all(button.disabled for button in (panel.stop, *panel.kill.values()))
-
-
-def test_stop_asks_whoever_continues_the_run(run):
-    training = Cluster(run)
-    panel = monitor.Panel(training.run, training)
-    training.running = False
-    before = signal.signal(signal.SIGTERM, lambda *given: None)
-    lock = RunLock(run)
-    try:
-        assert lock.acquire()
-        panel.stop.click()
-        assert f"asked process {os.getpid()} to save and stop" in panel.note.value
-    finally:
-        lock.release()
-        signal.signal(signal.SIGTERM, before)
-
-
-def test_a_training_of_one_process_has_no_such_button(run):
-    names = ("running", "stopping", "workers")
-    training = SimpleNamespace(**{name: getattr(Cluster, name) for name in names})
-    training.cluster, training.output, training.run = None, [], run
-    assert not monitor.Panel(training.run, training).kill
-
-
-def test_a_run_that_is_not_there_is_an_input_error(tmp_path):
-    with pytest.raises(InputError, match="no run"):
-        RunMonitor(tmp_path / "nothing")
-
-
-@pytest.mark.parametrize("given", [None, 3])
+@pytest.mark.parametrize("given", [None, 3, "no/where"])
 def test_what_is_no_run_is_an_input_error(given):
-    with pytest.raises(InputError, match=f"run is {given}; allowed: a run, its path or name"):
+    with pytest.raises(InputError, match=f"run is {given}; allowed: a run, its path or name|no run"):
         RunMonitor(given)
-
-
-def test_a_row_without_a_loss_is_shown(run):
-    assert "loss <b>nan</b>" in monitor.panel_html("mine", "running", [row(1), row(2, None)], 9, [])
 
 
 def test_a_run_that_trains_is_followed_however_long_it_can_not_be_read(monkeypatch):

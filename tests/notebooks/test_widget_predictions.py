@@ -55,21 +55,28 @@ def controls_of(box: ipywidgets.VBox) -> dict[str, ipywidgets.Widget]:
     return {control.description.split(" /")[0]: control for row in rows for control in row.children}
 
 
-def test_it_draws_the_selected_examples(drawn):
+def test_it_draws_the_selected_examples_and_the_chosen_image_follows(drawn, monkeypatch):
+    asked, said = [], []
+    monkeypatch.setattr(
+        PredictionExplorer, "detail", lambda self, index, patch=0: asked.append(index) or FIGURE
+    )
+    monkeypatch.setattr(plots, "message", lambda text: said.append(text) or FIGURE)
     box = PredictionExplorer(make_predictions()).widget()
     controls, (grid, detail) = controls_of(box), box.children
-    assert drawn[-1] == [4, 1]  # both mistakes, the confident one first
+    assert (drawn[-1], asked[-1]) == ([4, 1], 4)  # both mistakes, the confident one first
     assert grid.children[1].layout.display == "none"  # the static figure shows the same
     assert detail.children[1].layout.display is None
     controls["true"].value = 0
     assert grid.children[1].layout.display is None
-    assert drawn[-1] == [1]
+    assert (drawn[-1], asked[-1]) == ([1], 1)
     controls["mistakes only"].value = False
     assert sorted(drawn[-1]) == [0, 1]
     controls["true"].label = module.ANY
     assert controls["true"].index == 0  # the field isn't empty
     controls["predicted"].value = 2
-    assert drawn[-1] == [5]
+    assert (drawn[-1], asked[-1]) == ([5], 5)
+    controls["mistakes only"].value = True  # no other class is predicted as ship
+    assert "No example matches this selection." in said and controls["image"].value is None
 
 
 def test_every_example_is_on_exactly_one_page(drawn, monkeypatch):
@@ -83,29 +90,6 @@ def test_every_example_is_on_exactly_one_page(drawn, monkeypatch):
     controls["true"].value = 0  # two examples: one page, and the second no longer exists
     assert controls["page"].value == 1
     assert sorted(drawn[-1]) == [0, 1]
-
-
-def test_the_chosen_image_follows_the_page(monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        PredictionExplorer, "detail", lambda self, index, patch=0: asked.append((index, patch)) or FIGURE
-    )
-    controls = controls_of(PredictionExplorer(make_predictions()).widget())
-    assert asked[-1] == (4, 0)
-    controls["image"].value = 1
-    assert asked[-1] == (1, 0)
-    controls["mistakes only"].value = False
-    controls["predicted"].value = 2
-    assert asked[-1] == (5, 0)
-
-
-def test_a_selection_without_examples_is_said(monkeypatch):
-    said = []
-    monkeypatch.setattr(plots, "message", lambda text: said.append(text) or FIGURE)
-    controls = controls_of(PredictionExplorer(make_predictions()).widget())
-    controls["predicted"].value = 2  # no other class is predicted as ship
-    assert "No example matches this selection." in said
-    assert controls["image"].value is None
 
 
 def test_the_probabilities_of_an_image_are_drawn_by_class():
