@@ -14,19 +14,16 @@ def summary_of(**values):
 
 @pytest.mark.parametrize("num_layers", [8, 20])
 def test_resnet_stages_match_the_paper(num_layers):
-    summary = summary_of(num_layers=num_layers)
-    n = (num_layers - 2) // 6
-    assert [(stage.name, stage.channels, stage.layers) for stage in summary.stages] == [
-        ("32×32", 16, 2 * n + 1),
-        ("16×16", 32, 2 * n),
-        ("8×8", 64, 2 * n),
-        ("logits", 10, 1),
-    ]
-    assert sum(stage.layers for stage in summary.stages) == num_layers
+    summary, n = summary_of(num_layers=num_layers), (num_layers - 2) // 6
+    stages = [("32×32", 16, 2 * n + 1), ("16×16", 32, 2 * n), ("8×8", 64, 2 * n), ("logits", 10, 1)]
+    assert [(stage.name, stage.channels, stage.layers) for stage in summary.stages] == stages
 
 
-def test_parameters_and_multiply_adds_of_resnet20():
+def test_parameters_and_multiply_adds_of_resnet20_are_those_of_the_paper_and_are_shown():
     summary = summary_of(num_layers=20)
+    html = summary._repr_html_()
+    assert f"{summary.parameters:,}" in html and f"{summary.parameters:,}" in str(summary)
+    assert html.count("<tr>") == 1 + len(summary.stages) + 1
     assert summary.parameters == pytest.approx(0.27e6, rel=0.01)  # table 6
     # 3×3 kernels: 27·16 inputs a pixel in the first layer, then 6 layers at each resolution, two of which
     # have half of the input channels; 64×10 in the last.
@@ -35,23 +32,18 @@ def test_parameters_and_multiply_adds_of_resnet20():
     assert summary.multiply_adds == by_hand
 
 
+VARIANTS = (
+    {"num_layers": 20, "resnet_version": 2},
+    {"num_layers": 11, "block": "bottleneck"},
+    {"model": "se_resnet", "num_layers": 8},
+    {"model": "tutorial_cnn"},
+)
+
+
 def test_every_trainable_weight_is_counted_once_in_any_variant():
-    for values in (
-        {"num_layers": 20, "resnet_version": 2},
-        {"num_layers": 11, "block": "bottleneck"},
-        {"model": "se_resnet", "num_layers": 8},
-        {"model": "tutorial_cnn"},
-    ):
+    for values in VARIANTS:
         model = build_model(ModelConfig(**values), num_classes=10, image_shape=(32, 32, 3))
         assert summarize(model).parameters == sum(weight.numpy().size for weight in model.trainable_weights)
-
-
-def test_the_table_shows_the_totals():
-    summary = summary_of(num_layers=8)
-    html = summary._repr_html_()
-    assert f"{summary.parameters:,}" in html
-    assert f"{summary.parameters:,}" in str(summary)
-    assert html.count("<tr>") == 1 + len(summary.stages) + 1
 
 
 def test_squeeze_and_excitation_belongs_to_the_surrounding_stage():
@@ -66,11 +58,8 @@ def test_squeeze_and_excitation_belongs_to_the_surrounding_stage():
 
 def test_several_dense_layers_at_the_end_form_one_stage():
     stages = summary_of(model="tutorial_cnn").stages
-    assert [(stage.name, stage.layers, stage.channels) for stage in stages] == [
-        ("32×32", 1, 64),
-        ("16×16", 1, 64),
-        ("dense", 3, 10),
-    ]
+    expected = [("32×32", 1, 64), ("16×16", 1, 64), ("dense", 3, 10)]
+    assert [(stage.name, stage.layers, stage.channels) for stage in stages] == expected
     assert stages[0].multiply_adds == 32 * 32 * 5 * 5 * 3 * 64
     assert stages[2].multiply_adds == 8 * 8 * 64 * 384 + 384 * 192 + 192 * 10
 

@@ -13,6 +13,7 @@ from labkit.run_directory.metrics import MetricsWriter
 
 def test_a_resumed_run_gives_one_curve(tmp_path):
     run = RunDirectory(tmp_path)
+    assert len(read_curves(run).curve("train", "loss")) == 0
     writer = MetricsWriter(run.metrics_path)
     writer.append([{"split": "train", "step": step, "loss": float(step)} for step in (1, 2, 3, 4)])
     writer.mark_resume_point(2)
@@ -23,12 +24,6 @@ def test_a_resumed_run_gives_one_curve(tmp_path):
     assert curve.step.tolist() == [1, 2, 3, 4]
     assert curve.value.tolist() == [1, 2, 30, 40]
     assert [resume_point.step for resume_point in curves.resume_points] == [2]
-
-
-def test_a_run_without_metrics_has_empty_curves(tmp_path):
-    curve = read_curves(RunDirectory(tmp_path)).curve("train", "loss")
-    assert len(curve) == 0
-    assert len(curve.not_finite) == 0
 
 
 def test_steps_are_sorted_and_splits_are_separate():
@@ -48,28 +43,9 @@ def test_steps_are_sorted_and_splits_are_separate():
     assert curves.curve("validation", "loss").value.tolist() == [3.0]
 
 
-def test_moving_average_of_known_values():
-    # Weights 0.5: (1·0.25 + 3·0.5) / 0.75, bias-corrected; NaN stays and isn't averaged.
-    averaged = moving_average(np.array([1.0, math.nan, 3.0]), 0.5)
-    np.testing.assert_allclose(averaged, [1.0, math.nan, (1 * 0.25 + 3 * 0.5) / 0.75])
-
-
-def test_moving_average_of_a_constant_is_the_constant():
-    np.testing.assert_allclose(moving_average(np.full(50, 7.0), 0.9), 7.0)
-
-
-def test_smoothing_is_the_bias_corrected_average():
-    y, weight = np.random.default_rng(1).normal(size=50), 0.9
-    average, expected = 0.0, []
-    for place, value in enumerate(y, 1):
-        average = weight * average + (1 - weight) * value
-        expected.append(average / (1 - weight**place))
-    np.testing.assert_allclose(moving_average(y, weight), expected, rtol=1e-10)
-
-
-@pytest.mark.parametrize("weight", [2**-40, 0.01, 0.6, 0.99, 0.999999])
+@pytest.mark.parametrize("weight", [0, 2**-40, 0.01, 0.6, 0.99, 0.999999])
 @pytest.mark.parametrize("size", [1, 2, 7, 40_000])
-def test_smoothing_equals_that_of_pandas(weight, size):
+def test_smoothing_equals_that_of_pandas_and_leaves_out_nan(weight, size):
     numbers = np.random.default_rng(size)
     y = numbers.normal(size=size) * 10.0 ** numbers.integers(-9, 9, size)
     y[size // 2] = 1e300
@@ -85,14 +61,6 @@ def test_smoothing_keeps_nan_and_infinity_where_they_are():
     assert np.array_equal(np.isfinite(smoothed), np.isfinite(y))
     np.testing.assert_allclose(smoothed[np.isfinite(y)], 1.0)
     assert smoothed[3] == math.inf
-
-
-def test_weight_zero_returns_the_values():
-    values = np.array([3.0, 1.0, math.inf])
-    np.testing.assert_array_equal(moving_average(values, 0), values)
-
-
-@pytest.mark.parametrize("weight", [1, -0.1, 2])
-def test_a_weight_outside_0_to_1_is_refused(weight):
-    with pytest.raises(ValueError, match="0 ≤ weight < 1"):
-        moving_average(np.ones(3), weight)
+    for weight in (1, -0.1, 2):
+        with pytest.raises(ValueError, match="0 ≤ weight < 1"):
+            moving_average(np.ones(3), weight)

@@ -1,30 +1,30 @@
-"""Maps of important pixels name the pixels that a prediction depends on."""
+"""A run's network from any layout and precision; maps of the pixels that its prediction depends on."""
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import labkit
-from labkit.analysis.network import load_network
+from labkit.analysis.network import load_network, trained_model
 from labkit.analysis.saliency import covered, gradient_map, occlusion_map, patch_positions
+from labkit.config import Config
 from labkit.errors import InputError
+from labkit.models.registry import build_model
 from labkit.run_directory import RunDirectory
-from tests.tiny import prepare_tiny
+from labkit.training.checkpoints import CheckpointState, CheckpointStore
 
-FIELDS = {"dataset": "shapes", "num_layers": 8, "train_batch_size": 16, "train_steps": 6, "num_gpus": 0}
-
-
-@pytest.fixture(scope="module")
-def trained_run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("saliency")
-    prepare_tiny(folder / "data")
-    return labkit.train(**FIELDS, data_dir=folder / "data", job_dir=folder / "run", batch_norm_decay=0.9)
+CONFIG = Config.from_flat({"model": "fast", "width_factor": 0.125, "train_steps": 10})
 
 
-@pytest.mark.parametrize(("length", "patch", "stride"), [(32, 6, 2), (10, 3, 4), (5, 5, 2), (7, 2, 3)])
-def test_patches_reach_both_edges(length, patch, stride):
-    positions = patch_positions(length, patch, stride)
-    assert positions[0] == 0
-    assert positions[-1] == length - patch
+@pytest.fixture
+def trained_run(smoke):
+    return labkit.load_run(smoke)
+
+
+def test_patches_reach_both_edges():
+    for length, patch, stride in ((32, 6, 2), (10, 3, 4), (5, 5, 2), (7, 2, 3)):
+        positions = patch_positions(length, patch, stride)
+        assert (positions[0], positions[-1]) == (0, length - patch)
 
 
 def test_each_copy_has_one_covered_square_and_the_image_stays():
@@ -84,3 +84,36 @@ def test_a_network_without_its_data_or_checkpoint_is_refused(trained_run, tmp_pa
     copy.config_path.write_bytes((trained_run.path / "config.json").read_bytes())
     with pytest.raises(InputError, match="no checkpoint yet"):
         load_network(copy)
+
+
+# ---- the weights of a checkpoint -----------------------------------------------------------------------
+
+
+def saved(folder, shapes, config=CONFIG, data_format="channels_last"):
+    """Save a network at step 3 and return the store and the network's weights."""
+    shape = {"num_classes": shapes.num_classes, "image_shape": shapes.image_shape}
+    model = build_model(config.model, **shape, data_format=data_format, seed=1)
+    store = CheckpointStore(folder)
+    state = CheckpointState(step=3, seed=0, data_checksum=shapes.checksum, num_replicas=1)
+    store.save(tf.train.Checkpoint(model=model), state)
+    return store, model.get_weights()
+
+
+@pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16", "float64"])
+def test_any_layout_and_precision_gives_the_saved_weights_in_float32(
+    tmp_path, shapes, data_format, precision
+):
+    config = CONFIG.replace({"precision": precision})
+    store, weights = saved(tmp_path, shapes, config, data_format)
+    model = trained_model(config, shapes, store, 3)
+    assert {layer.compute_dtype for layer in model.layers} == {"float32"}
+    assert model.layers[2].data_format == "channels_last"
+    for found, expected in zip(model.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(found, expected.astype(np.float32))
+
+
+def test_a_checkpoint_of_another_network_is_refused(tmp_path, shapes):
+    store, _ = saved(tmp_path, shapes)
+    with pytest.raises(InputError, match="step-00000003 is whole, but doesn't fit the network"):
+        trained_model(CONFIG.replace({"width_factor": 0.25}), shapes, store, 3)

@@ -65,14 +65,11 @@ def test_the_last_worker_of_a_step_waits_for_nobody_and_the_others_for_it(comput
     for step in range(1, 21):
         longest = max(computed[worker, step] for worker in CLOCKS)
         for worker in CLOCKS:
-            expected = {"input": INPUT, "compute": computed[worker, step], "exchange": EXCHANGE, "rest": REST,
-                        "wait": longest - computed[worker, step]}  # fmt: skip
-            for kind, value in expected.items():
-                assert seconds.get((worker, step, kind), 0.0) == pytest.approx(value, abs=3 * JITTER), (
-                    worker,
-                    step,
-                    kind,
-                )
+            mine = computed[worker, step]
+            expected = {"input": INPUT, "compute": mine, "exchange": EXCHANGE, "rest": REST}
+            expected["wait"] = longest - mine
+            found = {kind: seconds.get((worker, step, kind), 0.0) for kind in expected}
+            assert found == pytest.approx(expected, abs=3 * JITTER), (worker, step)
 
 
 def test_an_asynchronous_workers_clock_is_aligned_by_its_quickest_report(tmp_path):

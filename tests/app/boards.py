@@ -42,12 +42,17 @@ class Board(NamedTuple):
     ticks: list[str]
 
 
-def decoded(data: bytes) -> Board:
-    """Return the board of the bytes that ``app.charts.board.encode`` made."""
+def _opened(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return the header of the bytes that a component gets, and the numbers behind it."""
     length, zero = struct.unpack_from("<II", data)
     assert zero == 0 and length % 8 == 0
-    header = json.loads(data[8 : 8 + length])
-    numbers = np.frombuffer(data, np.float64, offset=8 + length)
+    return json.loads(data[8 : 8 + length]), data[8 + length :]
+
+
+def decoded(data: bytes) -> Board:
+    """Return the board of the bytes that ``app.charts.board.encode`` made."""
+    header, rest = _opened(data)
+    numbers = np.frombuffer(rest, np.float64)
 
     def array(place: list[int]) -> NDArray[np.float64]:
         first, count = place
@@ -59,23 +64,14 @@ def decoded(data: bytes) -> Board:
         x, y = array(one["x"]), array(one["y"])
         return Drawn(x, y, one["of"], one["style"], one["color"], marks, tuple(one["dash"]))
 
-    charts = [
-        DrawnChart(
-            chart["title"],
-            {one["name"]: line(one) for one in chart["lines"]},
-            chart["unit"],
-            chart["logarithmic"],
-        )
-        for chart in header["charts"]
-    ]
+    def chart(one: dict[str, Any]) -> DrawnChart:
+        lines = {each["name"]: line(each) for each in one["lines"]}
+        return DrawnChart(one["title"], lines, one["unit"], one["logarithmic"])
+
+    seams = {seam["label"]: seam["x"] for seam in header["seams"]}
+    ends = header["extent"], header["window"]
     return Board(
-        header["axis"],
-        header["extent"],
-        header["window"],
-        {seam["label"]: seam["x"] for seam in header["seams"]},
-        charts,
-        header["name"],
-        header["ticks"],
+        header["axis"], *ends, seams, list(map(chart, header["charts"])), header["name"], header["ticks"]
     )
 
 
@@ -91,28 +87,27 @@ class Heat(NamedTuple):
 
 def decoded_heat(data: bytes) -> Heat:
     """Return the heat map of the bytes that ``app.charts.heat.encode_heat`` made."""
-    length, zero = struct.unpack_from("<II", data)
-    assert zero == 0 and length % 8 == 0
-    header = json.loads(data[8 : 8 + length])
+    header, rest = _opened(data)
     shape = (len(header["names"]), len(header["columns"]))
     cells = shape[0] * shape[1]
-    values = np.frombuffer(data, np.float64, cells, 8 + length).reshape(shape)
-    colors = np.frombuffer(data, np.uint8, 4 * cells, 8 + length + 8 * cells).reshape(*shape, 4)
+    values = np.frombuffer(rest, np.float64, cells).reshape(shape)
+    colors = np.frombuffer(rest, np.uint8, 4 * cells, 8 * cells).reshape(*shape, 4)
     return Heat(header["title"], header["names"], header["columns"], values, colors)
 
 
+def parts(at: AppTest, name: str) -> list[Any]:
+    """Return what a page gives to its components of a name, from the top."""
+    return [part.proto for part in at.get("bidi_component") if part.proto.component_name == name]
+
+
 def heats(at: AppTest) -> list[Heat]:
-    """Return the heat maps of a page."""
-    parts = [part.proto for part in at.get("bidi_component") if part.proto.component_name == "labkit_heat"]
-    return [decoded_heat(part.bytes) for part in parts]
+    return [decoded_heat(part.bytes) for part in parts(at, "labkit_heat")]
 
 
 def boards(at: AppTest) -> list[Board]:
-    """Return the boards of a page, from the top."""
-    parts = [part.proto for part in at.get("bidi_component") if part.proto.component_name == "labkit_board"]
-    return [decoded(part.bytes) for part in parts]
+    return [decoded(part.bytes) for part in parts(at, "labkit_board")]
 
 
 def charts(at: AppTest) -> list[DrawnChart]:
-    """Return the charts of all boards of a page, from the top."""
+    """Return the charts of all boards of a page."""
     return [chart for board in boards(at) for chart in board.charts]

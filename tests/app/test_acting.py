@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,24 +12,25 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
-from app.acting import launches
+from app.acting import buttons, launches
 from app.acting.draft import check, draft_of, new_draft, with_data_set, with_preset
+from app.images.pictures import MAX_BYTES
 from labkit.commands import main as cli
 from labkit.commands.main import parse
 from labkit.commands.train import training_of
 from labkit.config import Config
 from labkit.config.presets import PRESETS, merged_with_preset, preset_values
 from labkit.config.recorded import recorded_config
-from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, write_heartbeat
 from labkit.errors import InputError
-from labkit.parts.trust import accept
-from labkit.run_directory import RunDirectory, write_json_atomic
+from labkit.parts.trust import accept, files_of, is_accepted
+from labkit.run_directory import RunDirectory
 from labkit.startup.child import REASON
-from tests.app.test_pages import checked, open_page, words
+from tests.app.conftest import change_environment, configure, in_cluster
+from tests.app.pages import button, checked, open_page, press, words
 from tests.commands.in_process import config_of
 from tests.commands.test_manage import TRAINING
+from tests.parts.test_trust import FILE, foreign
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -61,19 +63,6 @@ def started(monkeypatch):
         process.wait()
 
 
-def write_config(run: RunDirectory, **values) -> Config:
-    config = Config.from_flat({"dataset": "shapes", "job_dir": str(run.path), **values})
-    write_json_atomic(run.config_path, config.to_json())
-    return config
-
-
-def in_cluster(run: RunDirectory, tasks=("worker:0", "worker:1")) -> None:
-    run.cluster_path.mkdir()
-    for name in tasks:
-        beat = Heartbeat(name, "127.0.0.1:1", "h", 1, "i", 1, "left", 3, {}, "", None)
-        write_heartbeat(heartbeat_path(run.cluster_path, name), beat)
-
-
 # ---- the form and its command --------------------------------------------------------------------------
 
 
@@ -103,36 +92,31 @@ def test_the_form_of_auto_fits_the_data_set_that_is_chosen(runs_folder):
     assert found.arguments[:3] == ["train", "--preset", "auto"]
 
 
-def test_the_form_without_a_preset_trains_what_it_shows_on_any_data_set(runs_folder):
-    draft = new_draft()
-    draft.shown["dataset"] = "shapes"
-    config = config_of(check(draft).arguments)
-    assert config.model == Config().model
-    assert config.run.train_steps == int(draft.shown["train_steps"])
-
-
-def test_only_what_differs_from_the_preset_is_in_the_command(runs_folder):
+def test_only_what_differs_from_the_preset_is_in_the_command(runs_folder, monkeypatch):
     draft = new_draft("smoke")
     assert check(draft).arguments == ["train", "--preset", "smoke", "--job-dir", str(runs_folder / "smoke")]
     draft.shown["train_steps"] = " 20 "
     assert check(draft).given == {}
     assert with_preset(draft, "fast").shown["model"] == "fast"
+    monkeypatch.setenv("LABKIT_ALLOW_CODE", "1")
+    draft.shown["callbacks"] = "mine.py"
+    assert check(draft).given == {"callbacks": str(Path("mine.py").absolute())}
 
 
 def test_a_run_fills_the_form_with_its_own_configuration(make_run):
     values = {"model": "vgg", "num_layers": 13, "train_steps": 9, "use_distortion_for_training": False}
     run = make_run("mine-2")
-    recorded = write_config(run, **values, input_path="memory")
+    recorded = configure(run, **values, input_path="memory")
     found = check(draft_of(run))
     assert config_of(found.arguments).identity() == recorded.replace({"input_path": "auto"}).identity()
     assert found.arguments[-1] == str(run.path.parent / "mine")
-    write_config(run, **preset_values("smoke"))
+    configure(run, **preset_values("smoke"))
     assert check(draft_of(run)).arguments[1:3] == ["--preset", "smoke"]
 
 
 def test_several_processes_become_a_cluster_on_this_machine(make_run):
     run = make_run()
-    write_config(run)
+    configure(run)
     in_cluster(run, ("chief:0", "ps:0", "worker:0", "worker:1"))
     arguments = check(draft_of(run)).arguments
     assert arguments[:7] == ["cluster", "local", "--workers", "2", "--ps", "1", "--"]
@@ -142,20 +126,11 @@ def test_several_processes_become_a_cluster_on_this_machine(make_run):
     assert "allowed in asynchronous training: sgd" in check(draft).problem
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("train_batch_size", "x"),
-        ("train_steps", "0"),
-        ("learning_rate", ""),
-        ("learning_rate", "nan"),
-        ("num_layers", "9"),
-        ("loss", "sigmoid"),
-        ("data_dir", "gs://bucket"),
-        ("profile_steps", "9"),
-        ("slow_worker", "1:3"),
-    ],
-)
+REFUSED = {"train_batch_size": "x", "train_steps": "0", "learning_rate": "nan", "num_layers": "9"}
+REFUSED |= {"loss": "sigmoid", "data_dir": "gs://bucket", "profile_steps": "9", "slow_worker": "1:3"}
+
+
+@pytest.mark.parametrize(("name", "text"), [*REFUSED.items(), ("learning_rate", "")])
 def test_a_mistake_is_refused_with_the_sentence_of_the_command_line(runs_folder, capsys, name, text):
     draft = new_draft("smoke")
     draft.shown[name] = text
@@ -163,11 +138,11 @@ def test_a_mistake_is_refused_with_the_sentence_of_the_command_line(runs_folder,
     assert capsys.readouterr().err == f"labkit: error: {check(draft).errors[name]}\n"
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", "/etc/x", ".hidden", "..", "x\ny", "x" * 300])
-def test_a_name_that_isnt_one_folder_is_refused(runs_folder, name):
+def test_a_name_that_isnt_one_folder_is_refused(runs_folder):
     draft = new_draft("smoke")
-    draft.name = name
-    assert "the name is" in check(draft).problem
+    for name in ("../x", "a/b", "/etc/x", ".hidden", "..", "x\ny", "x" * 300):
+        draft.name = name
+        assert "the name is" in check(draft).problem
 
 
 def test_the_browser_knows_what_each_widget_holds_from_its_default(runs_folder):
@@ -175,33 +150,14 @@ def test_the_browser_knows_what_each_widget_holds_from_its_default(runs_folder):
     at = open_page("start", "")
     shown, drawn = at.session_state["start-draft"].shown, 0
     for widget in (*at.checkbox, *at.text_input, *at.selectbox):
-        name = widget.key.partition("-field-")[2]
-        if not name:
-            continue
-        held = widget.index if hasattr(widget, "index") else shown[name]
-        assert widget.proto.default == held, name
-        drawn += 1
+        if name := widget.key.partition("-field-")[2]:
+            held = widget.index if hasattr(widget, "index") else shown[name]
+            assert widget.proto.default == held, name
+            drawn += 1
     assert drawn > 40
 
 
-def test_a_path_in_the_form_is_made_absolute(runs_folder, monkeypatch):
-    monkeypatch.setenv("LABKIT_ALLOW_CODE", "1")
-    draft = new_draft("smoke")
-    draft.shown["callbacks"] = "mine.py"
-    assert check(draft).given["callbacks"] == str(Path("mine.py").absolute())
-
-
 # ---- the page that starts ------------------------------------------------------------------------------
-
-
-def until(true) -> None:
-    end = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < end
-
-
-def button(at: AppTest, label: str):
-    return next((one for one in at.button if one.label == label), None)
 
 
 def test_the_page_starts_once_and_opens_the_run(runs_folder, started):
@@ -211,22 +167,29 @@ def test_the_page_starts_once_and_opens_the_run(runs_folder, started):
     checked(at)
     command = ["train", "--preset", "smoke", "--train-steps", "7", "--job-dir", str(runs_folder / "mine")]
     assert shlex.join(["labkit", *command]) in words(at)
-    press = button(at, "Start")
-    press.click().run()
+    press(at, "Start")
     launches.start(command, RunDirectory(runs_folder / "mine"))  # what a second click does
     assert started.arguments == [command]
     assert "Starting: it checks" in words(open_page("live", "mine"))
 
 
-def test_what_the_command_refuses_is_shown_and_the_name_is_free_again(runs_folder, started):
+@pytest.mark.parametrize("state", ["", "failed"])
+def test_what_a_start_and_a_resume_refuse_is_shown_and_can_be_tried_again(
+    make_run, runs_folder, started, state
+):
     started.says, started.refuses, started.code = "noise\n", "--num-gpus is 9; <b>here</b> are none", 2
-    new = RunDirectory(runs_folder / "smoke")
-    launches.start(["train"], new)
-    at = open_page("live", "smoke")
-    until(lambda: "started: --num-gpus is 9; <b>here</b> are none" in words(checked(at.run())))
-    assert at.get("page_link")
-    assert not new.path.exists()
-    launches.start(["train"], new)
+    run, act = RunDirectory(runs_folder / "smoke"), lambda: launches.start(["train"], run)
+    if state:
+        run, act = make_run("smoke", state), lambda: launches.resume(run)
+        configure(run)
+    act()
+    at, end = open_page("live", "smoke"), time.monotonic() + 30
+    while "started: --num-gpus is 9; <b>here</b> are none" not in words(at):
+        assert time.monotonic() < end
+        checked(at.run())
+    if not state:
+        assert at.get("page_link") and not run.path.exists()
+    act()
     assert len(started.arguments) == 2
 
 
@@ -259,14 +222,6 @@ def test_the_search_finds_settings_and_keeps_what_was_typed(runs_folder):
     assert at.text_input(key="start-2-field-learning_rate").value == "1.66"
 
 
-def test_a_run_with_a_damaged_configuration_cant_be_started_again(make_run):
-    run = make_run()
-    run.config_path.write_text('{"data": ')
-    at = AppTest.from_string("from app.views import start\nstart.page()", default_timeout=30)
-    at.query_params["again"] = str(run.path)
-    assert "config.json" in words(checked(at.run()))
-
-
 # ---- stop and resume -----------------------------------------------------------------------------------
 
 
@@ -294,38 +249,35 @@ def test_a_training_is_stopped_after_a_question(make_run, training):
     process = training(run)
     at = open_page("live", run)
     assert button(at, "Resume") is None
-    button(at, "Save and stop").click().run()
+    press(at, "Save and stop")
     assert process.wait(20) == 0
     assert run.read_status().state == "interrupted"
     assert button(checked(at.run()), "Resume") is not None
 
 
-def test_stopping_is_shown_whoever_asked(make_run):
+def test_a_run_that_stops_or_that_another_machine_trains_is_not_stopped_from_here(make_run):
     run = make_run(state="running", status={"heartbeat": time.time()})
     (run.path / ".stop").write_text(str(os.getpid()))
     at = open_page("live", run)
     assert "Stopping: it saves first" in words(at)
     assert button(at, "Save and stop") is None
-
-
-def test_a_run_of_another_machine_isnt_stopped_from_here(make_run):
-    run = make_run(state="running", status={"heartbeat": time.time(), "host": "elsewhere"})
-    assert button(open_page("live", run), "Save and stop") is None
+    far = make_run("far", state="running", status={"heartbeat": time.time(), "host": "elsewhere"})
+    assert button(open_page("live", far), "Save and stop") is None
     with pytest.raises(InputError, match="running on host 'elsewhere'"):
-        launches.stop(run)
+        launches.stop(far)
 
 
 def test_resume_continues_as_the_command_does(make_run, started):
     run = make_run(state="interrupted")
-    write_config(run)
+    configure(run)
     at = open_page("live", run)
     assert f"labkit resume {run.path}" in words(at)
-    button(at, "Resume").click().run()
+    press(at, "Resume")
     launches.resume(run)  # a second click
     assert started.arguments == [["resume", str(run.path)]]
     assert "Resuming" in words(checked(at))
     other = make_run("cluster", state="interrupted")
-    write_config(other)
+    configure(other)
     in_cluster(other)
     with pytest.raises(InputError, match="start 2 processes that listen on ports"):
         launches.resume(other)  # somebody else may have written it
@@ -336,20 +288,11 @@ def test_resume_continues_as_the_command_does(make_run, started):
     assert (options["workers"], config.run.job_dir) == (2, str(other.path))
 
 
-def test_what_resume_refuses_is_said_on_the_page(make_run, started):
-    started.refuses, started.code = "the data set has changed", 2
-    run = make_run(state="failed")
-    write_config(run)
-    at = open_page("live", run)
-    button(at, "Resume").click().run()
-    until(lambda: "It wasn't started: the data set has changed" in words(checked(at.run())))
-
-
 @pytest.mark.parametrize("state", ["failed", "interrupted", "lost"])
 def test_what_ended_early_shows_its_log_and_how_it_continues(make_run, state):
     status = {"state": "running", "pid": 2**22 + 1} if state == "lost" else {}
     run = make_run(state="failed" if state == "lost" else state, status=status)
-    write_config(run)
+    configure(run)
     (run.checkpoints_path / "step-00000100").mkdir(parents=True)
     in_cluster(run)
     (run.cluster_path / "worker-1.log").write_text("<script>out of memory</script>\n")
@@ -362,25 +305,19 @@ def test_what_ended_early_shows_its_log_and_how_it_continues(make_run, state):
     command = shlex.split(launches.resumption(run).command)
     assert shlex.join(command) in words(at)
     parse(command[1:])  # works as printed
-
-
-def test_a_run_without_checkpoint_or_log_ended_early(make_run):
-    run = make_run(state="failed")
+    shutil.rmtree(run.checkpoints_path)
     run.log_path.unlink()
     run.config_path.write_text("[]")
-    at = open_page("live", run)
-    text = " ".join(part.value for part in at.text)
-    assert "There is no checkpoint" in text
-    assert "isn't a JSON object" in text
-    assert "The log is empty." in words(at)
+    text = words(open_page("live", run))
+    for sentence in ("There is no checkpoint", "isn't a JSON object", "The log is empty."):
+        assert sentence in text
 
 
 def test_the_command_of_a_run_is_the_recorded_one(make_run):
     run = make_run()
     assert "labkit train --preset smoke --job-dir 'a b'" in words(open_page("live", run))
-    write_config(run, train_steps=9)
-    environment = {"command": ["/x/ipykernel_launcher.py", "-f", "kernel.json"]}
-    write_json_atomic(run.environment_path, environment)
+    configure(run, train_steps=9)
+    change_environment(run, command=["/x/ipykernel_launcher.py", "-f", "kernel.json"])
     command = f"labkit train --dataset shapes --job-dir {run.path} --train-steps 9"
     assert command in words(open_page("live", run))
     assert config_of(shlex.split(command)[1:]) == recorded_config(run)
@@ -392,19 +329,15 @@ def test_the_command_of_a_run_is_the_recorded_one(make_run):
 def test_a_read_only_dashboard_acts_on_nothing(make_run, monkeypatch, started, training):
     monkeypatch.setenv("LABKIT_READ_ONLY", "1")
     ended, running = make_run("ended", state="interrupted"), make_run("running")
-    write_config(ended)
+    configure(ended)
     process = training(running)
     pages = [open_page("live", ended), open_page("live", running), open_page("start", "")]
     labels = {one.label for at in pages for one in at.button}
     assert labels.isdisjoint({"Resume", "Save and stop", "Start", "Cancel"})
     assert not any(at.get("page_link") for at in pages)
     new = RunDirectory(ended.path.parent / "new")
-    for act in (
-        lambda: launches.start(["train"], new),
-        lambda: launches.resume(ended),
-        lambda: launches.stop(running),
-        lambda: launches.cancel(ended),
-    ):
+    acts = [lambda: launches.start(["train"], new), lambda: launches.resume(ended)]
+    for act in (*acts, lambda: launches.stop(running), lambda: launches.cancel(ended)):
         with pytest.raises(InputError, match="read-only"):
             act()
     assert started.arguments == []
@@ -413,10 +346,26 @@ def test_a_read_only_dashboard_acts_on_nothing(make_run, monkeypatch, started, t
     process.send_signal(signal.SIGTERM)
 
 
-def test_other_sites_reach_no_session_of_the_dashboard():
-    with open(CHECKOUT / "app" / ".streamlit" / "config.toml", "rb") as file:
-        server = tomllib.load(file)["server"]
+def test_other_sites_reach_no_session_of_the_dashboard_and_pictures_have_its_limit():
+    server = tomllib.loads((CHECKOUT / "app" / ".streamlit" / "config.toml").read_text())["server"]
     assert server["address"] == "127.0.0.1"
-    assert server["enableCORS"] is True
-    assert server["enableXsrfProtection"] is True
-    assert server["maxUploadSize"] <= 10
+    assert server["enableCORS"] is server["enableXsrfProtection"] is True
+    assert server["maxUploadSize"] * 2**20 == MAX_BYTES
+
+
+def test_the_page_shows_the_code_before_its_button_works(tmp_path, monkeypatch):
+    code = tmp_path / "mine.py"
+    code.write_text(FILE)
+    run = foreign(tmp_path, callbacks=str(code))
+    started = []
+    monkeypatch.setattr(launches, "_launched", lambda arguments, run, **_: started.append(arguments))
+    with pytest.raises(InputError, match="--trust"):
+        launches.resume(run)
+    assert not started
+
+    shown = open_page("live", run)
+    assert any(FILE.strip() in one.value.strip() for one in shown.code)
+    press(shown, "I trust it: resume")
+    assert started == [["resume", str(run.path)]]
+    assert is_accepted(recorded_config(run), files_of(recorded_config(run)))
+    assert buttons.failure_of(run) == ""

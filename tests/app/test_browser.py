@@ -1,7 +1,9 @@
 """The pages in a real browser, on a server that the documented command started."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -10,12 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import psutil
 import pytest
 from playwright.sync_api import expect
 
+from app.acting.buttons import ENDED_EARLY
 from labkit.run_directory import RunDirectory, write_json_atomic
-from labkit.run_directory.metrics import MetricsWriter
+from labkit.run_directory.stop import training_process
 from tests.app.browser import (
     BOARD,
     CHECKOUT,
@@ -28,11 +31,17 @@ from tests.app.browser import (
     until,
     wait_for,
 )
-from tests.app.conftest import CLASSES, write_predictions
-from tests.app.test_layers import layer_row
+from tests.app.conftest import CLASSES, change_environment, configure, rewrite_predictions, write_predictions
+from tests.app.rows import append, layer_row, train_row
+from tests.tiny import prepare_tiny
 
 pytestmark = [pytest.mark.slow]
 BACKGROUND = "getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor"
+
+
+def is_running(run: RunDirectory) -> bool:
+    status = run.read_status()
+    return status is not None and status.state == "running" and run.metrics_path.is_file()
 
 
 @contextmanager
@@ -43,30 +52,22 @@ def training(run: RunDirectory) -> Iterator[subprocess.Popen]:
     command = ["nice", "-n", "10", *train]  # it trains without end, beside other tests
     log = run.path.with_suffix(".log")
     with open(log, "ab") as output, process(command, cwd=CHECKOUT, stdout=output, stderr=output) as trainer:
-        wait_for(lambda: runs(run) and run.metrics_path.is_file(), trainer, log, START_PATIENCE)
+        wait_for(lambda: is_running(run), trainer, log, START_PATIENCE)
         yield trainer
-
-
-def runs(run: RunDirectory) -> bool:
-    status = run.read_status()
-    return status is not None and status.state == "running"
 
 
 @pytest.mark.parametrize("where", ["checkout", "elsewhere"])
 def test_the_server_listens_on_loopback_only_whatever_folder_it_starts_in(tmp_path, where):
-    script, cwd = (
-        ("app/main.py", CHECKOUT) if where == "checkout" else (str(CHECKOUT / "app/main.py"), tmp_path)
-    )
-    with dashboard(tmp_path, script, cwd) as (address, pid):
+    place = ("app/main.py", CHECKOUT) if where == "checkout" else (f"{CHECKOUT}/app/main.py", tmp_path)
+    with dashboard(tmp_path, *place) as (address, pid):
         assert listening(pid, int(address.rpartition(":")[2])) == ["127.0.0.1"]
 
 
-POINTS = f"() => ({BOARD}?.data.charts[0].lines.find((line) => line.name === 'train')?.of) || 0"
+POINTS = f"({BOARD}?.data.charts[0].lines.find((line) => line.name === 'train')?.of || 0)"
 
 
 def more_points_than(page, count: int) -> int:
-    counted = f"count => {{ const now = ({POINTS})(); return now > count && now; }}"
-    return page.wait_for_function(counted, arg=count).json_value()
+    return page.wait_for_function(f"{POINTS} > {count} && {POINTS}").json_value()
 
 
 def shown_step(page) -> int:
@@ -92,9 +93,7 @@ def test_the_page_follows_a_training_to_its_end_and_after_it_is_resumed(shapes, 
         expect(page.locator(".lk-board").first.locator(".lk-chart")).to_have_count(4)
         page.get_by_text("Machine", exact=True).wait_for()
         expect(page).to_have_url(re.compile("run=watched"))
-
         third = more_points_than(page, second + 20)
-
         trainer.terminate()
         trainer.wait(PATIENCE)
     badge(page, "interrupted").wait_for()
@@ -106,14 +105,12 @@ def test_the_page_follows_a_training_to_its_end_and_after_it_is_resumed(shapes, 
 
 @pytest.mark.long
 @pytest.mark.browser
-def test_a_click_on_the_confusion_matrix_shows_the_wrong_predictions(make_run, served, visit):
+def test_cells_of_the_matrix_open_by_mouse_and_by_keyboard_and_links_keep_the_run(make_run, served, visit):
     run, page = make_run(), visit.page
     arrays = write_predictions(run)
+    append(run.layers_path, layer_row(50), layer_row(100))
     predicted = arrays["probabilities"].argmax(1)
-    true, taken_for = next(
-        (int(t), int(p)) for t, p in zip(arrays["labels"], predicted, strict=True) if t != p
-    )
-    count = int(((arrays["labels"] == true) & (predicted == taken_for)).sum())
+    counts = Counter(zip(arrays["labels"].tolist(), predicted.tolist(), strict=True))
     page.goto(f"{served}?folder={run.path.parent}")
     page.get_by_test_id("stDataFrame").first.wait_for()
     page.get_by_role("link", name="Predictions").click()
@@ -121,11 +118,10 @@ def test_a_click_on_the_confusion_matrix_shows_the_wrong_predictions(make_run, s
     image = page.locator(".lk-card img").first
     expect(image).to_have_css("image-rendering", "pixelated")
     expect(image).to_have_js_property("naturalWidth", 32)
-    page.locator(f'.lk-matrix [data-row="{true}"][data-column="{taken_for}"]').click()
-    page.get_by_text(f"of {count}, the most confident mistakes first").wait_for()
-    expect(page.locator(".lk-card")).to_have_count(min(count, 24))
+    page.locator('.lk-matrix [data-row="0"][data-column="1"]').click()
+    page.get_by_text(f"of {counts[0, 1]}, the most confident mistakes first").wait_for()
+    expect(page.locator(".lk-card")).to_have_count(min(counts[0, 1], 24))
     expect(page).to_have_url(re.compile("true="))
-    MetricsWriter(run.layers_path).append([layer_row(50), layer_row(100)])
     page.get_by_role("link", name="Layers").click()
     page.locator(".lk-heat canvas").wait_for()
     for name in ("Compare", "Configuration", "Live"):
@@ -135,6 +131,24 @@ def test_a_click_on_the_confusion_matrix_shows_the_wrong_predictions(make_run, s
     page.goto(f"{served}/runs?folder={run.path.parent}")  # typed, since the link leads to the root
     page.get_by_test_id("stDataFrame").first.wait_for()
     assert page.get_by_text("Page not found").count() == 0
+
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{served}/predictions?run=first&folder={run.path.parent}")
+    cell = page.locator('.lk-matrix [data-row="0"][data-column="0"]')
+    still(cell)  # a part that is drawn anew loses the focus
+    cell.focus()
+    for key in ("ArrowDown", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    label = re.compile("^" + re.escape(f"{CLASSES[1]} predicted as {CLASSES[2]}: "))
+    expect(page.locator(":focus")).to_have_attribute("aria-label", label)
+    expect(page.locator(":focus")).to_have_css("outline-style", "solid")
+    page.keyboard.press("Enter")
+    for _ in range(2):
+        page.get_by_text(f"of {counts[1, 2]}, the most confident mistakes first").wait_for()
+        page.locator('.lk-matrix [aria-pressed="true"]').wait_for()  # refused where there are two
+        page.wait_for_function("document.querySelector('.lk-grid').getBoundingClientRect().top < 300")
+        page.reload()
+    page.wait_for_function("document.documentElement.scrollWidth <= 390")
     visit.went_well()
 
 
@@ -174,45 +188,13 @@ def test_a_refresh_leaves_the_ticks_and_the_order_of_the_table(make_run, runs_fo
     visit.went_well()
 
 
-@pytest.mark.long
-@pytest.mark.browser
-def test_cells_of_the_matrix_open_by_keyboard_and_scroll_to_the_images_on_a_phone(make_run, served, visit):
-    run = make_run()
-    arrays = write_predictions(run)
-    predicted = arrays["probabilities"].argmax(1)
-    counts = Counter(zip(arrays["labels"].tolist(), predicted.tolist(), strict=True))
-    page = visit.page
-    page.set_viewport_size({"width": 390, "height": 844})
-    page.goto(f"{served}/predictions?run=first&folder={run.path.parent}")
-    cell = page.locator('.lk-matrix [data-row="0"][data-column="0"]')
-    still(cell)  # a part that is drawn anew loses the focus
-    cell.focus()
-    for key in ("ArrowDown", "ArrowRight", "ArrowRight"):
-        page.keyboard.press(key)
-    focused = page.locator(":focus")
-    label = re.compile("^" + re.escape(f"{CLASSES[1]} predicted as {CLASSES[2]}: "))
-    expect(focused).to_have_attribute("aria-label", label)
-    expect(focused).to_have_css("outline-style", "solid")
-    page.keyboard.press("Enter")
-    page.get_by_text(f"of {counts[1, 2]}, the most confident mistakes first").wait_for()
-    page.locator('.lk-matrix [aria-pressed="true"]').wait_for()  # refused where there are two
-    page.wait_for_function("document.querySelector('.lk-grid').getBoundingClientRect().top < 300")
-    page.reload()
-    page.get_by_text(f"of {counts[1, 2]}, the most confident mistakes first").wait_for()
-    page.wait_for_function("document.documentElement.scrollWidth <= 390")
-    visit.went_well()
-
-
 @pytest.mark.browser
 def test_from_two_runs_to_the_answer_and_to_an_image_that_one_fixed(make_run, runs_folder, served, visit):
     for name, turn in (("first", 1), ("second", -1)):
         run = make_run(name, loss=2.0 + turn)
         arrays = write_predictions(run, 200)
-        arrays["probabilities"] = arrays["probabilities"][::turn]
-        np.savez(run.predictions_path / "test.npz", **arrays)
-        environment = run.read_environment()
-        environment["data"]["checksum"] = "a" * 64
-        write_json_atomic(run.environment_path, environment)
+        rewrite_predictions(run, probabilities=arrays["probabilities"][::turn])
+        change_environment(run, data={**run.read_environment()["data"], "checksum": "a" * 64})
         config = json.loads(run.config_path.read_text())
         config["model"]["num_layers"] += 6 * (turn < 0)
         write_json_atomic(run.config_path, config)
@@ -267,3 +249,112 @@ def test_files_are_downloaded_and_the_theme_is_kept_on_all_pages(
     page.get_by_role("radio", name="System").check()
     page.wait_for_function(f"light => {BACKGROUND} === light", arg=light)
     visit.went_well()
+
+
+@pytest.mark.long
+@pytest.mark.browser
+def test_a_click_shows_the_batch_and_reload_page_switch_and_new_points_keep_it(make_run, served, visit):
+    run, page, data = make_run(state="running"), visit.page, make_run.args[0].parent / "data"
+    prepare_tiny(data)
+    configure(run, train_batch_size=16, train_steps=200, input_path="memory", data_dir=str(data))
+    page.goto(f"{served}/live?run={run.name}&folder={run.path.parent}")
+    over = page.locator(".lk-chart .u-over").first
+    over.wait_for()
+    box = over.bounding_box()
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    heading = page.get_by_role("heading", name="Batch of step")
+    heading.wait_for()
+    step = int(heading.inner_text().split()[-1])
+    assert 50 < step < 70 and f"batch={step}" in page.url
+    page.wait_for_function("document.activeElement.getAttribute('aria-label')?.startsWith('Batch of step')")
+    page.locator(".lk-card").nth(15).wait_for()
+    page.evaluate("document.querySelector('.lk-grid').kept = true")
+
+    append(run.metrics_path, train_row(121, loss=float("nan")))
+    page.get_by_text("NaN").first.wait_for()
+    assert page.evaluate("document.querySelector('.lk-grid').kept"), "a tick draws nothing anew"
+
+    page.reload()
+    page.get_by_role("heading", name=f"Batch of step {step}").wait_for()
+    page.get_by_role("link", name="Configuration").click()
+    page.get_by_role("heading", name="Batch of step").wait_for(state="detached")
+    page.get_by_role("link", name="Live").click()
+    page.get_by_role("heading", name=f"Batch of step {step}").wait_for()
+    assert f"batch={step}" in page.url
+
+    page.get_by_role("button", name="Close").click()
+    page.get_by_role("heading", name="Batch of step").wait_for(state="detached")
+    page.locator(".lk-chart").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Batch of step 1", exact=True).wait_for()
+    visit.went_well()
+
+
+@pytest.mark.long
+@pytest.mark.browser
+def test_what_is_drawn_around_on_the_map_is_listed(trained, served, visit):
+    page = visit.page
+    page.goto(f"{served}/map?run=first&folder={trained.path.parent}")
+    canvas = page.locator(".lk-map > canvas")
+    canvas.wait_for(timeout=START_PATIENCE * 1000)
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    left, top = box["x"] + 2, box["y"] + 2
+    page.mouse.move(left, top)
+    page.mouse.down()
+    for x, y in ((box["width"] - 4, 0), (box["width"] - 4, box["height"] - 4), (0, box["height"] - 4)):
+        page.mouse.move(left + x, top + y, steps=3)
+    page.mouse.up()
+    page.get_by_text("40 images").wait_for()
+    page.wait_for_function("""() => document.querySelectorAll('a[href*="split=test"]').length === 36""")
+    visit.went_well()
+
+
+@pytest.fixture
+def started(shapes, tmp_path):
+    """The run that the test starts; ends its process."""
+    (tmp_path / "data").symlink_to(shapes.directory.parent)
+    mine = RunDirectory(tmp_path / "runs" / "mine")
+    yield mine
+    process = training_process(mine) if mine.path.is_dir() else None
+    if process is not None:
+        psutil.Process(process).kill()
+
+
+@pytest.mark.long
+@pytest.mark.browser
+@pytest.mark.timeout(900)  # two trainings start
+def test_a_run_is_started_watched_stopped_and_resumed_and_outlives_the_server(started, tmp_path, visit):
+    run, page = started, visit.page
+    with dashboard(tmp_path) as (address, server):
+        page.goto(f"{address}/start")
+        for label, text, command in (
+            ("Train steps", "1000000", "--train-steps 1000000"),
+            ("Name", "mine", str(run.path)),
+        ):
+            page.get_by_role("textbox", name=label, exact=True).fill(text)
+            page.keyboard.press("Enter")
+            page.get_by_text(command).wait_for()
+        page.get_by_role("button", name="Start", exact=True).dblclick()
+        page.wait_for_url("**/live?run=mine")
+        badge(page, "running").wait_for(timeout=START_PATIENCE * 1000)
+        first = training_process(run)
+
+        page.get_by_role("button", name="Stop").click()
+        page.get_by_role("button", name="Save and stop").click()
+        badge(page, "interrupted").wait_for()
+        page.get_by_text(re.compile("The last checkpoint is of step")).wait_for()
+        stopped = run.read_status().step
+        assert run.checkpoint_steps()[-1] == stopped
+
+        page.get_by_role("button", name="Resume").click()
+        badge(page, "running").wait_for(timeout=START_PATIENCE * 1000)
+        visit.went_well()
+        os.killpg(server, signal.SIGKILL)
+    for _ in range(2):  # it goes on
+        before = run.read_status().step
+        until(page, lambda before=before: run.read_status().step > before)
+    assert before >= stopped
+    assert training_process(run) not in (None, first)
+    assert run.read_status().liveness() not in ENDED_EARLY

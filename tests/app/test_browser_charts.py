@@ -1,11 +1,8 @@
 """What a person does with the charts, in a real browser: mouse, keyboard, finger, links, pictures."""
 
 import math
-import os
 import re
-import socket
 import struct
-import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +11,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from labkit.run_directory import RunDirectory, Status, write_json_atomic
-from labkit.run_directory.metrics import MetricsWriter
 from tests.app.browser import BOARD, CHECKOUT, IDLE, Visit, becomes, dashboard, still, until, visiting
-from tests.app.conftest import evaluation_row, train_row
+from tests.app.conftest import write_run
+from tests.app.rows import append, evaluation_row, train_row
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
@@ -31,41 +27,21 @@ SHOWN = f"() => [...({BOARD}?.charts.values() ?? [])].map({AXIS})"
 WINDOW = f"{BOARD}?.data?.window"
 
 
-def make(home: Path, name: str, rows: list[dict[str, Any]], state: str = "finished") -> RunDirectory:
-    """Write a run into labkit's home."""
-    run = RunDirectory(home / "runs" / name)
-    run.path.mkdir(parents=True)
-    write_json_atomic(run.config_path, {"model": {"model": "resnet"}})
-    writer = MetricsWriter(run.metrics_path)
-    writer.append(rows)
-    writer.close()
-    status = Status(state, len(rows), 1_000_000, time.time(), 0.0, os.getpid(), socket.gethostname())
-    run.write_status(Status(**{**vars(status), "stalled_after_seconds": 1e6}))
-    return run
-
-
-def append(run: RunDirectory, *rows: dict[str, Any]) -> None:
-    writer = MetricsWriter(run.metrics_path)
-    writer.append(list(rows))
-    writer.close()
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """One server for all tests: its address, and labkit's home. A run of 20,000 steps is there."""
+    """One server for all tests: its address, and its folder of runs. A run of 20,000 steps is there."""
     home = tmp_path_factory.mktemp("home")
-    rows = [
-        train_row(step, loss=2 + math.sin(step / 500), wall_time=1.7e9 + step / 10)
-        for step in range(1, STEPS + 1)
-    ]
+    run = write_run(home / "runs", "long", steps=1)
+    run.metrics_path.unlink()
+    rows = [train_row(step, loss=2 + math.sin(step / 500)) for step in range(1, STEPS + 1)]
     rows[SPIKE - 1]["loss"] = 50.0
-    make(home, "long", [*rows, evaluation_row(STEPS, **{"<b>x</b>": 1.0})])
+    append(run.metrics_path, *rows, evaluation_row(STEPS, **{"<b>x</b>": 1.0}))
     with dashboard(home) as (address, _):
-        yield address, home
+        yield address, home / "runs"
 
 
 @pytest.fixture(autouse=True)
-def well(server: tuple[str, Path], visit: Visit) -> Iterator[None]:
+def well(visit: Visit) -> Iterator[None]:
     yield
     visit.went_well()
 
@@ -157,14 +133,11 @@ def test_a_zoom_shows_all_points_in_all_charts_and_outlives_pages_and_links(serv
     link = page.url
     page.get_by_role("link", name="Configuration").click()
     page.get_by_role("heading", name="Configuration").or_(page.get_by_text("Environment")).first.wait_for()
-    page.get_by_role("link", name="Live").first.click()
-    page.locator(".lk-chart canvas").first.wait_for()
-    page.wait_for_function(f"() => {WINDOW}")
-    becomes(page, lambda: page.evaluate(SHOWN)[0], pytest.approx([low, high]))
-    page.goto(link)
-    page.locator(".lk-chart canvas").first.wait_for()
-    page.wait_for_function(f"() => {WINDOW}")
-    becomes(page, lambda: page.evaluate(SHOWN)[0], pytest.approx([low, high]))
+    for go in (page.get_by_role("link", name="Live").first.click, lambda: page.goto(link)):
+        go()
+        page.locator(".lk-chart canvas").first.wait_for()
+        page.wait_for_function(f"() => {WINDOW}")
+        becomes(page, lambda: page.evaluate(SHOWN)[0], pytest.approx([low, high]))
 
     page.locator(".lk-chart .u-over").first.dblclick()
     page.wait_for_function("() => !location.search.includes('zoom')")
@@ -249,49 +222,32 @@ def test_tooltip_legend_full_screen_and_picture(server, visit, tmp_path):
     page.wait_for_function(f"() => {BOARD}.charts.get('loss').plot.height === 220")
 
 
-@pytest.mark.long
-def test_new_points_leave_zoom_and_canvas_alone_in_two_windows_at_once(server, visit):
-    address, home = server
-    run = make(home, "growing", [train_row(step) for step in range(1, 400)], "running")
-    page, other = visit.page, visit.page.context.new_page()
+def test_new_points_are_fetched_and_leave_zoom_canvas_and_another_window_alone(server, visit):
+    run = write_run(server[1], "followed", "running", 399)
+    page, other, frames = visit.page, visit.page.context.new_page(), []
     visit(other)
+    page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: frames.append(len(frame))))
     for one in (page, other):
-        open_live(one, address, "growing")
+        open_live(one, server[0], "followed")
     drag(page, 0, 0.2, 0.4)
     canvas = page.query_selector(".lk-chart canvas")
     page.wait_for_function(f"() => {WINDOW}")
     shown = page.evaluate(SHOWN)[0]
-    append(run, *(train_row(step) for step in range(400, 500)))
-    page.wait_for_function(f"() => {BOARD}?.data?.extent[1] === 499")
-    assert page.evaluate(SHOWN)[0] == shown
-    assert canvas.evaluate("canvas => canvas.isConnected"), "nothing flickers"
-    other.wait_for_function(f"() => {BOARD}?.data?.extent[1] === 499")
-    wait_for_the_whole_run(other, 499)  # a zoom is of one window
-    append(run, train_row(500, added=1.0), train_row(501, added=2.0))
-    titles = ["Loss", "Accuracy", "Learning rate", "Examples per second", "added"]
-    expect(page.locator(".lk-title")).to_have_text(titles)
-    assert canvas.evaluate("canvas => canvas.isConnected")
-
-
-def test_new_points_are_fetched_and_streamlit_draws_nothing(server, visit):
-    address, home = server
-    run = make(home, "followed", [train_row(step) for step in range(1, 400)], "running")
-    page, frames = visit.page, []
-    page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: frames.append(len(frame))))
-    open_live(page, address, "followed")
-    append(run, train_row(400))
-    page.wait_for_function(f"() => {BOARD}.data.extent[1] === 400")
-    assert max(frames) > 10_000, "the first board came from Streamlit"
     page.wait_for_timeout(3000)
     frames.clear()
     for step in range(401, 406):
-        append(run, train_row(step, loss=step / 100))
-        page.wait_for_function(f"() => {BOARD}.data.extent[1] === {step}")
+        append(run.metrics_path, train_row(step, loss=step / 100))
+        for one in (page, other):
+            one.wait_for_function(f"() => {BOARD}?.data?.extent[1] === {step}")
         page.locator(".lk-live", has_text=f"Step {step}").get_by_text(f"{step / 100:.4g}").wait_for()
+    assert page.evaluate(SHOWN)[0] == shown
+    wait_for_the_whole_run(other, 405)  # a zoom is of one window
     assert sum(frames) < 10_000, "only the list of runs is looked at, every five seconds"
-    append(run, train_row(406, added=1.0))
-    page.wait_for_function(f"() => {BOARD}.charts.size === 5")
+    append(run.metrics_path, train_row(406, added=1.0))
+    titles = ["Loss", "Accuracy", "Learning rate", "Examples per second", "added"]
+    expect(page.locator(".lk-title")).to_have_text(titles)
     assert sum(frames) > 10_000, "Streamlit draws a chart that is added"
+    assert canvas.evaluate("canvas => canvas.isConnected"), "nothing flickers"
 
 
 @pytest.mark.long
@@ -321,12 +277,6 @@ def test_a_finger_scrolls_the_page_and_moves_the_cursor(server, browser):
         visit.went_well()
 
 
-def rgb(color: str) -> str:
-    """Return a colour such as ``#0f1722`` as browsers say it."""
-    red, green, blue = bytes.fromhex(color.removeprefix("#"))
-    return f"rgb({red}, {green}, {blue})"
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_theme_colours_the_charts(server, browser, scheme):
@@ -334,6 +284,7 @@ def test_the_theme_colours_the_charts(server, browser, scheme):
     with visiting(browser, color_scheme=scheme) as visit:
         open_live(visit.page, server[0])
         chart = visit.page.locator(".lk-chart").first
-        expect(chart).to_have_css("background-color", rgb(theme["backgroundColor"]))
-        expect(chart).to_have_css("color", rgb(theme["textColor"]))
+        for style, name in (("background-color", "backgroundColor"), ("color", "textColor")):
+            red, green, blue = bytes.fromhex(theme[name].removeprefix("#"))
+            expect(chart).to_have_css(style, f"rgb({red}, {green}, {blue})")
         visit.went_well()

@@ -160,14 +160,6 @@ def test_a_name_that_was_made_to_lead_here_gets_one_sentence(served, visit):
     assert "is no name of this dashboard" in visit.page.inner_text("body")
 
 
-@pytest.mark.long
-def test_who_started_it_acts_without_a_token(served, visit):
-    visit.page.goto(f"{served}/start")
-    visit.page.get_by_role("button", name="Start", exact=True).wait_for()
-    assert not asks_for_code(visit.page)
-    visit.went_well()
-
-
 def test_with_a_token_nothing_acts_before_it_is_given_and_all_after(locked, visit):
     page = visit.page
     page.goto(f"{locked}/start")
@@ -202,7 +194,10 @@ def test_the_address_with_the_token_leads_to_the_one_without(locked, visit):
 
 
 @pytest.mark.long
-def test_code_is_named_in_the_form_only_where_the_server_allows_it(tmp_path, visit):
+def test_code_is_named_in_the_form_only_where_the_server_allows_it(tmp_path, served, visit):
+    visit.page.goto(f"{served}/start")
+    visit.page.get_by_role("button", name="Start", exact=True).wait_for()  # who started it acts
+    assert not asks_for_code(visit.page)
     with dashboard(tmp_path, LABKIT_ALLOW_CODE="1") as (address, _):
         visit.page.goto(f"{address}/start")
         assert asks_for_code(visit.page)

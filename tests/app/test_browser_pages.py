@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-import labkit
 from labkit.run_directory import RunDirectory
 from tests.app.browser import IDLE, dashboard, still, until, visiting
+from tests.app.conftest import train
 from tests.app.test_browser import training
 from tests.tiny import prepare_tiny
 
@@ -52,18 +52,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     home = tmp_path_factory.mktemp("pages")
     prepare_tiny(home / "data")
     for seed in (1, 2):
-        labkit.train(
-            dataset="shapes",
-            data_dir=home / "data",
-            job_dir=home / "runs" / f"seed-{seed}",
-            model="tutorial_cnn",
-            train_batch_size=16,
-            train_steps=6,
-            checkpoint_every_steps=2,
-            inspect_every_steps=2,
-            seed=seed,
-            num_gpus=0,
-        )
+        train(home, f"seed-{seed}", inspect_every_steps=2, seed=seed)
     with training(RunDirectory(home / "runs" / "training")), dashboard(home) as (address, _):
         yield address
 

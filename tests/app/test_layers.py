@@ -10,33 +10,14 @@ from app.charts.layer_charts import MAX_COLUMNS, QUANTITIES, Layers, heat_map, l
 from app.views.layers import LayerStore
 from labkit.run_directory.layers import QUANTITIES as NAMES
 from labkit.run_directory.metrics import MetricsWriter
+from tests.app import rows as rows_of
 from tests.app.boards import Heat, boards, charts, decoded, decoded_heat, heats
-from tests.app.conftest import train_row
-from tests.app.test_pages import checked, open_page, words
-
-LAYERS = ["stem_conv1", "stem_norm1", "stem_relu1", "stage1_block1_conv1", "logits"]
-
-
-def layer_row(step: int, layers: list[str] = LAYERS, **values) -> dict[str, object]:
-    """Return a line as a run with --inspect-every-steps writes it."""
-    weights = ["relu" not in name for name in layers]
-    row = {
-        "step": step,
-        "wall_time": 1_700_000_000.0 + step,
-        "layers": layers,
-        "activation_mean": [0.1 * number for number in range(len(layers))],
-        "activation_std": [1.0 + step / 1000] * len(layers),
-        "zero_fraction": [0.0 if weight else 0.5 for weight in weights],
-        "gradient_norm": [0.1 if weight else None for weight in weights],
-        "update_ratio": [0.002 if weight else None for weight in weights],
-    }
-    return {**row, **values}
+from tests.app.pages import checked, open_page, words
+from tests.app.rows import LAYERS, layer_row, train_row
 
 
 def append(run, *rows) -> None:
-    writer = MetricsWriter(run.layers_path)
-    writer.append(list(rows))
-    writer.close()
+    rows_of.append(run.layers_path, *rows)
 
 
 def titles(at) -> list[str]:
@@ -50,12 +31,6 @@ def layers_of(run, *rows) -> Layers:
 
 
 # ---- the page ------------------------------------------------------------------------------------------
-
-
-def test_without_a_file_the_page_says_how_to_record_one(make_run):
-    at = open_page("layers", make_run())
-    assert "labkit train --inspect-every-steps 50" in words(at)
-    assert not heats(at)
 
 
 @pytest.mark.parametrize("quantity", QUANTITIES)
@@ -82,48 +57,24 @@ def test_every_quantity_is_drawn_by_layer_step_and_depth(make_run, quantity):
     assert named.count("1e-3, a usual ratio") == (2 if quantity == "update_ratio" else 0)
 
 
-def test_new_lines_appear_at_the_next_refresh(make_run):
-    run = make_run(state="running")
-    append(run, layer_row(50))
-    at = open_page("layers", run)
-    assert heats(at)[0].columns == [50] and heats(at)[0].values[0] == 1.05
-    append(run, layer_row(100))
-    (heat,) = heats(checked(at.run()))
-    assert heat.columns == [50, 100] and heat.values[0].tolist() == [1.05, 1.1]
-
-
-def test_the_profile_and_the_table_are_of_the_chosen_step(make_run):
+def test_the_profile_and_the_table_are_of_the_chosen_step_and_the_lines_of_the_chosen_layers(make_run):
     run = make_run()
     append(run, *(layer_row(step) for step in (50, 100, 150)))
     at = open_page("layers", run)
     assert "step 150" in charts(at)[1].lines
     at.selectbox(key="at").set_value("100")
-    checked(at.run())
-    assert "step 100" in charts(at)[1].lines
+    at.multiselect[0].set_value(["logits"])
+    chosen, profile = charts(checked(at.run()))[:2]
+    assert list(chosen.lines) == ["logits"] and "step 100" in profile.lines
     row = at.dataframe[0].value.to_dict("records")[2]
     assert row["Layer"] == "stem_relu1"
     assert row["Activation standard deviation"] == "1.1"
     assert row["Gradient norm"] == "–"
-
-
-def test_the_chosen_layers_are_drawn_over_the_steps(make_run):
-    run = make_run()
-    append(run, layer_row(50), layer_row(100))
-    at = open_page("layers", run)
-    (widget,) = at.multiselect
-    widget.set_value(["logits"])
-    assert list(charts(checked(at.run()))[0].lines) == ["logits"]
-
-
-def test_layers_with_zeros_are_the_first_choice_for_their_share(make_run):
-    run = make_run()
-    append(run, layer_row(50))
-    at = open_page("layers", run)
     at.get("button_group")[0].set_value("zero_fraction")
-    assert checked(at.run()).multiselect[0].value == ["stem_relu1"]
+    assert checked(at.run()).multiselect[0].value == ["stem_relu1"], "the layers with zeros"
 
 
-def test_damaged_lines_are_counted_and_an_unreadable_file_is_named(make_run):
+def test_new_lines_appear_damaged_ones_are_counted_and_an_unreadable_file_is_named(make_run):
     run = make_run()
     append(run, layer_row(50))
     path = run.layers_path
@@ -131,7 +82,10 @@ def test_damaged_lines_are_counted_and_an_unreadable_file_is_named(make_run):
         file.write('oops\n{"step": 3}\n{"step": 100, "lay')
     at = open_page("layers", run)
     assert "2 damaged lines." in words(at)
-    assert len(heats(at)) == 1 and len(charts(at)) == 2
+    assert heats(at)[0].columns == [50] and len(charts(at)) == 2
+    append(run, layer_row(150))
+    (heat,) = heats(checked(at.run()))
+    assert heat.columns == [50, 150] and heat.values[0].tolist() == [1.05, 1.15]
     path.unlink()
     path.mkdir()
     assert f"`{path}` can't be read" in words(checked(at.run()))
@@ -147,48 +101,29 @@ def test_lines_of_steps_that_are_made_again_are_not_drawn(make_run):
     assert heats(open_page("layers", run))[0].columns == [50]
 
 
-def test_distributions_are_bands_over_the_steps(make_run):
+def test_distributions_are_bands_over_the_steps_and_unreadable_ones_are_none(make_run):
     run = make_run()
     spread = [-4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0]
-    rows = [
-        layer_row(
-            step, activation_quantiles=[spread] * 5, weight_quantiles=[spread, None, None, spread, spread]
-        )
-        for step in (50, 100)
-    ]
-    append(run, *rows)
+    weights = [spread, None, None, spread, spread]
+    for step in (50, 100):
+        append(run, layer_row(step, activation_quantiles=[spread] * 5, weight_quantiles=weights))
     at = open_page("layers", run)
     drawn = {chart.title: chart.lines for chart in charts(at)}
-    assert list(drawn["Weights of stem_conv1"]) == [
-        "highest", "99 %", "95 %", "75 %", "median", "25 %", "5 %", "1 %", "lowest",
-    ]  # fmt: skip
+    lines = ["highest", "99 %", "95 %", "75 %", "median", "25 %", "5 %", "1 %", "lowest"]
+    assert list(drawn["Weights of stem_conv1"]) == lines
     assert drawn["Weights of stem_conv1"]["95 %"].y.tolist() == [2, 2]
     assert "Outputs of stem_conv1" in drawn and "Gradients of stem_conv1" not in drawn
     at.selectbox(key=f"distribution-{run.path}").set_value("stem_norm1")
     assert "Weights of stem_norm1" not in titles(checked(at.run()))
-
-
-@pytest.mark.parametrize("damaged", [None, 3, [1], [[1.0] * 8] * 5, [["x"] * 9] * 5, [{}] * 5])
-def test_a_run_without_readable_distributions_says_so(make_run, damaged):
-    run = make_run()
-    append(run, layer_row(50, weight_quantiles=damaged))
-    at = open_page("layers", run)
-    assert "recorded no distributions" in words(at)
-    assert len(charts(at)) == 2
+    for damaged in (None, 3, [1], [[1.0] * 8] * 5, [["x"] * 9] * 5, [{}] * 5):
+        run.layers_path.unlink()
+        append(run, layer_row(50, weight_quantiles=damaged))
+        at = open_page("layers", run)
+        assert "recorded no distributions" in words(at), damaged
+        assert len(charts(at)) == 2
 
 
 # ---- reading and drawing -------------------------------------------------------------------------------
-
-
-def test_unchanged_files_are_not_drawn_anew(make_run):
-    run = make_run()
-    append(run, layer_row(50))
-    store = LayerStore(run.layers_path)
-    first = store.poll(())
-    assert store.poll(()) is first
-    append(run, layer_row(100))
-    assert store.poll(()).version > first.version
-    assert len(first.step) == 1, "an earlier snapshot doesn't change"
 
 
 def test_a_line_with_other_layers_is_matched_by_name(make_run):
@@ -232,16 +167,9 @@ def red(heat: Heat) -> np.ndarray:
 
 def test_colours_follow_the_values():
     values = np.array([[0.0, 1.0, 2.0, math.nan]])
-    heat = decoded_heat(
-        encode_heat("t", ["a"], np.arange(4.0), values, np.isfinite(values), sequential(0.0, 2.0))
-    )
-    assert heat.colors[0, 0].tolist() == [0x44, 0x01, 0x54, 255]
-    assert heat.colors[0, 2].tolist() == [0xFD, 0xE7, 0x25, 255]
-    assert heat.colors[0, 3, 3] == 0
-    assert [text for _, text in logarithmic(-3.0, 0.0).ticks if text in ("0.001", "0.01", "0.1", "1")] == [
-        "0.001",
-        "0.01",
-        "0.1",
-        "1",
-    ]
+    drawn = encode_heat("t", ["a"], np.arange(4.0), values, np.isfinite(values), sequential(0.0, 2.0))
+    first, _, last, missing = decoded_heat(drawn).colors[0].tolist()
+    assert (first, last, missing[3]) == ([0x44, 0x01, 0x54, 255], [0xFD, 0xE7, 0x25, 255], 0)
+    powers = ["0.001", "0.01", "0.1", "1"]
+    assert [text for _, text in logarithmic(-3.0, 0.0).ticks if text in powers] == powers
     assert len(logarithmic(-30.0, 8.0).ticks) < 10

@@ -1,28 +1,30 @@
-"""The pages of a run on somebody's own data set: any class name is text, any size and number is drawn."""
+"""Runs on somebody's own data set or network: any class name is text, any size and number is drawn."""
 
 import dataclasses
-import time
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from streamlit.testing.v1 import AppTest
 
 import labkit
-from app.acting.draft import check, data_sets, new_draft
-from app.images import answers, cards
+from app.acting.draft import check, data_sets, draft_of, new_draft
+from app.images import answers
 from app.images.pictures import read_picture
 from app.predictions import matrix
 from labkit.analysis.predictions import Predictions, load_predictions
+from labkit.data.of_run import data_set_of
 from labkit.data.shards import load_split
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.training import evaluate
-from tests.app.test_pages import PAGES, checked, open_page, words
+from tests.app.conftest import train
+from tests.app.pages import PAGES, finished, html_of, open_page, words
 from tests.own_data import write_own
+from tests.tiny import prepare_tiny
 
-PATIENCE = 120
+OWN = Path(__file__).parents[1] / "own_nets.py"
 NAMES = ("猫", "<b>dog</b>", "line break", "*stars* `code` $x$", "a/b\\c:red[d]", "n" * 400)
 
 
@@ -33,9 +35,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunDirectory]:
     manifest = write_own(folder / "data", "my_pets__1", classes=classes, size=80)
     files = {name: [f"<i>{n}&.png" for n in range(split.count)] for name, split in manifest.splits.items()}
     write_json_atomic(manifest.directory / "files.json", files)
-    fields = {"dataset": "my_pets__1", "model": "tutorial_cnn", "train_batch_size": 12, "train_steps": 2}
-    labkit.train(**fields, num_gpus=0, data_dir=folder / "data", job_dir=folder / "runs" / "first")
-    yield RunDirectory(folder / "runs" / "first")
+    yield train(folder, "first", dataset="my_pets__1", train_batch_size=12)
     answers.networks().close()
 
 
@@ -46,49 +46,30 @@ def run(trained: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
     return trained
 
 
-def settled(at: AppTest) -> AppTest:
-    """Run the page again until nothing is waited for."""
-    end = time.monotonic() + PATIENCE
-    while "hourglass" in words(at):
-        assert time.monotonic() < end, words(at)
-        time.sleep(0.3)
-        checked(at.run())
-    return at
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_shows_any_name_as_text(run, page):
-    at = settled(open_page(page, run))
+    at = finished(open_page(page, run))
     shown = words(at)
     if page in ("predictions", "image", "data", "image_map"):
         found = [name for name in NAMES if name in shown]
         assert len(found) == len(NAMES) or page != "data", found
-        assert "<b>dog" not in "".join(element.proto.body for element in at.get("html"))
+        assert "<b>dog" not in html_of(at)
     if page in ("live", "data"):
         assert "my_pets__1" in shown
 
 
 @pytest.mark.parametrize(("page", "part"), [("image", ""), ("data", "Samples"), ("data", "Augmentation")])
 def test_the_file_of_an_image_is_named(run, page, part):
-    at = AppTest.from_string(f"from app.views import {page}\n{page}.page()", default_timeout=PATIENCE)
-    at.session_state["run"] = str(run.path)
-    if part:
-        at.query_params["part"] = part
-    settled(checked(at.run()))
-    shown = "".join(element.proto.body for element in at.get("html"))
+    shown = html_of(finished(open_page(page, run, **({"part": part} if part else {}))))
     assert "&lt;i&gt;0&amp;.png" in shown and "<i>" not in shown
 
 
-@pytest.mark.parametrize("part", ["Balance and pixels", "Duplicates", "Source"])
-def test_every_part_of_the_data_page_is_drawn(run, part):
-    at = AppTest.from_string("from app.views import data\ndata.page()", default_timeout=PATIENCE)
-    at.session_state["run"] = str(run.path)
-    at.query_params["part"] = part
-    shown = words(settled(checked(at.run())))
-    if part == "Source":
-        assert "pictures of somebody's own: /somewhere/my pictures" in shown
-        assert "Published" not in shown and "80×80" in shown
+def test_every_part_of_the_data_page_is_drawn_and_names_the_source(run):
+    for part in ("Balance and pixels", "Duplicates", "Source"):
+        shown = words(finished(open_page("data", run, part=part)))
+    assert "pictures of somebody's own: /somewhere/my pictures" in shown
+    assert "Published" not in shown and "80×80" in shown
 
 
 def test_the_form_offers_what_is_prepared_and_checks_what_is_typed(run):
@@ -111,16 +92,8 @@ def test_a_data_set_that_is_gone_leaves_the_command_that_prepares_it(run, tmp_pa
         at = open_page("data", run)
     finally:
         (tmp_path / "elsewhere").rename(moved)
-    [command] = [element.value for element in at.get("code")]
+    [command] = [element.value for element in at.code]
     assert "--images '/somewhere/my pictures' --name my_pets__1" in command
-
-
-def test_large_images_are_drawn_smoothly_and_small_ones_as_squares():
-    rng = np.random.default_rng(0)
-    for side, kind, smooth in ((48, "png", False), (224, "jpeg", True)):
-        tag = cards.image_tag(rng.integers(0, 256, (side, side, 3)).astype(np.uint8), "<an> image")
-        assert f"data:image/{kind}" in tag and ("image-rendering:auto" in tag) == smooth
-        assert "&lt;an&gt; image" in tag
 
 
 def many(classes: int, examples: int = 3000) -> Predictions:
@@ -145,6 +118,7 @@ def test_a_matrix_of_many_classes_has_those_with_the_most_mistakes():
     assert cell is not None and part.counts[cell] >= 40 and part.classes_of(cell) == (7, 8)
     assert part.rows[cell[0]] == "class <7>" and part.wholes[cell[0]] >= 50
     assert part.cell_of((7, -1)) == (cell[0], -1) and part.classes_of((-1, cell[1])) == (-1, 8)
+    assert matrix.confusion(dataclasses.replace(many(9), classes=list("abcdefghi"))).counts.sum() == 3000
     left_out = next(number for number in range(3000) if number not in part.numbers)
     assert part.cell_of((left_out, 8)) is None
 
@@ -156,38 +130,24 @@ def test_images_too_large_for_the_predictions_are_read_from_the_data_set(run, mo
     labkit.evaluate(run.path, split="validation")
     found = load_predictions(run, "validation")
     assert not isinstance(found.images, np.ndarray) and len(found) == 12
-    manifest = labkit.load_run(run.path).config.data
-    images, _ = load_split(_manifest(Path(manifest.data_dir), manifest.dataset), "validation")
+    images, _ = load_split(data_set_of(run), "validation")
     np.testing.assert_array_equal(found.images[np.array([3, 1])], images[[3, 1]])
     np.testing.assert_array_equal(found.images[2], images[2])
-    at = AppTest.from_string(
-        "from app.views import predictions\npredictions.page()", default_timeout=PATIENCE
-    )
-    at.session_state["run"], at.query_params["split"] = str(run.path), "validation"
-    assert "data:image/" in "".join(element.proto.body for element in checked(at.run()).get("html"))
-
-
-def _manifest(folder: Path, name: str):
-    from labkit.data.manifest import load_manifest
-
-    return load_manifest(folder, name)
+    assert "data:image/" in html_of(open_page("predictions", run, split="validation"))
 
 
 @pytest.mark.parametrize("resize", ["crop", "letterbox"])
 def test_an_uploaded_picture_becomes_what_preparation_makes_of_it(resize, tmp_path):
-    rng = np.random.default_rng(0)
-    files = []
+    rng, files = np.random.default_rng(0), []
     for number in range(12):
         pixels = rng.integers(0, 256, (5 + number, 9, 3)).astype(np.uint8)
         picture = Image.fromarray(pixels).resize((300, 170 + 20 * number), Image.Resampling.BICUBIC)
-        files.append(
-            tmp_path / "pictures" / f"class {number % 2}" / f"{number:02d}.{'png' if number % 3 else 'jpg'}"
-        )
+        name = f"{number:02d}.{'png' if number % 3 else 'jpg'}"
+        files.append(tmp_path / "pictures" / f"class {number % 2}" / name)
         files[-1].parent.mkdir(parents=True, exist_ok=True)
         picture.save(files[-1])
-    made = labkit.prepare_data(
-        images=tmp_path / "pictures", data_dir=tmp_path / "data", image_size=40, resize=resize
-    )
+    given = {"images": tmp_path / "pictures", "data_dir": tmp_path / "data", "image_size": 40}
+    made = labkit.prepare_data(**given, resize=resize)
     prepared = np.concatenate([load_split(made, split)[0] for split in made.splits])
     assert len(prepared) == 12
     for file in files:
@@ -195,12 +155,49 @@ def test_an_uploaded_picture_becomes_what_preparation_makes_of_it(resize, tmp_pa
         assert (image == prepared).all(axis=(1, 2, 3)).any(), file
 
 
-def test_matrices_and_bars_take_two_classes_and_a_thousand():
-    for classes in (2, 1000):
-        predictions = dataclasses.replace(
-            many(max(classes, 9)), classes=[str(n) for n in range(max(classes, 9))]
-        )
-        assert matrix.confusion(predictions).counts.sum() > 0
-        shares = np.full(classes, 1 / classes)
-        has = np.arange(classes) == 0
-        assert cards.bars([str(number) for number in range(classes)], shares, has, has, 10)
+# ---- a network of the user's own code ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def own_networks(tmp_path_factory) -> Path:
+    home = tmp_path_factory.mktemp("own-network")
+    prepare_tiny(home / "data")
+    for name in ("functional", "subclassed"):
+        train(home, name, model=f"{OWN}:{name}", inspect_every_steps=2)
+    return home
+
+
+@pytest.fixture
+def own_home(own_networks, monkeypatch) -> Path:
+    monkeypatch.setenv("LABKIT_HOME", str(own_networks))
+    return own_networks
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["live", "layers", "configuration", "predictions", "image", "data"])
+@pytest.mark.parametrize("name", ["functional", "subclassed"])
+def test_every_page_of_an_own_network_is_there(own_home, name, page):
+    at = finished(open_page(page, RunDirectory(own_home / "runs" / name)))
+    assert not at.error, words(at)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_code_of_somebody_else_is_named_and_not_run(own_home, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    foreign = shutil.copytree(own_home / "runs" / "functional", tmp_path / "foreign")
+    code = foreign / "code" / "own_nets.py"
+    code.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n" + code.read_text())
+    at = finished(open_page("image", RunDirectory(foreign)))
+    assert "labkit trust" in words(at) and not (tmp_path / "ran").exists()
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_the_form_starts_code_only_where_the_server_allows_it(own_home, monkeypatch):
+    draft = draft_of(RunDirectory(own_home / "runs" / "functional"))
+    assert "LABKIT_ALLOW_CODE=1" in check(draft).errors["model"]
+    monkeypatch.setenv("LABKIT_ALLOW_CODE", "1")
+    checked = check(draft_of(RunDirectory(own_home / "runs" / "functional")))
+    assert not checked.errors and checked.command.count("own_nets.py:functional") == 1

@@ -1,6 +1,5 @@
 """Any picture becomes an image for the network, and what isn't one is refused with a sentence."""
 
-import contextlib
 import io
 import struct
 import zlib
@@ -30,12 +29,6 @@ def noise(width: int, height: int, mode: str = "RGB") -> Image.Image:
     return Image.fromarray(values).convert(mode)
 
 
-def test_a_picture_of_the_networks_size_stays_as_it_is():
-    picture = noise(32, 32)
-    found = read_picture(saved(picture), SHAPE)
-    np.testing.assert_array_equal(found.image, np.asarray(picture))
-
-
 def test_the_middle_is_cut_out_in_the_networks_proportions():
     picture = Image.new("RGB", (400, 100), "red")
     picture.paste("blue", (150, 0, 250, 100))
@@ -48,12 +41,16 @@ def test_the_middle_is_cut_out_in_the_networks_proportions():
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
-@pytest.mark.parametrize("mode", ["RGB", "L", "1", "P"])
-def test_formats_and_modes(form, mode):
-    picture = noise(50, 40, mode)
-    if (form, mode) in {("JPEG", "P"), ("WEBP", "P"), ("WEBP", "1"), ("WEBP", "L")}:
-        picture = picture.convert("RGB")
-    assert read_picture(saved(picture, form), SHAPE).image.shape == SHAPE
+def test_a_picture_of_the_networks_size_stays_as_it_is_in_any_format_and_mode(form):
+    for mode in ("RGB", "L", "1", "P"):
+        picture = noise(32, 32, mode)
+        if (form, mode) in {("JPEG", "P"), ("WEBP", "P"), ("WEBP", "1"), ("WEBP", "L")}:
+            picture = picture.convert("RGB")
+        data = saved(picture, form)
+        pixels = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+        assert form != "PNG" or np.array_equal(pixels, np.asarray(picture.convert("RGB")))
+        for resize in (None, "crop", "letterbox"):
+            np.testing.assert_array_equal(read_picture(data, SHAPE, resize).image, pixels)
 
 
 def test_cmyk_becomes_rgb_and_is_mentioned():
@@ -64,6 +61,8 @@ def test_cmyk_becomes_rgb_and_is_mentioned():
 
 
 def test_transparent_parts_become_white():
+    opaque = read_picture(saved(Image.new("RGBA", (32, 32), (1, 2, 3, 255))), SHAPE)
+    assert (opaque.image == (1, 2, 3)).all() and "white" not in " ".join(opaque.notes)
     picture = Image.new("RGBA", (32, 32), (255, 0, 0, 255))
     picture.paste((0, 0, 0, 0), (0, 0, 32, 16))
     found = read_picture(saved(picture), SHAPE)
@@ -73,12 +72,6 @@ def test_transparent_parts_become_white():
     palette = Image.new("P", (32, 32), 0)
     palette.putpalette([10, 20, 30, 200, 0, 0])
     assert (read_picture(saved(palette, transparency=0), SHAPE).image == 255).all()
-
-
-def test_an_opaque_alpha_channel_is_not_mentioned():
-    found = read_picture(saved(Image.new("RGBA", (32, 32), (1, 2, 3, 255))), SHAPE)
-    assert (found.image == (1, 2, 3)).all()
-    assert "white" not in " ".join(found.notes)
 
 
 def test_sixteen_bits_become_eight_by_depth():
@@ -100,22 +93,6 @@ def test_grey_of_twelve_bits_is_as_bright_as_in_the_data_set():
             assert f"Its {(white or 4095).bit_length()} bits a pixel became 8." in found.notes
 
 
-def test_metadata_that_pillow_refuses_leave_the_pixels():
-    picture = noise(32, 32)
-    data = saved(picture)
-    text = b"zTXtk\0\0" + zlib.compress(b"a" * 5_000_000)
-    chunk = struct.pack(">I", len(text) - 4) + text + struct.pack(">I", zlib.crc32(text))
-    for resize in (None, "crop"):
-        found = read_picture(data[:33] + chunk + data[33:], SHAPE, resize)
-        np.testing.assert_array_equal(found.image, np.asarray(picture))
-
-
-def test_floating_point_values_are_scaled():
-    values = np.linspace(-1, 1, 32 * 32).reshape(32, 32).astype(np.float32)
-    found = read_picture(saved(Image.fromarray(values), "TIFF"), SHAPE)
-    assert found.image.min() == 0 and found.image.max() == 255
-
-
 def test_the_rotation_of_exif_is_applied():
     picture = Image.new("RGB", (64, 64), "white")
     picture.paste("black", (0, 0, 64, 32))  # the upper half
@@ -134,6 +111,8 @@ def test_of_an_animation_the_first_frame_is_taken():
 
 
 def test_a_network_without_colours_gets_grey():
+    for resize in ("crop", "letterbox"):
+        assert read_picture(saved(noise(50, 40)), (32, 32, 1), resize).image.shape == (32, 32, 1)
     found = read_picture(saved(Image.new("RGB", (50, 50), "red")), (28, 28, 1))
     assert found.image.shape == (28, 28, 1)
     assert (found.image == 76).all()
@@ -157,29 +136,14 @@ def test_a_picture_that_claims_too_many_pixels_is_never_decoded(monkeypatch, wid
         read_picture(bomb(width, height), SHAPE)
 
 
-def test_too_many_bytes_are_refused():
-    with pytest.raises(InputError, match="at most 10 MB"):
-        read_picture(b"\0" * (MAX_BYTES + 1), SHAPE)
-
-
 @pytest.mark.parametrize(
     "data", [b"", b"hello", b"%PDF-1.4", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", b"<svg/>"]
 )
-def test_what_is_no_picture_is_said_to_be_none(data):
+def test_what_is_no_picture_or_too_large_is_said(data):
+    with pytest.raises(InputError, match="at most 10 MB"):
+        read_picture(b"\0" * (MAX_BYTES + 1), SHAPE)
     with pytest.raises(InputError, match="isn't a picture"):
         read_picture(data, SHAPE)
-
-
-@pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP"])
-def test_a_picture_that_is_cut_off_or_damaged_gives_a_sentence_or_an_image(form):
-    whole = saved(noise(60, 60), form)
-    generator = np.random.default_rng(0)
-    for _ in range(40):
-        data = bytearray(whole[: generator.integers(20, len(whole))])
-        for place in generator.integers(0, len(data), 4):
-            data[place] = generator.integers(0, 256)
-        with contextlib.suppress(InputError):  # a sentence; any other error fails this test
-            assert read_picture(bytes(data), SHAPE).image.shape == SHAPE
 
 
 def _turned() -> Image.Exif:
@@ -239,12 +203,7 @@ def test_any_upload_is_an_image_of_the_networks_shape_or_a_sentence(data, resize
         assert found.image.shape == shape and found.image.dtype == np.uint8
 
 
-@pytest.mark.parametrize("resize", ["crop", "letterbox"])
-def test_a_network_for_grey_takes_a_picture_however_its_data_were_resized(resize):
-    assert read_picture(saved(noise(50, 40)), (32, 32, 1), resize).image.shape == (32, 32, 1)
-
-
-def test_damaged_exif_data_leave_the_pixels():
+def test_damaged_exif_data_and_too_large_texts_leave_the_pixels():
     picture = saved(noise(40, 40), "JPEG", exif=_turned(), quality=95)
     at = picture.index(b"Exif") + 6
     wrong_kind = picture.replace(b"\x01\x0e\x00\x02", b"\x01\x00\x00\x02")  # a width that is a text
@@ -252,3 +211,8 @@ def test_damaged_exif_data_leave_the_pixels():
     flipped = [picture[:at] + bytes([picture[at] ^ 255]) + picture[at + 1 :] for at in range(at, at + 48)]
     for damaged in (wrong_kind, *flipped):
         assert read_picture(damaged, SHAPE).image.shape == SHAPE
+    data, text = saved(noise(32, 32)), b"zTXtk\0\0" + zlib.compress(b"a" * 5_000_000)
+    chunk = struct.pack(">I", len(text) - 4) + text + struct.pack(">I", zlib.crc32(text))
+    for resize in (None, "crop"):
+        found = read_picture(data[:33] + chunk + data[33:], SHAPE, resize)
+        np.testing.assert_array_equal(found.image, np.asarray(noise(32, 32)))

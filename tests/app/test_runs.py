@@ -3,8 +3,6 @@
 import json
 import math
 import os
-import subprocess
-import sys
 import time
 
 import pandas
@@ -13,15 +11,12 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app import state
-from app.run_table.table import FLAG, NUMBER, TEXT, TIME, arranged, column, rows_of
-from labkit.config.recorded import describe
-from labkit.run_directory import RunLock, list_runs
-from labkit.run_directory.metrics import MetricsWriter
+from app.run_table.table import FLAG, NUMBER, TEXT, TIME, column
+from labkit.run_directory import RunLock
 from labkit.run_directory.notes import change_notes, read_notes
-from labkit.run_directory.summary import Summaries
 from labkit.run_directory.trash import list_trash
-from tests.app.conftest import evaluation_row, train_row
-from tests.app.test_pages import checked, open_main, open_page, words
+from tests.app.pages import checked, open_main, open_page, press, words
+from tests.app.rows import append, evaluation_row, train_row
 
 
 def table(at: AppTest):
@@ -38,15 +33,6 @@ def select(at: AppTest, *chosen: str) -> AppTest:
     return checked(at.run())
 
 
-def button(at: AppTest, label: str):
-    return next(one for one in at.button if one.label == label)
-
-
-def press(at: AppTest, label: str) -> AppTest:
-    button(at, label).click()
-    return checked(at.run())
-
-
 def open_note(at: AppTest) -> str:
     at.session_state["runs-note"] = True
     return checked(at.run()).text_area[0].value
@@ -56,12 +42,6 @@ def save_note(at: AppTest, text: str) -> AppTest:
     at.text_area[0].set_value(text)
     next(one for one in at.button if one.label == "Save" and "runs-note" in one.form_id).click()
     return checked(at.run())
-
-
-def said(at: AppTest) -> str:
-    return "\n".join(
-        element.value for kind in ("text", "caption", "error", "info", "toast") for element in at.get(kind)
-    )
 
 
 @pytest.fixture
@@ -83,38 +63,24 @@ def test_each_run_has_a_row_with_what_is_known(three):
     assert pandas.isna(row["test"]), "there was no test"
 
 
-def test_an_unknown_number_and_nan_are_two_things(make_run):
-    make_run("nan", state="failed", loss=math.nan)
-    bare = make_run("bare")
-    bare.metrics_path.unlink()
-    found = Summaries(describe).of(list_runs(bare.path.parent))
-    shown = rows_of(found, ["training_loss"])
-    unknown = dict(zip(shown["name"].to_pylist(), shown["training_loss"].is_null().to_pylist(), strict=True))
-    assert unknown == {"nan": False, "bare": True}
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("sec", ["second"]),
         ("state=finished", ["third", "second", "first"]),
         ("test_accuracy>0.5 third", ["third"]),
+        ("sate=x", "did you mean 'state'"),
+        ('"a', "quotation"),
+        ("zzz", "fits"),
     ],
 )
-def test_the_filter(three, text, expected):
-    writer = MetricsWriter(three[2].metrics_path)
-    writer.append([evaluation_row(120, "test")])
-    writer.close()
-    assert names(open_main(filter=text)) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "words"), [("sate=x", "did you mean 'state'"), ('"a', "quotation"), ("zzz", "fits")]
-)
-def test_a_filter_that_fits_nothing_says_so(three, text, words):
+def test_the_filter_finds_runs_or_says_why_not(three, text, expected):
+    append(three[2].metrics_path, evaluation_row(120, "test"))
     at = open_main(filter=text)
-    assert words in said(at)
-    assert not at.dataframe
+    if isinstance(expected, list):
+        assert names(at) == expected
+    else:
+        assert expected in words(at) and not at.dataframe
 
 
 def test_columns_are_kept_in_the_address_and_may_be_settings(three):
@@ -128,36 +94,18 @@ def test_columns_are_kept_in_the_address_and_may_be_settings(three):
 def test_a_refresh_keeps_the_selection_on_its_runs(three, make_run):
     at = select(open_main(), "first", "third")
     make_run("newest")
-    assert "2 selected: third, first" in said(checked(at.run()))
+    assert "2 selected: third, first" in words(checked(at.run()))
     assert names(at)[-1] == "newest", "below the others while something is selected"
     three[1].path.rename(three[1].path.with_name(".gone"))
-    assert "2 selected: third, first" in said(checked(at.run()))
+    assert "2 selected: third, first" in words(checked(at.run()))
     three[0].path.rename(three[0].path.with_name(".gone-too"))
-    assert "1 selected: third" in said(checked(at.run()))
-
-
-@pytest.mark.parametrize(
-    ("before", "selected", "wanted", "order", "rows", "moved"),
-    [
-        ("", [], "abc", "abc", (), False),
-        ("abc", [1], "bca", "abc", (1,), False),  # an older run became active
-        ("abc", [], "dabc", "dabc", (), False),
-        ("abc", [2], "dabc", "abcd", (2,), False),
-        ("abcd", [1, 3], "acd", "acd", (2,), True),
-        ("abcd", [3, 2], "cdab", "abcd", (2, 3), False),
-        ("abcd", [0], "xyz", "xyz", (), True),
-        ("abc", [9], "abc", "abc", (), True),
-    ],
-)
-def test_rows_stay_where_they_are(before, selected, wanted, order, rows, moved):
-    found = arranged(list(before), selected, list(wanted))
-    assert ("".join(found.order), found.selected, found.moved) == (order, rows, moved)
+    assert "1 selected: third" in words(checked(at.run()))
 
 
 def test_to_the_trash_and_back_and_for_good(three):
     at = press(select(open_main(), "second"), "Move to trash")
     assert names(at) == ["third", "first"]
-    assert "Moved to the trash: 1 run." in said(at)
+    assert "Moved to the trash: 1 run." in words(at)
     assert sorted(names(press(at, "Undo"))) == ["first", "second", "third"]
     at = press(select(at, "second", "first"), "Move to trash")
     at.session_state[at.dataframe[1].key] = {"selection": {"rows": [0, 1], "columns": [], "cells": []}}
@@ -182,7 +130,7 @@ def test_archived_runs_are_shown_on_request(three):
     at = press(select(open_main(), "second"), "Archive")
     assert names(at) == ["third", "first"]
     assert read_notes(three[1]).archived
-    assert "1 archived, not shown" in said(at)
+    assert "1 archived, not shown" in words(at)
     at.toggle(key="archived").set_value(True)
     assert "second" in names(checked(at.run()))
     press(select(at, "second"), "Unarchive")
@@ -219,13 +167,10 @@ def test_a_note_that_another_session_wrote_is_shown_and_not_overwritten(three):
     assert open_note(one) == "both"
 
 
-def test_read_only_shows_nothing_that_acts(three, monkeypatch):
+def test_selected_runs_are_compared_and_one_is_opened_also_where_nothing_may_act(three, monkeypatch):
     monkeypatch.setenv("LABKIT_READ_ONLY", "1")
     at = select(open_main(), "first", "second")
     assert {one.label for one in at.button} == {"Compare", "Open live"}
-
-
-def test_selected_runs_are_compared_and_one_is_opened(three):
     at = press(select(open_main(), "first", "second"), "Compare")
     assert sorted(at.multiselect(key="runs").value) == ["first", "second"]
     at = press(select(open_main(), "first"), "Open live")
@@ -238,60 +183,22 @@ def test_names_of_any_kind_are_shown_as_text(make_run):
         make_run(name)
     at = select(open_main(), "<b>x<b>", "`a` $b$ *c*")
     assert len(names(at)) == 5
-    assert "<b>x<b>" in said(at)
-
-
-def test_a_name_that_is_not_unicode_breaks_no_page(make_run, runs_folder):
-    run = make_run("plain")
-    os.rename(run.path, os.fsencode(runs_folder) + b"/bad-\xff")
-    assert names(open_main()) == ["bad-?"]
-
-
-def test_folders_that_are_not_there_are_said_and_not_counted(three, tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_RUNS", str(tmp_path / "absent"))
-    at = open_main(folder=str(tmp_path / "typed"))
-    assert [one.value for one in at.sidebar.warning] == [
-        f"There is no folder `{tmp_path / 'typed'}`.",
-        f"There is no folder `{tmp_path / 'absent'}`.",
-    ]
-    assert [one.value for one in at.sidebar.caption] == [f"3 runs in `{tmp_path / 'runs'}`"]
-
-
-@pytest.mark.parametrize("typed", ["~nosuch", "/a\0b"])
-def test_a_folder_that_cannot_be_is_said(three, typed):
-    assert "There is no folder" in open_main(folder=typed).sidebar.warning[0].value
-
-
-def test_a_part_of_a_name_that_one_run_has_chooses_it(three, make_run):
-    assert [state.completed(text) for text in ("SECO", "", "nosuch", "third", str(three[0].path))] == [
-        "second", "", "nosuch", "third", str(three[0].path)
-    ]  # fmt: skip
-    make_run("secondary")
-    assert state.completed("seco") == "seco", "two have it"
-    assert state.completed("second") == "second", "a whole name is no part of another"
-
-
-def test_the_run_box_has_no_button_that_does_nothing(three):
-    assert not open_main().selectbox(key="run").proto.HasField("default") or (
-        open_main().selectbox(key="run").proto.default == 0
-    )
+    assert "<b>x<b>" in words(at)
 
 
 def test_metrics_that_there_was_no_time_for_follow(three, monkeypatch):
     monkeypatch.setattr("app.views.runs.READ_SECONDS", 0.0)
     monkeypatch.setattr("labkit.run_directory.summary.BLOCK_BYTES", 1024)
     at = open_main()
-    assert "the metrics of 3 are still being read" in said(at)
+    assert "the metrics of 3 are still being read" in words(at)
     monkeypatch.setattr("app.views.runs.READ_SECONDS", 60.0)
-    assert "still being read" not in said(checked(at.run()))
+    assert "still being read" not in words(checked(at.run()))
     assert len(table(at).iloc[0]["loss_curve"]) == 40
 
 
 def test_rows_of_a_training_move_the_table(three):
     at = open_main()
-    writer = MetricsWriter(three[0].metrics_path)
-    writer.append([train_row(121, loss=0.125)])
-    writer.close()
+    append(three[0].metrics_path, train_row(121, loss=0.125))
     row = table(checked(at.run())).set_index("name").loc["first"]
     assert row["training_loss"] == 0.125
     status = json.loads(three[0].status_path.read_text())
@@ -303,47 +210,29 @@ def test_the_live_page_and_the_table_show_one_duration(make_run):
     """Both count all sessions of a resumed run, also the steps made twice, and leave out the pause."""
     run = make_run()
     run.metrics_path.unlink()
-    writer = MetricsWriter(run.metrics_path)
-    writer.append([train_row(step, wall_time=1000.0 + step, seconds_per_step=1.0) for step in range(1, 101)])
-    writer.append([{"resumed_at_step": 50, "wall_time": 5000.0}])
-    writer.append([train_row(step, wall_time=4950.0 + step) for step in range(51, 101)])
-    writer.close()
+    rows = [train_row(step, wall_time=1000.0 + step, seconds_per_step=1.0) for step in range(1, 101)]
+    more = [train_row(step, wall_time=4950.0 + step) for step in range(51, 101)]
+    append(run.metrics_path, *rows, {"resumed_at_step": 50, "wall_time": 5000.0}, *more)
     (summary,) = state.summaries([run], 60)
     assert summary.duration == 150
     shown = words(open_page("live", run))
     assert "Duration 2 min 30 s" in " ".join(shown.split())
 
 
-@pytest.mark.parametrize(
-    ("values", "kind"),
-    [
-        ([], TEXT),
-        ([None], NUMBER),
-        (["a", None, "", "€ 日本"], TEXT),
-        ([1.5, None, -math.inf, 3], NUMBER),
-        ([True, None, False] * 5, FLAG),
-        ([0, None, 1_700_000_000_000_000], TIME),
-        ([["x"], None, [], ["y", "", None]], pa.list_(TEXT)),
-        ([None, []], pa.list_(NUMBER)),
-        ([[1.0, None], [], [2.0]], pa.list_(NUMBER)),
-    ],
+COLUMNS = (
+    ([None], NUMBER),
+    (["a", None, "", "€ 日本"], TEXT),
+    ([1.5, None, -math.inf, 3], NUMBER),
+    ([True, None, False] * 5, FLAG),
+    ([0, None, 1_700_000_000_000_000], TIME),
+    ([["x"], None, [], ["y", "", None]], pa.list_(TEXT)),
+    ([[1.0, None], [], [2.0]], pa.list_(NUMBER)),
 )
-def test_a_column_is_what_pyarrow_makes(values, kind):
-    made = column(values, kind)
-    made.validate(full=True)
-    assert made.equals(pa.array(values, kind))
 
 
-def test_nan_is_a_number():
+def test_a_column_is_what_pyarrow_makes_and_nan_is_no_unknown_number():
+    for values, kind in COLUMNS:
+        made = column(values, kind)
+        made.validate(full=True)
+        assert made.equals(pa.array(values, kind))
     assert column([math.nan, None], NUMBER).is_null().to_pylist() == [False, True]
-
-
-def test_the_table_of_runs_needs_no_pandas():
-    """Pandas takes a quarter of a second to import, while somebody waits for the first page."""
-    code = (
-        "import sys, app.views.runs\n"
-        "from app.run_table.table import DEFAULT, rows_of\n"
-        "assert rows_of([], DEFAULT).num_rows == 0\n"
-        "sys.exit('pandas' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

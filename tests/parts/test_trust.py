@@ -19,7 +19,7 @@ from labkit.errors import InputError
 from labkit.experiments.fork import fork
 from labkit.parts.trust import accept, check_trust, digest_of, files_of, is_accepted
 from labkit.run_directory import RunDirectory
-from tests.app.test_acting import in_cluster
+from tests.app.conftest import in_cluster
 from tests.commands.in_process import ends_well
 from tests.commands.made_runs import make_run
 

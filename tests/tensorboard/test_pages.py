@@ -1,12 +1,19 @@
-"""What TensorBoard's pages are told of a run: its own server reads the files with its own readers."""
+"""What TensorBoard's pages are told of a run: its own server reads the files with its own readers.
+
+``LABKIT_SCREENSHOTS=docs/images`` keeps pictures of the pages there.
+"""
 
 import io
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,10 +21,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from labkit.config import Config
+from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.reader import MetricsReader
 from labkit.tensorboard.log_folder import LogFolder
 from labkit.tensorboard.server import start_server
+from labkit.training.checks import check_together
+from tests.app.browser import browser_visit, process
 from tests.properties.harness import labkit
 from tests.tensorboard.conftest import FLAGS, STEPS, event_file
 
@@ -31,13 +42,11 @@ def damaged(trained, tmp_path_factory) -> list[RunDirectory]:
     """Copies of a run: one cut in the middle of the scalars' file, one with bytes overwritten there."""
     copies = []
     for name in ("cut", "overwritten"):
-        copy = RunDirectory(tmp_path_factory.mktemp("damaged") / name)
-        shutil.copytree(trained["fast"].path, copy.path)
-        path = event_file(copy)
-        content = bytearray(path.read_bytes())
-        middle = len(content) // 2
-        path.write_bytes(content[:middle] if name == "cut" else content[:middle] + bytes(64))
-        copies.append(copy)
+        folder = tmp_path_factory.mktemp("damaged") / name
+        copies.append(RunDirectory(shutil.copytree(trained["fast"].path, folder)))
+        path = event_file(copies[-1])
+        content = path.read_bytes()[: path.stat().st_size // 2]
+        path.write_bytes(content if name == "cut" else content + bytes(64))
     return copies
 
 
@@ -76,12 +85,8 @@ def ask(trained, damaged, dumped, tmp_path_factory) -> Ask:
     return ask
 
 
-@pytest.mark.long
-def test_runs_have_their_own_names_whatever_is_in_them(ask):
+def test_scalars_are_the_metrics_also_before_the_damage_of_a_file(ask, trained):
     assert {"slow, a:1", "fast", "fast/extras"} <= set(ask("runs"))
-
-
-def test_scalars_are_the_metrics(ask, trained):
     reader = MetricsReader(trained["fast"].metrics_path)
     reader.poll()
     points = ask("plugin/scalars/scalars", run="fast", tag="train/loss")
@@ -90,9 +95,12 @@ def test_scalars_are_the_metrics(ask, trained):
     ]
     assert len(points) == STEPS
     assert len(ask("plugin/scalars/scalars", run="fast", tag="validation/accuracy")) == 2
+    for name in ("cut", "overwritten"):
+        assert 0 < len(ask("plugin/scalars/scalars", run=name, tag="train/loss")) < STEPS
+        assert ask("plugin/histograms/histograms", run=f"{name}/extras", tag="weights/stem_conv1/kernel")
 
 
-def test_histograms_and_distributions_of_weights_gradients_and_activations(ask):
+def test_histograms_and_distributions_of_all_layers_and_images_of_the_first_batch(ask):
     run = "fast/extras"
     tags = set(ask("plugin/histograms/tags")[run])
     weights = {"stem_conv1/kernel", "stage3_block1_norm2/gamma", "logits/bias"}
@@ -107,12 +115,7 @@ def test_histograms_and_distributions_of_weights_gradients_and_activations(ask):
     quantiles = [value for _, value in distributions[0][2]]
     assert quantiles == sorted(quantiles)
     assert quantiles[0] < 0 < quantiles[-1]
-
-
-def test_images_of_the_first_batch(ask):
-    [found] = ask("plugin/images/tags")["fast/extras"].values()
-    assert found["samples"] == 16
-    [shown] = ask("plugin/images/images", run="fast/extras", tag="train/images", sample=3)
+    [shown] = ask("plugin/images/images", run=run, tag="train/images", sample=3)
     assert shown["step"] == 0
     picture = Image.open(io.BytesIO(ask(f"plugin/images/individualImage?{shown['query']}")))
     assert picture.size == (32, 32)
@@ -145,16 +148,8 @@ def test_hparams_compares_the_runs(ask):
     wanted = [{"hparam": name} for name in columns]
     tags = {"validation/accuracy", "test/accuracy", "train/loss"}
     wanted += [{"metric": {"group": "", "tag": tag}} for tag in tags]
-    rows = ask(
-        "plugin/hparams/session_groups",
-        {
-            "experimentName": "",
-            "allowedStatuses": ["STATUS_SUCCESS"],
-            "colParams": wanted,
-            "startIndex": 0,
-            "sliceSize": 100,
-        },
-    )["sessionGroups"]
+    shown = {"experimentName": "", "allowedStatuses": ["STATUS_SUCCESS"], "startIndex": 0, "sliceSize": 100}
+    rows = ask("plugin/hparams/session_groups", {**shown, "colParams": wanted})["sessionGroups"]
     by_run = {row["sessions"][0]["name"]: row for row in rows}
     slow, fast = by_run["slow, a:1"], by_run["fast"]
     assert (slow["hparams"]["learning_rate"], fast["hparams"]["learning_rate"]) == (0.02, 0.1)
@@ -163,13 +158,6 @@ def test_hparams_compares_the_runs(ask):
     metrics = {value["name"]["tag"]: value for value in fast["metricValues"]}
     assert tags <= metrics.keys()
     assert metrics["train/loss"]["trainingStep"] == STEPS
-
-
-def test_a_damaged_file_costs_only_what_is_behind_the_damage(ask):
-    for name in ("cut", "overwritten"):
-        points = ask("plugin/scalars/scalars", run=name, tag="train/loss")
-        assert 0 < len(points) < STEPS
-        assert ask("plugin/histograms/histograms", run=f"{name}/extras", tag="weights/stem_conv1/kernel")
 
 
 def test_debugger_v2_reads_the_dump(ask):
@@ -185,3 +173,50 @@ def test_debugger_v2_reads_the_dump(ask):
         time.sleep(0.2)
     kinds = {digest["op_type"] for digest in found["graph_execution_digests"]}
     assert {"Conv2D", "FusedBatchNormV3", "Conv2DBackpropFilter"} <= kinds
+
+
+def test_the_dump_is_refused_where_it_sees_nothing():
+    with pytest.raises(InputError, match="--debugger-dump can't see into steps that --xla compiles"):
+        Config.from_flat({"debugger_dump": True, "xla": True})
+    config = Config.from_flat({"debugger_dump": True})
+    for asynchronous in (False, True):
+        with pytest.raises(InputError, match="--debugger-dump is for a single process"):
+            check_together(config, num_workers=2, asynchronous=asynchronous)
+
+
+# What each page must show of the runs.
+PAGES = {
+    "scalars": ["test/accuracy", "train/loss"],
+    "histograms": ["activations", "gradients", "weights"],
+    "graphs": ["optimizer", "gradient_tape", "metrics", "resnet8_1"],
+    "hparams": ["learning_rate", "0.020000", "fast", "slow, a:1"],
+}
+
+
+@pytest.mark.long
+@pytest.mark.alone
+@pytest.mark.browser
+def test_scalars_histograms_graph_and_hparams_of_a_run(trained, tmp_path):
+    command = [sys.executable, "-m", "labkit", "tensorboard", *(str(run.path) for run in trained.values())]
+    kept = os.environ.get("LABKIT_SCREENSHOTS")
+    pictures = Path(kept) if kept else tmp_path
+    size = {"width": 1500, "height": 900}
+    with browser_visit(viewport=size) as visit, process(command, stdout=subprocess.PIPE, text=True) as server:
+        page = visit.page
+        address = server.stdout.readline().split()[1]
+        for name, words in PAGES.items():
+            page.goto(f"{address}#{name}")
+            page.reload()  # a new fragment alone loads nothing
+            for word in words:
+                box = page.locator(f'g.node[data-name="{word}"]')  # of the graph
+                text = page.get_by_text(word, exact=True).filter(visible=True)
+                (box if name == "graphs" else text).first.wait_for()
+            if name != "graphs":
+                text.first.scroll_into_view_if_needed()
+            path = pictures / f"tensorboard-{name}.png"
+            page.wait_for_timeout(1500)  # curves and boxes move into their places
+            page.screenshot(path=path)
+            picture = Image.open(path).convert("RGB").quantize(64)
+            picture.save(path, optimize=True)
+        server.stdout.close()
+        assert visit.elsewhere == []

@@ -90,12 +90,9 @@ def test_the_same_runs_have_one_server_and_it_starts_again_after_its_end(runs, m
     again.close()
 
 
-def test_a_server_that_does_not_start_says_why(runs, monkeypatch):
+def test_a_server_that_does_not_start_and_a_run_that_is_not_there_say_why(runs, monkeypatch):
+    with pytest.raises(labkit.InputError, match="no run at 'nowhere'"):
+        labkit.load_run(runs[0].path).tensorboard("nowhere")
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RuntimeError, match="TensorBoard did not start"):
         view.show(runs[:1])
-
-
-def test_a_run_that_is_not_there_is_refused(runs):
-    with pytest.raises(labkit.InputError, match="no run at 'nowhere'"):
-        labkit.load_run(runs[0].path).tensorboard("nowhere")

@@ -1,0 +1,77 @@
+"""Pages as a person opens them, without a browser, and what they say."""
+
+import re
+import time
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+from streamlit.testing.v1 import AppTest
+
+from labkit.run_directory import RunDirectory
+
+PATIENCE = 120  # seconds, on a busy machine
+NAVIGATION = Path(__file__).resolve().parents[2] / "app" / "navigation.py"
+# That show the selected run.
+PAGES = ("live", "layers", "predictions", "image", "data", "image_map", "compare", "configuration")
+
+
+def open_page(page: str, run: RunDirectory | str, /, **url: Any) -> AppTest:
+    """Open a page of a run, without the sidebar. ``url``: parameters of the address."""
+    at = AppTest.from_string(f"from app.views import {page}\n{page}.page()", default_timeout=PATIENCE)
+    at.session_state["run"] = run if isinstance(run, str) else str(run.path)
+    return _opened(at, url)
+
+
+def open_main(page: str = "", **url: Any) -> AppTest:
+    """Open the first page, or another one with the sidebar: AppTest opens no other page of a navigation."""
+    script = f"from app import state\nfrom app.views import {page}\nstate.choose_run()\n{page}.page()"
+    at = AppTest.from_string(script) if page else AppTest.from_file(str(NAVIGATION))
+    at.default_timeout = PATIENCE
+    return _opened(at, url)
+
+
+def _opened(at: AppTest, url: dict[str, Any]) -> AppTest:
+    for name, value in url.items():
+        at.query_params[name] = value
+    return checked(at.run())
+
+
+def checked(at: AppTest) -> AppTest:
+    """Check that the page raised no exception."""
+    assert not at.exception, at.exception[0].message
+    return at
+
+
+def finished(at: AppTest) -> AppTest:
+    """Run the page again until nothing is waited for."""
+    end = time.monotonic() + PATIENCE
+    while "hourglass" in words(at):
+        assert time.monotonic() < end, words(at)
+        time.sleep(0.3)
+        checked(at.run())
+    return at
+
+
+def button(at: AppTest, label: str) -> Any:
+    """Return the button, or None."""
+    return next((one for one in at.button if one.label == label), None)
+
+
+def press(at: AppTest, label: str) -> AppTest:
+    button(at, label).click()
+    return checked(at.run())
+
+
+def html_of(at: AppTest) -> str:
+    return "".join(element.proto.body for element in at.get("html"))
+
+
+def words(at: AppTest) -> str:
+    """Return what a reader sees of the page's text, a line for each element."""
+    kinds = ("title", "subheader", "caption", "markdown", "text", "info", "warning", "error", "toast", "code")
+    parts = [element for kind in (*kinds, "metric") for element in at.get(kind)]
+    # Markdown shows a character after a backslash as it is.
+    texts = [re.sub(r"\\([^\w\s]|_)", r"\1", f"{getattr(part, 'label', '')} {part.value}") for part in parts]
+    texts += [unescape(re.sub("<[^>]*>", " ", element.proto.body)) for element in at.get("html")]
+    return "\n".join(" ".join(text.split()) for text in texts)

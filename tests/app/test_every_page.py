@@ -1,0 +1,239 @@
+"""What every page does for every kind of run: it opens in time, names it, says what it can't read."""
+
+import json
+import os
+import shutil
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from app import state
+from app.markup import plain
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.lineage import Lineage, write_lineage
+from labkit.run_directory.notes import change_notes
+from labkit.run_directory.trash import move_to_trash, restore
+from tests.app.conftest import configure, in_cluster, write_predictions, write_several
+from tests.app.pages import PAGES, checked, open_main, open_page, words
+from tests.app.rows import append, append_machine, append_worker, layer_row, machine_row
+from tests.run_directory.test_foreign_files import FILES, KINDS, SECONDS, replace
+
+ODD = "*a* _b_ $c$ :smile: [d](e)"
+OWN = Path(__file__).parents[1] / "own_nets.py"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported():
+    """Import what the pages import once: that takes longer than they do."""
+    for page in ("runs", *PAGES):
+        import_module(f"app.views.{page}")
+
+
+def open_in_time(page: str, run: RunDirectory) -> AppTest:
+    began = time.monotonic()
+    at = open_main(run=run.name) if page == "runs" else open_page(page, run)
+    assert time.monotonic() - began < SECONDS, page
+    return at
+
+
+def whole(run: RunDirectory) -> RunDirectory:
+    """Give a made run each file that the pages read."""
+    write_predictions(run)
+    append(run.layers_path, layer_row(50), layer_row(100))
+    append_machine(run, machine_row(1), machine_row(2))
+    change_notes(run, add=["paper"], note="two\nlines")
+    write_lineage(run, Lineage(str(run.path.with_name("parent")), 5, {"learning_rate": (0.1, 0.01)}))
+    in_cluster(run, ("worker:0",))
+    append_worker(run, "worker:0", 100.0)
+    (run.path / "evaluations.jsonl").write_text('{"split": "test", "step": 10, "loss": 0.3}\n')
+    return run
+
+
+# ---- every kind of run ---------------------------------------------------------------------------------
+
+
+def own_network(run: RunDirectory) -> None:
+    (run.path / "code").mkdir()
+    shutil.copy(OWN, run.path / "code")
+    configure(run, model=f"{OWN}:functional")
+
+
+RUNS_OF = {
+    "finished": ({}, lambda run: configure(run, num_layers=20, train_steps=200)),
+    "running": ({"state": "running"}, whole),
+    "failed": ({"state": "failed", "loss": float("nan")}, whole),
+    "of a cluster": (
+        {"state": "running"},
+        lambda run: in_cluster(run, ("chief:0", "worker:1"), phase="lost"),
+    ),
+    "without metrics": ({"state": "starting"}, lambda run: run.metrics_path.unlink()),
+    "with several labels": ({}, write_several),
+    "of the user's own network": ({}, own_network),
+    "half written": ({}, lambda run: [file.unlink() for file in run.path.iterdir() if file.is_file()]),
+}
+# What the page of a finished run says that has nothing but a configuration and metrics.
+SENTENCES = {
+    "runs": "1 run",
+    "live": "Step 120 of 200",
+    "layers": "labkit train --inspect-every-steps 50",
+    "predictions": "labkit evaluate",
+    "image": "no prepared 'shapes' data set",
+    "data": "no prepared 'shapes' data set",
+    "image_map": "no prepared 'shapes' data set",
+    "compare": "Choose a second run",
+    "configuration": "labkit train --preset smoke --job-dir 'a b'",
+}
+
+
+@pytest.mark.parametrize("kind", RUNS_OF)
+@pytest.mark.parametrize("page", SENTENCES)
+def test_every_page_opens_for_every_kind_of_run(make_run, page, kind):
+    made, change = RUNS_OF[kind]
+    run = make_run(ODD, **made)
+    change(run)
+    if kind == "half written":
+        run.config_path.write_text("{")
+    at = open_in_time(page, run)
+    assert not at.error or kind in ("half written", "failed", "of the user's own network"), words(at)
+    if kind == "finished":
+        assert SENTENCES[page] in words(at)
+        headings = " ".join(heading.value for heading in (*at.title, *at.subheader))
+        assert page in ("runs", "compare", "image_map") or plain(ODD) in headings
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_name_of_any_characters_breaks_no_page(make_run, page):
+    for name in ("a__b", "bad-\udcff", "~nosuch", "x" * 200, "a%20&c=d#e?"):
+        run = make_run(name)
+        write_predictions(run)
+        append(run.layers_path, layer_row(50))
+        text = words(open_main(page, run=state.clean(name)))
+        assert ("Rename the folder" in text) is (name == "bad-\udcff" and page != "compare")
+
+
+def test_without_runs_the_page_says_how_to_make_one(runs_folder):
+    for page in (open_main(), open_main("live"), open_page("compare", "")):
+        assert "labkit train --preset smoke" in words(page)
+
+
+# ---- files that anybody may have put there ----------------------------------------------------------------
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if path.is_file() else b"{")
+
+
+# Things in the place of a file: what a foreign run may hold, and damage.
+THINGS = {kind: lambda path, kind=kind: replace(path, kind) for kind in KINDS} | {
+    "gone": lambda path: path.unlink(missing_ok=True) if not path.is_dir() else shutil.rmtree(path),
+    "cut": lambda path: None if path.is_dir() else _cut(path),
+    "no text": lambda path: None if path.is_dir() else path.write_bytes(b"\xff\x00"),
+    "no object": lambda path: None if path.is_dir() else path.write_bytes(b"[]\n"),
+    "other types": lambda path: None if path.is_dir() else path.write_text('{"data": 3, "step": NaN}\n'),
+}
+
+
+def put(run: RunDirectory, name: str, thing: str) -> None:
+    folder = (run.path / name).parent
+    if folder.is_dir() and not folder.is_symlink():
+        THINGS[thing](run.path / name)
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """A file of the user, which a link of the run leads to. It stays as it is."""
+    (tmp_path / "mine").write_text("mine")
+    yield
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize("turn", range(len(THINGS)))
+@pytest.mark.parametrize("page", SENTENCES)
+def test_every_page_answers_whatever_all_files_of_a_run_are(page, turn, make_run):
+    run, things = whole(make_run("bad")), list(THINGS)
+    for number, name in enumerate(FILES):
+        if name != "config.json":  # without it there is no run
+            put(run, name, things[(number + turn) % len(things)])
+    open_in_time(page, run)
+
+
+# make test has each file once, and each thing many times.
+CASES = [
+    pytest.param(name, thing, marks=() if number % len(THINGS) == at else pytest.mark.long)
+    for number, name in enumerate(FILES)
+    for at, thing in enumerate(THINGS)
+]
+
+
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize(("name", "thing"), CASES)
+def test_pages_that_are_open_all_day_answer_whatever_a_file_is_and_show_the_other_runs(name, thing, make_run):
+    run = whole(make_run("bad"))
+    put(run, name, thing)
+    make_run("whole")
+    assert "whole" in list(open_in_time("runs", run).dataframe[0].value["name"])
+    if run.exists():
+        open_in_time("live", run)
+
+
+@pytest.mark.parametrize(
+    "content", ['{"data": ', "[]", "", '{"a":' * 900 + "1" + "}" * 900, '{"a":' * 100_000]
+)
+def test_a_damaged_configuration_is_named_and_breaks_no_page(make_run, content):
+    make_run("second")
+    run = make_run("first")
+    run.config_path.write_text(content)
+    for page in PAGES:
+        text = words(open_in_time(page, run))
+        # 900 levels may fit the stack and be shown; 100,000 never do.
+        if page in ("compare", "configuration") and content.count("{") != 900:
+            assert "config.json" in text, page
+    assert "config.json" in words(open_page("start", "", again=str(run.path)))
+    assert open_main(run="first").selectbox(key="run").value == "first"
+
+
+# ---- while a page is open ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", ["live", "image", "configuration"])
+def test_a_run_that_goes_away_while_its_page_is_open_is_named_with_the_way_back(make_run, page, monkeypatch):
+    run = make_run()
+    at = open_main(page, run="first")
+    trashed = move_to_trash(run, [run.path.parent])
+    text = words(checked(at.run()))
+    assert "moved to the trash. *Restore*, below the table of the page *Runs*, brings it back" in text
+    monkeypatch.setenv("LABKIT_READ_ONLY", "1")
+    assert f"`labkit restore {run.path}` brings it back" in words(checked(at.run()))
+    restore(trashed)
+    assert "brings it back" not in words(checked(at.run()))
+    run.path.rename(run.path.with_name("second"))
+    assert "any more: it was deleted, moved or renamed" in words(checked(at.run()))
+
+
+def test_every_page_is_drawn_again_when_its_run_is_started_over_or_goes_away(make_run, tmp_path, monkeypatch):
+    looks = {}
+    monkeypatch.setattr(state, "watch", lambda name, look, *times, **seen: looks.update({name: look}))
+    elsewhere = make_run().path.rename(tmp_path / "elsewhere")  # in no listed folder
+    open_main("configuration", run=str(elsewhere))
+    seen = [looks["runs"]()]
+    os.utime(elsewhere / "config.json", (1, 1))
+    seen.append(looks["runs"]())
+    elsewhere.rename(tmp_path / "moved")
+    seen.append(looks["runs"]())
+    assert len(set(seen)) == 3
+
+
+def test_no_name_in_a_record_is_read_as_markdown(make_run):
+    image = "![x](http://127.0.0.1:1/x)"
+    run = make_run()
+    environment = json.loads(run.environment_path.read_text()) | {image: {"a": 1}}
+    run.environment_path.write_text(json.dumps(environment))
+    labels = [one.label for one in open_page("configuration", run).expander]
+    assert any("127" in label for label in labels) and not any(image in label for label in labels)
+    run.config_path.write_text("{")
+    bad = run.path.rename(run.path.with_name(f"bad {image.replace('/', ':')}"))
+    assert not any("![x](" in one.value for one in open_page("configuration", RunDirectory(bad)).error)
