@@ -15,7 +15,6 @@ class Drawn(NamedTuple):
     x: NDArray[np.float64]
     y: NDArray[np.float64]
     of: int
-    style: str
     color: str
     marks: dict[str, tuple[int, list[float]]]
     dash: tuple[float, ...]
@@ -38,7 +37,6 @@ class Board(NamedTuple):
     window: list[float] | None
     seams: dict[str, float]
     charts: list[DrawnChart]
-    name: str
     ticks: list[str]
 
 
@@ -62,17 +60,15 @@ def decoded(data: bytes) -> Board:
     def line(one: dict[str, Any]) -> Drawn:
         marks = {mark["kind"]: (mark["count"], array(mark["x"]).tolist()) for mark in one["marks"]}
         x, y = array(one["x"]), array(one["y"])
-        return Drawn(x, y, one["of"], one["style"], one["color"], marks, tuple(one["dash"]))
+        return Drawn(x, y, one["of"], one["color"], marks, tuple(one["dash"]))
 
     def chart(one: dict[str, Any]) -> DrawnChart:
         lines = {each["name"]: line(each) for each in one["lines"]}
         return DrawnChart(one["title"], lines, one["unit"], one["logarithmic"])
 
     seams = {seam["label"]: seam["x"] for seam in header["seams"]}
-    ends = header["extent"], header["window"]
-    return Board(
-        header["axis"], *ends, seams, list(map(chart, header["charts"])), header["name"], header["ticks"]
-    )
+    drawn = list(map(chart, header["charts"]))
+    return Board(header["axis"], header["extent"], header["window"], seams, drawn, header["ticks"])
 
 
 class Heat(NamedTuple):

@@ -105,8 +105,8 @@ def trained_home(trained: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> RunD
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One Chromium for the tests of a file."""
-    with chromium() as started:
+    """One Chromium for the tests of a file, for which evil.test is this machine."""
+    with chromium("--host-resolver-rules=MAP evil.test 127.0.0.1") as started:
         yield started
 
 
@@ -159,20 +159,13 @@ def write_run(
     """Write a run with a state, a number of steps and changes of its last row."""
     run = RunDirectory(folder / name)
     run.create()
-    config = {
-        "data": {"dataset": "shapes", "train_batch_size": 128},
-        "model": {"model": "resnet", "num_layers": 20},
-        "run": {"train_steps": 200},
-    }
+    config = {"model": {"model": "resnet", "num_layers": 20}, "run": {"train_steps": 200}}
+    config["data"] = {"dataset": "shapes", "train_batch_size": 128}
     write_json_atomic(run.config_path, config)
-    environment = {
-        "versions": {"python": "3.11.2"},
-        "devices": ["/device:CPU:0"],
-        "description": "CPU",
-        "command": ["labkit", "train", "--preset", "smoke", "--job-dir", "a b"],
-        "data": {"dataset": "shapes", "chosen_because": "it was asked for"},
-        "replicas": 1,
-    }
+    command = ["labkit", "train", "--preset", "smoke", "--job-dir", "a b"]
+    environment = {"versions": {"python": "3.11.2"}, "devices": ["/device:CPU:0"], "description": "CPU"}
+    environment |= {"command": command, "replicas": 1}
+    environment["data"] = {"dataset": "shapes", "chosen_because": "it was asked for"}
     write_json_atomic(run.environment_path, environment)
     rows = [*(train_row(step) for step in range(1, steps)), train_row(steps, **last)]
     append(run.metrics_path, *rows, evaluation_row(steps))

@@ -12,34 +12,15 @@ LAYERS = ["stem_conv1", "stem_norm1", "stem_relu1", "stage1_block1_conv1", "logi
 
 def train_row(step: int, **values: float) -> dict[str, object]:
     """Return a row as training writes it after ``step``."""
-    row = {
-        "split": "train",
-        "step": step,
-        "epoch": step / 50,
-        "loss": 2.0 / step,
-        "accuracy": 1 - 1 / step,
-        "learning_rate": 0.1,
-        "examples_per_second": 400.0 + step % 3,
-        "seconds_per_step": 0.3,
-        "input_wait_fraction": 0.01,
-        "wall_time": 1_700_000_000.0 + step,
-    }
-    return {**row, **values}
+    row = {"split": "train", "step": step, "epoch": step / 50, "loss": 2.0 / step, "accuracy": 1 - 1 / step}
+    row |= {"learning_rate": 0.1, "examples_per_second": 400.0 + step % 3, "seconds_per_step": 0.3}
+    return {**row, "input_wait_fraction": 0.01, "wall_time": 1_700_000_000.0 + step, **values}
 
 
 def evaluation_row(step: int, split: str = "validation", **values: float) -> dict[str, object]:
     """Return a row as an evaluation after ``step`` writes it."""
-    row = {
-        "split": split,
-        "step": step,
-        "epoch": step / 50,
-        "loss": 3.0 / step,
-        "accuracy": 0.9,
-        "top5_accuracy": 1.0,
-        "examples": 5000,
-        "seconds": 4.0,
-        "wall_time": 1_700_000_000.0 + step,
-    }
+    row = {"split": split, "step": step, "epoch": step / 50, "loss": 3.0 / step, "accuracy": 0.9}
+    row |= {"top5_accuracy": 1.0, "examples": 5000, "seconds": 4.0, "wall_time": 1_700_000_000.0 + step}
     return {**row, **values}
 
 
@@ -69,18 +50,10 @@ def append(path: Path, *rows: dict[str, Any]) -> None:
 
 def machine_row(second: float, **changed: Any) -> dict[str, object]:
     """Return what a process takes of its machine at a second."""
-    values = {
-        "process": "",
-        "wall_time": 1_700_000_000.0 + second,
-        "cores": 4,
-        "cpu_cores": 2.0,
-        "machine_cpu_fraction": 0.75,
-        "memory_bytes": 2**30,
-        "machine_memory_fraction": 0.5,
-        "machine_memory_bytes": 2**34,
-        "read_bytes_per_second": 0.0,
-        "written_bytes_per_second": 1e6,
-    }
+    values = {"process": "", "wall_time": 1_700_000_000.0 + second, "cores": 4, "cpu_cores": 2.0}
+    values |= {"machine_cpu_fraction": 0.75, "machine_memory_fraction": 0.5}
+    values |= {"memory_bytes": 2**30, "machine_memory_bytes": 2**34}
+    values |= {"read_bytes_per_second": 0.0, "written_bytes_per_second": 1e6}
     return {**values, **changed}
 
 

@@ -13,6 +13,7 @@ from app.charts import picked
 from app.charts.metric_charts import Options, board_of, metric_chart
 from app.charts.store import CurveStore
 from app.images import answers
+from app.images.batch import highest_share
 from app.images.cards import data_uri
 from app.images.subject import checkpoint_to_ask
 from labkit.experiments.replay.batch import NeedsReplay, batch_without_tensorflow, checkpoint_for
@@ -176,3 +177,8 @@ def test_the_checkpoint_is_the_newest_before_the_step_or_else_the_first_later_on
         assert checkpoint_for(kept, step) == nearest
     assert checkpoint_for([10, 20, 30], 20) == 10, "20 was trained on the batch of step 20"
     assert checkpoint_for([], 3) is None
+
+
+def test_the_share_of_the_highest_losses():
+    assert highest_share(np.array([1.0] * 19 + [81.0])) == (2, pytest.approx(0.82))
+    assert highest_share(np.array([np.nan] * 30)) is highest_share(np.ones(5)) is None

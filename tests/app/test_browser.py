@@ -31,9 +31,8 @@ from tests.app.browser import (
     until,
     wait_for,
 )
-from tests.app.conftest import CLASSES, change_environment, configure, rewrite_predictions, write_predictions
-from tests.app.rows import append, layer_row, train_row
-from tests.tiny import prepare_tiny
+from tests.app.conftest import CLASSES, change_environment, rewrite_predictions, write_predictions
+from tests.app.rows import append, layer_row
 
 pytestmark = [pytest.mark.slow]
 BACKGROUND = "getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor"
@@ -188,6 +187,7 @@ def test_a_refresh_leaves_the_ticks_and_the_order_of_the_table(make_run, runs_fo
     visit.went_well()
 
 
+@pytest.mark.long
 @pytest.mark.browser
 def test_from_two_runs_to_the_answer_and_to_an_image_that_one_fixed(make_run, runs_folder, served, visit):
     for name, turn in (("first", 1), ("second", -1)):
@@ -248,46 +248,6 @@ def test_files_are_downloaded_and_the_theme_is_kept_on_all_pages(
         page.wait_for_function(f"light => {BACKGROUND} !== light", arg=light)
     page.get_by_role("radio", name="System").check()
     page.wait_for_function(f"light => {BACKGROUND} === light", arg=light)
-    visit.went_well()
-
-
-@pytest.mark.long
-@pytest.mark.browser
-def test_a_click_shows_the_batch_and_reload_page_switch_and_new_points_keep_it(make_run, served, visit):
-    run, page, data = make_run(state="running"), visit.page, make_run.args[0].parent / "data"
-    prepare_tiny(data)
-    configure(run, train_batch_size=16, train_steps=200, input_path="memory", data_dir=str(data))
-    page.goto(f"{served}/live?run={run.name}&folder={run.path.parent}")
-    over = page.locator(".lk-chart .u-over").first
-    over.wait_for()
-    box = over.bounding_box()
-    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    heading = page.get_by_role("heading", name="Batch of step")
-    heading.wait_for()
-    step = int(heading.inner_text().split()[-1])
-    assert 50 < step < 70 and f"batch={step}" in page.url
-    page.wait_for_function("document.activeElement.getAttribute('aria-label')?.startsWith('Batch of step')")
-    page.locator(".lk-card").nth(15).wait_for()
-    page.evaluate("document.querySelector('.lk-grid').kept = true")
-
-    append(run.metrics_path, train_row(121, loss=float("nan")))
-    page.get_by_text("NaN").first.wait_for()
-    assert page.evaluate("document.querySelector('.lk-grid').kept"), "a tick draws nothing anew"
-
-    page.reload()
-    page.get_by_role("heading", name=f"Batch of step {step}").wait_for()
-    page.get_by_role("link", name="Configuration").click()
-    page.get_by_role("heading", name="Batch of step").wait_for(state="detached")
-    page.get_by_role("link", name="Live").click()
-    page.get_by_role("heading", name=f"Batch of step {step}").wait_for()
-    assert f"batch={step}" in page.url
-
-    page.get_by_role("button", name="Close").click()
-    page.get_by_role("heading", name="Batch of step").wait_for(state="detached")
-    page.locator(".lk-chart").first.focus()
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("Enter")
-    page.get_by_role("heading", name="Batch of step 1", exact=True).wait_for()
     visit.went_well()
 
 

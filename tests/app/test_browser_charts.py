@@ -154,7 +154,7 @@ def test_a_zoom_shows_all_points_in_all_charts_and_outlives_pages_and_links(serv
 
 
 @pytest.mark.long
-def test_the_keyboard_alone_reads_values_and_zooms(server, visit):
+def test_the_keyboard_alone_reads_values_zooms_and_opens_the_batch(server, visit):
     page = visit.page
     open_live(page, server[0], zoom=f"{SPIKE - 5},{SPIKE + 5}")
     wait_for_all_points(page)
@@ -178,6 +178,9 @@ def test_the_keyboard_alone_reads_values_and_zooms(server, visit):
     page.keyboard.press("0")
     page.wait_for_function(f"() => {WINDOW} === null")
     assert chart.evaluate("chart => chart === document.activeElement"), "and stays where it was"
+    page.keyboard.press("Enter")
+    page.wait_for_url("**batch=**")
+    page.wait_for_function("document.activeElement.getAttribute('aria-label')?.startsWith('Batch of step')")
 
 
 @pytest.mark.long

@@ -1,17 +1,17 @@
 """The dashboard under attack: by pages elsewhere, in a real browser, and by programs on this machine."""
 
+import functools
 import http.client
 import http.server
 import socket
 import threading
-from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from tests.app.browser import chromium, dashboard
+from tests.app.browser import dashboard
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
@@ -36,34 +36,19 @@ ATTACK = """async (address) => {
 
 
 @pytest.fixture(scope="module")
-def browser():
-    """A browser for which evil.test is this machine."""
-    with chromium("--host-resolver-rules=MAP evil.test 127.0.0.1") as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def locked(tmp_path_factory):
     """The address of a dashboard with a token."""
     with dashboard(tmp_path_factory.mktemp("locked"), LABKIT_TOKEN=TOKEN) as (address, _):
         yield address
 
 
-@contextmanager
-def other_page():
-    """Serve an empty page at another port. Yields the port."""
-
-    class Page(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(b"<!doctype html><title>elsewhere</title><body>")
-
-        def log_message(self, *given):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+@pytest.fixture(scope="module")
+def other_port(tmp_path_factory):
+    """The port of another server of this machine, which has an empty page."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    (folder / "index.html").write_text("<!doctype html><title>elsewhere</title><body>")
+    page = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), page) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_port
         server.shutdown()
@@ -145,10 +130,9 @@ def test_one_variable_names_the_hosts_of_a_proxy(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["evil.test", "127.0.0.1", "localhost"])
-def test_a_page_elsewhere_or_at_another_port_reads_and_frames_nothing(served, visit, name):
-    with other_page() as port:
-        visit.page.goto(f"http://{name}:{port}/")
-        tried = visit.page.evaluate(ATTACK, served)
+def test_a_page_elsewhere_or_at_another_port_reads_and_frames_nothing(served, other_port, visit, name):
+    visit.page.goto(f"http://{name}:{other_port}/")
+    tried = visit.page.evaluate(ATTACK, served)
     assert (tried["read"], tried["socket"]) == ("refused", "refused")
     assert tried["frame"] == "another origin"
     framed = [one for one in visit.complaints if "frame" in one.lower()]

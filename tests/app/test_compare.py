@@ -101,12 +101,14 @@ def test_deleted_and_damaged_runs_leave_the_others(tested):
     runs = [
         tested(name, learning_rate=rate) for name, rate in (("first", 0.1), ("second", 0.3), ("third", 0.4))
     ]
+    write_predictions(runs[0])
     at = compare("first", "second", "third")
-    for path in (runs[1].config_path, runs[1].metrics_path, runs[1].environment_path):
+    damaged = (runs[0].config_path, runs[0].metrics_path, runs[0].environment_path)
+    for path in (*damaged, runs[0].predictions_path / "test.npz"):
         path.write_bytes(path.read_bytes()[:90])
     table = checked(at.run()).dataframe[0].value
-    assert len(table) == 3 and "second" in set(table["Configuration"])
-    shutil.rmtree(runs[0].path)
+    assert len(table) == 3 and "Not every configuration can be read" in words(at)
+    shutil.rmtree(runs[1].path)
     assert len(checked(at.run()).dataframe[0].value) == 2
     assert "Not found, perhaps deleted" in words(at)
 

@@ -151,13 +151,18 @@ def mine(tmp_path):
 
 
 @pytest.mark.usefixtures("mine")
-@pytest.mark.parametrize("turn", range(len(THINGS)))
+@pytest.mark.parametrize("thing", [*KINDS, *range(len(THINGS))])
 @pytest.mark.parametrize("page", SENTENCES)
-def test_every_page_answers_whatever_all_files_of_a_run_are(page, turn, make_run):
+def test_every_page_answers_whatever_all_files_of_a_run_are(page, thing, make_run):
+    """All files and folders are things of one kind; or each file another one, and the folders stay."""
     run, things = whole(make_run("bad")), list(THINGS)
     for number, name in enumerate(FILES):
-        if name != "config.json":  # without it there is no run
-            put(run, name, things[(number + turn) % len(things)])
+        if name == "config.json":  # without it there is no run
+            continue
+        if thing in KINDS:
+            put(run, name, thing)
+        elif not (run.path / name).is_dir():
+            put(run, name, things[(number + thing) % len(things)])
     open_in_time(page, run)
 
 

@@ -2,6 +2,7 @@
 
 import html
 import io
+import shlex
 import shutil
 
 import numpy as np
@@ -79,6 +80,22 @@ def test_every_part_of_the_page_is_there_after_a_while(trained_home):
     finished(checked(at.run()))
     shares = recorded.probabilities[3]
     assert html_of(at).count(f"{shares.max():.1%}") >= 4  # recorded, unchanged, and twice side by side
+
+
+def test_the_command_for_a_run_without_predictions_and_checkpoints_is_quoted(trained_home):
+    other = RunDirectory(trained_home.path.with_name("third & last"))
+    shutil.copytree(
+        trained_home.path, other.path, ignore=shutil.ignore_patterns("checkpoints", "predictions")
+    )
+    program = (
+        "import numpy as np\nfrom app.images import sections\nfrom app.images.subject import Subject\n"
+        "from labkit.run_directory import RunDirectory\n"
+        "subject = Subject(np.zeros((32, 32, 3), np.uint8), ['a'], False, None, 'train', 0)\n"
+        f"sections._of_other(RunDirectory({str(other.path)!r}), subject)"
+    )
+    [command] = [element.value for element in checked(AppTest.from_string(program).run()).get("code")]
+    shutil.rmtree(other.path)
+    assert shlex.split(command) == ["labkit", "evaluate", str(other.path), "--split", "train"]
 
 
 @pytest.mark.slow

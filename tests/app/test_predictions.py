@@ -20,6 +20,7 @@ from app.predictions.filters import Filters, chosen, ordered
 from app.predictions.matrix import confusion, label_errors
 from app.predictions.pairs import OUTCOMES, paired
 from app.predictions.quality import BINS, calibration, precision_recall
+from labkit import figures as plots
 from labkit.analysis.predictions import Predictions, forgetting_events, load_predictions
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
@@ -302,3 +303,11 @@ def test_images_are_shown_unchanged():
         image = np.random.default_rng(0).integers(0, 256, (32, 32, channels)).astype(np.uint8)
         png = base64.b64decode(cards.data_uri(image).partition(",")[2])
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(png))).reshape(image.shape), image)
+
+
+def test_the_notebooks_plots_of_several_labels_are_drawn():
+    predictions = made(several=True)
+    assert "→" in plots.wrong_predictions(predictions, 8).axes[0].get_title(loc="center")
+    assert plots.class_accuracy(predictions).axes[0].get_title(loc="left") == "Recall of each label"
+    (text,) = plots.confusion_matrix(predictions.confusion, predictions.classes).texts
+    assert "several labels" in text.get_text()
