@@ -33,7 +33,7 @@ LONGEST = (
     "test_resume.py",
     "test_recipes.py",
     "test_browser.py",
-    "test_benchmarks.py",
+    "test_benchmark_scripts.py",
     "test_slurm_host.py",
     "test_follow.py",
     "test_standard.py",

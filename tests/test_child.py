@@ -1,18 +1,20 @@
-"""A file in the current folder never stands in for a module of a child process."""
+"""What processes of labkit import: never a file of the current folder, and no extras of Keras."""
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from labkit.startup.quiet_import import EXTRAS
 from tests.listening import free_port
 
 ROOT = Path(__file__).parents[1]
 # The one function that makes the command lines, the process that runs isolated (-I), and what starts nothing.
 MAY_NAME_PYTHON = {"labkit/startup/child.py", "labkit/startup/process.py", "labkit/commands/cluster.py"}
-PLANTED = (
+PLANTED = [
     "streamlit",
     "labkit",
     "tensorflow",
@@ -21,9 +23,9 @@ PLANTED = (
     "json",
     "tempfile",
     "tensorboard",
-    "nbclient",
+   
     "app",
-)
+]
 
 
 def test_one_function_makes_the_command_lines():
@@ -82,3 +84,35 @@ def test_commands_leave_alone_what_is_planted(command, planted, shapes):
         process.kill()
     assert not (planted / "RUN").exists(), said
     assert is_server or process.returncode == 0, said
+
+
+# ---- A command imports TensorFlow without what only Keras's extras need; a notebook imports all of it.
+
+REPORT = """
+import importlib, json, sys
+before = [name for name in EXTRAS if name in sys.modules]
+for name in EXTRAS:
+    importlib.import_module(name)  # whoever needs one later can still import it
+print(json.dumps(before))
+"""
+ARGUMENTS = ["models", "vgg11", "--json"]  # a network that has to be built
+COMMAND = f"""
+import sys
+from labkit.commands.main import main
+sys.argv[1:] = {ARGUMENTS}
+assert main() == 0
+assert "keras" in sys.modules
+"""
+NOTEBOOK = f"""
+from labkit.commands.main import main
+assert main({ARGUMENTS}) == 0
+import keras.wrappers
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("code", "imported"), [(COMMAND, []), (NOTEBOOK, list(EXTRAS))])
+def test_only_commands_leave_out_the_extras_of_keras(code, imported):
+    command = [sys.executable, "-c", f"{code}\nEXTRAS = {EXTRAS!r}\n{REPORT}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == imported

@@ -4,9 +4,7 @@ import ast
 import functools
 import itertools
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -27,14 +25,8 @@ from labkit.commands import doctor
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ["3.11", "3.12", "3.13"]
 TESTED_PYTHON = "3.11"  # of CI, environment.yml and the container image
-PARTS = (
-    "core",
-    "notebook",
-    "app",
-    "onnx",
-    "course",
-    "dev",
-)  # the dependencies and the extras that the lock holds
+# The dependencies and the extras that the lock holds.
+PARTS = ("core", "notebook", "app", "onnx", "course", "dev")
 
 
 def read_lock(text: str) -> dict[str, tuple[Requirement, list[str]]]:
@@ -92,19 +84,15 @@ def conda_specification() -> tuple[dict[str, str], list[str]]:
     return conda, pip
 
 
-def test_every_entry_of_the_lock_is_one_version_with_sha256_hashes(lock):
+def test_every_entry_of_the_lock_is_one_version_with_sha256_hashes_and_no_address(lock):
     for name, (requirement, hashes) in lock.items():
         assert [specifier.operator for specifier in requirement.specifier] == ["=="], name
-        assert "*" not in str(requirement.specifier), name
+        assert "*" not in str(requirement.specifier) and requirement.url is None, name
         assert hashes, f"{name} has no hash"
         assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", value) for value in hashes), name
-
-
-def test_the_lock_names_no_index_and_no_address(lock):
     text = (ROOT / "requirements.lock").read_text()
     assert "://" not in text
     assert not re.search(r"(?m)^\s*-(i|f|-index-url|-extra-index-url|-find-links)\b", text)
-    assert all(requirement.url is None for requirement, _ in lock.values())
 
 
 def test_every_direct_dependency_is_locked_within_its_range(project, lock):
@@ -307,154 +295,6 @@ def test_train_evaluate_and_export_need_no_extra(project, tmp_path):
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert (tmp_path / "network.keras").is_file()
-
-
-def make_env(
-    folder: Path, python: str | None = None, path: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run ``make env`` in ``folder``, as from a shell even where make started the tests.
-
-    ``path``: a folder whose programs hide those of the machine that have the same names.
-    """
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
-    if path is not None:
-        environment["PATH"] = f"{path}:{environment['PATH']}"
-    return subprocess.run(
-        ["make", "env", *([f"PYTHON={python}"] if python else [])],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A folder with what ``make env`` reads before it installs."""
-    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
-        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
-    return tmp_path
-
-
-def put_program(path: Path, text: str) -> Path:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return path
-
-
-NOT_SELECTED = "echo 'pyenv: command not found' >&2; exit 127"  # what a shim of pyenv does
-NAMES = [*(f"python{version}" for version in PYTHONS), "python3", "python"]
-
-
-def test_make_refuses_another_python_and_says_how_to_get_one(checkout):
-    other = put_program(checkout / "python9", "exit 1")
-    result = make_env(checkout, str(other))
-    assert result.returncode != 0
-    first, second, *rest = result.stderr.splitlines()
-    assert first.startswith("labkit needs Python 3.11, 3.12 or 3.13; none among: ")
-    assert str(other) in first
-    assert "uv python install 3.11" in second
-    assert all(line.startswith("make: ***") for line in rest)
-    assert not (checkout / ".venv").exists()
-
-
-def test_make_test_runs_all_stages_and_fails_at_the_end(checkout):
-    put_program(checkout / "bin" / "python", 'echo "$@" >>called; case "$*" in *no-loadscope*) exit 1; esac')
-    put_program(checkout / "notebooks" / "n.ipynb", "")
-    command = ["make", "-o", "env", "test", f"BIN={checkout / 'bin'}"]
-    result = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=60)
-    assert result.returncode != 0
-    assert "make test: failed: the tests, the notebooks\n" in result.stderr
-    assert len((checkout / "called").read_text().splitlines()) == 2, "tests, notebooks"
-    command[3] = "test-long"
-    result = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=60)
-    assert "make test-long: failed: the tests that run two at a time\n" in result.stderr
-    assert len((checkout / "called").read_text().splitlines()) == 4, "two at a time, alone"
-    put_program(checkout / "bin" / "python", "")
-    assert subprocess.run(command, cwd=checkout, timeout=60).returncode == 0
-
-
-@pytest.fixture
-def unselected(tmp_path_factory) -> Path:
-    """A folder of programs that are called as every Python is, and don't run."""
-    folder = tmp_path_factory.mktemp("shims")
-    for name in NAMES:
-        put_program(folder / name, NOT_SELECTED)
-    return folder
-
-
-# Runs, and stops make before it installs anything: make names the interpreter that it chose.
-WITHOUT_VENV = f'case "$2" in *ensurepip*) exit 1;; esac; exec "{sys.executable}" "$@"'
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_make_takes_whichever_python_runs(name, checkout, unselected):
-    put_program(unselected / name, WITHOUT_VENV)
-    stopped = make_env(checkout, path=unselected)
-    assert f"{name} can't make virtual environments: " in stopped.stderr
-    assert f"apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-venv" in stopped.stderr
-
-
-def test_make_takes_a_python_that_uv_has(checkout, unselected):
-    python = put_program(checkout / "uvs" / "python", WITHOUT_VENV)
-    put_program(unselected / "uv", f'echo "$@" > {checkout}/asked; echo {python}')
-    stopped = make_env(checkout, path=unselected)
-    assert f"{python} can't make virtual environments: " in stopped.stderr
-    assert (checkout / "asked").read_text() == "python find --system --no-python-downloads >=3.11,<3.14\n"
-
-
-def test_make_without_any_python_says_so(checkout, unselected):
-    put_program(unselected / "uv", "exit 2")
-    result = make_env(checkout, path=unselected)
-    assert result.returncode != 0
-    assert "none among: python3.11 python3.12 python3.13 python3 python. " in result.stderr
-    assert not (checkout / ".venv").exists()
-
-
-def test_make_leaves_a_foreign_environment_alone(checkout):
-    (checkout / ".venv").mkdir()
-    (checkout / ".venv" / "mine").write_text("kept")
-    result = make_env(checkout, sys.executable)
-    assert result.returncode != 0
-    assert "was not made by make" in result.stderr
-    assert (checkout / ".venv" / "mine").read_text() == "kept"
-
-
-@pytest.mark.long
-def test_an_interrupted_installation_does_not_look_complete(checkout):
-    # A file that isn't there stands for an installation that ends half-way.
-    (checkout / "requirements.lock").write_text(f"./absent.whl --hash=sha256:{'0' * 64}\n")
-    for _ in range(2):
-        result = make_env(checkout, sys.executable)
-        assert result.returncode != 0
-        assert "run make env again" in result.stderr
-        assert (checkout / ".venv" / "bin" / "python").exists()
-        assert not list((checkout / ".venv").glob(".locked-*"))
-
-
-@pytest.mark.parametrize(("ci", "goes_on"), [("true", False), ("", True)])
-def test_ci_ends_where_what_the_tests_need_cannot_be_installed(ci, goes_on, tmp_path):
-    programs = tmp_path / "bin"
-    for name, text in (("apt-get", "exit 100"), ("id", "echo 0"), ("sleep", ""), ("make", "echo make $*")):
-        put_program(programs / name, text)
-    for name in ("bash", "dirname", "timeout"):
-        (programs / name).symlink_to(shutil.which(name))
-    (tmp_path / ".ci").mkdir()
-    (tmp_path / ".ci" / "run").write_bytes((ROOT / ".ci" / "run").read_bytes())
-    ended = subprocess.run(
-        ["bash", ".ci/run"],
-        cwd=tmp_path,
-        env={"PATH": str(programs), "CI": ci},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "could not install chromium" in ended.stderr
-    assert (ended.returncode == 0) is goes_on
-    assert ("make test" in ended.stdout) is goes_on
 
 
 def test_no_text_sends_people_to_somebody_elses_package():

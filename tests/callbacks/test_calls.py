@@ -1,7 +1,6 @@
 """What callbacks return and raise is checked, and said in one line that names the callback."""
 
 import threading
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -86,19 +85,14 @@ def test_a_number_of_any_kind_is_a_metric(made, value):
         ({"noise": "high"}, "its metric 'noise' is 'high'; allowed: one number"),
         ({"noise": None}, "its metric 'noise' is None; allowed: one number"),
         ({"noise": True}, "its metric 'noise' is True; allowed: one number"),
+        ({"other": 1}, "it named a metric 'other', which the metrics row already has"),
     ],
 )
 def test_anything_else_fails_with_a_sentence(made, value, words):
-    calls, _ = made(Returns(value))
-    assert calls.after_step(ROW) == {}
+    calls, _ = made(Returns({"other": 2}), Returns(value))
+    assert calls.after_step(ROW).keys() <= {"other"}
     assert calls.failure.startswith(f"callback Returns, step 7: {words}")
     assert "\n" not in calls.failure
-
-
-def test_two_callbacks_cannot_give_one_metric(made):
-    calls, _ = made(Returns({"noise": 1}), Returns({"noise": 2}))
-    calls.after_step(ROW)
-    assert "it named a metric 'noise', which the metrics row already has" in calls.failure
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -110,29 +104,24 @@ def test_a_metric_that_is_not_finite_is_kept_and_said_once(made, value):
     assert said == [f"note: callback Returns, step 7: its metric 'noise' is {value}"]
 
 
-def test_an_exception_is_said_with_the_line_of_the_users_code(made):
-    calls, said = made(Raises(ValueError("no")))
-    calls.after_step(ROW)
-    assert any("in after_step" in line and __file__ in line for line in said)
-    assert said[-1] == "ValueError: no"
-
-
-def test_an_exception_names_the_callback_and_the_step_and_nobody_is_called_after_it(made):
-    first, second = Raises(ValueError("no\nsecond line")), Raises(KeyError("never"))
-    calls, _ = made(first, second)
-    assert calls.after_step(ROW) == {}
-    assert calls.failure == "callback Raises failed after step 7: ValueError: no"
-    calls.after_step(ROW)
-    assert calls.failure == "callback Raises failed after step 7: ValueError: no"
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        (ValueError("no\nsecond line"), "callback Raises failed after step 7: ValueError: no"),
+        (TrainingFailed("the first NaN is in stage1"), "the first NaN is in stage1"),
+    ],
+)
+def test_an_exception_names_the_callback_and_the_step_and_nobody_is_called_after_it(made, error, failure):
+    first, second = Raises(error), Raises(KeyError("never"))
+    calls, said = made(first, second)
+    for _ in range(2):
+        assert calls.after_step(ROW) == {}
+        assert calls.failure == failure
+    if type(error) is ValueError:  # said with the line of the user's code
+        assert any("in after_step" in line and __file__ in line for line in said)
     calls.on_end("failed")
     calls.on_end("failed")
     assert first.ends == second.ends == ["failed"]
-
-
-def test_a_callback_can_fail_the_run_in_its_own_words(made):
-    calls, _ = made(Raises(TrainingFailed("the first NaN is in stage1")))
-    calls.after_step(ROW)
-    assert calls.failure == "the first NaN is in stage1"
 
 
 def test_the_row_cannot_be_changed(made):
@@ -167,16 +156,6 @@ def test_a_slow_call_is_reported_while_it_runs_and_after_it(made, monkeypatch):
     assert said[-1].startswith("note: callback Slow took") and said[-1].endswith("training waited for it")
 
 
-def test_only_overridden_methods_are_called(made):
-    calls, _ = made(*[Callback() for _ in range(1000)])
-    started = time.perf_counter()
-    for step in range(1, 101):
-        calls.before_step(step)
-        calls.after_step(ROW)
-    assert time.perf_counter() - started < 1  # a hundred thousand calls would take longer
-    assert calls._overriding["after_step"] == []
-
-
 # ---- early stopping ------------------------------------------------------------------------------------
 
 
@@ -187,16 +166,18 @@ def validations(*accuracies: float) -> list[dict]:
     ]
 
 
-def test_early_stopping_counts_validations_without_a_better_one(tmp_path):
-    training, stopping = view(tmp_path), EarlyStopping(2)
-    stopping.on_start(training)
-    for row in validations(0.5, 0.4, 0.6, 0.6):
-        stopping.after_validation(training, row)
-        assert not training.requests.stop
-    stopping.after_validation(training, {"step": 50, "accuracy": 0.59})
-    assert training.requests.stop == (
-        "early stopping: no better validation than 0.6000 at step 30 in 2 validations"
-    )
+def test_early_stopping_counts_validations_without_a_better_one_in_each_training(tmp_path):
+    stopping = EarlyStopping(2)
+    for _ in range(2):
+        training = view(tmp_path)
+        stopping.on_start(training)
+        for row in validations(0.5, 0.4, 0.6, 0.6):
+            stopping.after_validation(training, row)
+            assert not training.requests.stop
+        stopping.after_validation(training, {"step": 50, "accuracy": 0.59})
+        assert training.requests.stop == (
+            "early stopping: no better validation than 0.6000 at step 30 in 2 validations"
+        )
 
 
 def test_after_a_resume_early_stopping_counts_on_but_not_what_is_made_again(tmp_path):
@@ -209,16 +190,6 @@ def test_after_a_resume_early_stopping_counts_on_but_not_what_is_made_again(tmp_
     assert not training.requests.stop  # step 30 is trained again
     stopping.after_validation(training, {"step": 30, "accuracy": 0.3})
     assert training.requests.stop
-
-
-def test_one_object_of_early_stopping_serves_several_trainings(tmp_path):
-    stopping = EarlyStopping(2)
-    for _ in range(2):
-        training = view(tmp_path)
-        stopping.on_start(training)
-        for row in validations(0.5, 0.4):
-            stopping.after_validation(training, row)
-        assert not training.requests.stop
 
 
 @pytest.mark.parametrize("patience", [0, -1, "3", 1.5, True])
@@ -261,8 +232,6 @@ def test_callbacks_are_a_list_of_objects(given, words):
     ("text", "words"),
     [
         ("callbacks = [", "can't be run: SyntaxError"),
-        ("import nothing_like_this", "can't be run: ModuleNotFoundError: No module named"),
-        ("import sys; sys.exit(0)", "can't be run: SystemExit: 0"),
         ("x = 1", "defines no callbacks; write: callbacks = [MyCallback()]"),
         ("callbacks = [1]", "callbacks holds an object of int; allowed"),
     ],

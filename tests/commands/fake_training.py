@@ -93,6 +93,33 @@ def stand_in_measure_command(run: RunDirectory) -> list[str]:
     return [sys.executable, __file__, "measure", str(run.path)]
 
 
+# ---- for the tests that use them ------------------------------------------------------------------------
+
+SHORT = {"dataset": "shapes", "train_steps": 8, "train_batch_size": 16, "validate_every_steps": 0}
+
+
+def arguments(output: Path | None, models: str = "resnet8,vgg11", seeds: int = 2, **values) -> list[str]:
+    flags = [
+        f"--{name.replace('_', '-')}={value}" for name, value in (SHORT | values).items() if value is not None
+    ]
+    place = [] if output is None else ["--output", str(output)]
+    return ["compare", "--models", models, "--seeds", str(seeds), *place, *flags]
+
+
+def behave(output: Path, **behaviour: object) -> None:
+    """Say what goes wrong in runs; ``resnet8_seed0`` is the run ``resnet8-seed0``."""
+    by_run = {name.replace("_seed", "-seed"): value for name, value in behaviour.items()}
+    output.with_name("behaviour.json").write_text(json.dumps(by_run))
+
+
+def starts(output: Path) -> list[str]:
+    """Return what was started since the last call."""
+    path = output.with_name("starts.txt")
+    lines = path.read_text().splitlines() if path.exists() else []
+    path.unlink(missing_ok=True)
+    return lines
+
+
 if __name__ == "__main__":
     kind, first, *rest = sys.argv[1:]
     if kind == "train":

@@ -11,14 +11,7 @@ import urllib.request
 import psutil
 import pytest
 
-from labkit import errors
-from labkit.commands import main as cli
-
-
-def became(*arguments):
-    """Run a command that ends by becoming another program."""
-    with pytest.raises(SystemExit):
-        cli.main(arguments)
+from tests.commands.in_process import answer, refused
 
 
 @pytest.fixture
@@ -34,48 +27,28 @@ def started(monkeypatch):
     return seen
 
 
-def test_the_dashboard_is_on_a_free_port_of_this_machine(started, tmp_path, capsys):
-    became("dashboard", "--runs-dir", str(tmp_path))
-    [(words, environment)] = started
+def test_the_dashboard_is_on_a_free_port_of_this_machine_and_told_what_was_asked(started, tmp_path):
+    said = answer("dashboard", "--runs-dir", tmp_path).out
+    answer("dashboard", "--read-only", "--no-browser")
+    (words, environment), (other_words, other) = started
     assert words[:5] == [sys.executable, "-P", "-m", "streamlit", "run"]
     assert words[5].endswith("app/main.py")
     assert {"--server.address=127.0.0.1", "--server.headless=false"} <= set(words)
     assert environment["LABKIT_RUNS"] == str(tmp_path)
     port = next(word for word in words if word.startswith("--server.port=")).partition("=")[2]
-    assert f"http://127.0.0.1:{port}" in capsys.readouterr().out
+    assert f"http://127.0.0.1:{port}" in said
+    assert (environment.get("LABKIT_READ_ONLY"), other["LABKIT_READ_ONLY"]) == (None, "1")
+    assert "--server.headless=true" in other_words
 
 
-def test_a_read_only_dashboard_is_told_so(started, tmp_path):
-    became("dashboard", "--read-only")
-    became("dashboard")
-    assert [environment.get("LABKIT_READ_ONLY") for _, environment in started] == ["1", None]
-
-
-def test_no_browser_is_opened_where_none_is_wanted(started):
-    became("dashboard", "--no-browser")
-    assert "--server.headless=true" in started[0][0]
-
-
-def test_a_port_that_is_taken_is_refused(started, capsys):
+def test_a_port_that_is_taken_and_a_folder_that_is_not_there_are_refused(started):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        port = str(taken.getsockname()[1])
-        assert cli.main(["dashboard", "--port", port]) == 2
-    assert f"--port is {port}, which can't be used" in capsys.readouterr().err
-    assert cli.main(["dashboard", "--port", "70000"]) == 2
-    assert not started
-
-
-def test_without_streamlit_the_way_out_is_named(started, monkeypatch, capsys):
-    monkeypatch.setattr(errors.importlib.util, "find_spec", lambda name: None)
-    assert cli.main(["dashboard"]) == 2
-    assert capsys.readouterr().err.endswith("pip install '.[app]' in a checkout of labkit\n")
-
-
-def test_a_folder_that_is_not_there_is_refused(started, capsys):
-    assert cli.main(["dashboard", "--runs", "/nowhere"]) == 2
-    assert "--runs-dir /nowhere is not a directory" in capsys.readouterr().err
+        port = taken.getsockname()[1]
+        assert f"--port is {port}, which can't be used" in refused("dashboard", "--port", port)
+    refused("dashboard", "--port", "70000")
+    assert "--runs-dir /nowhere is not a directory" in refused("dashboard", "--runs", "/nowhere")
     assert not started
 
 

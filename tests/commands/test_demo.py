@@ -10,7 +10,6 @@ import psutil
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from labkit.commands import main as cli
 from labkit.commands import notebook as commands
 from labkit.errors import InputError
 from labkit.notebook import files
@@ -86,62 +85,22 @@ def test_the_executed_notebook_goes_to_its_run_and_everything_is_said(home, note
     assert "streamlit run app/main.py" in text
 
 
-def test_a_named_output_is_used(home, notebook, tmp_path):
-    notebook(conclude("'/nowhere'"))
-    assert commands.run_demo(output=tmp_path / "out" / "mine.ipynb", announce=lambda line: None) == 0
-    assert left_behind(tmp_path / "out") == ["mine.ipynb"]
-
-
-def test_an_error_is_reported_and_the_earlier_result_kept(home, notebook, tmp_path):
-    output = tmp_path / "out" / "mine.ipynb"
-    output.parent.mkdir()
-    output.write_text("earlier")
-    notebook("1 / 0")
-    said: list[str] = []
-    assert commands.run_demo(output=output, announce=said.append) == 1
-    assert output.read_text() == "earlier"
-    assert left_behind(output.parent) == ["mine-failed.ipynb", "mine.ipynb"]
-    assert "ZeroDivisionError" in said[-1]
-    assert "mine-failed.ipynb" in said[-1]
-
-
-def test_what_the_notebook_refuses_is_refused_in_one_line(home, notebook):
-    notebook("from labkit.errors import InputError\nraise InputError('unknown parameter')")
-    with pytest.raises(InputError, match=r"^unknown parameter \(see .*train-failed\.ipynb\)$"):
+@pytest.mark.parametrize(
+    ("code", "said", "left"),
+    [
+        (
+            "from labkit.errors import InputError\nraise InputError('unknown parameter')",
+            r"^unknown parameter \(see .*train-failed\.ipynb\)$",
+            "train-failed.ipynb",
+        ),
+        ("1", "holds no result", "train.ipynb"),
+    ],
+)
+def test_what_the_notebook_refuses_and_no_result_are_refused_in_one_line(home, notebook, code, said, left):
+    notebook(code)
+    with pytest.raises(InputError, match=said):
         commands.run_demo(announce=lambda line: None)
-
-
-@pytest.mark.long
-def test_a_kernel_that_dies_leaves_no_partial_notebook(home, notebook):
-    notebook("import os\nos._exit(1)")
-    said: list[str] = []
-    assert commands.run_demo(announce=said.append) == 1
-    assert "kernel was lost" in said[-1]
-    assert left_behind(home / "runs" / "notebooks") == ["train-failed.ipynb"]
-
-
-def test_a_notebook_without_a_result_is_refused(home, notebook):
-    notebook("1")
-    with pytest.raises(InputError, match="holds no result"):
-        commands.run_demo(announce=lambda line: None)
-    assert left_behind(home / "runs" / "notebooks") == ["train.ipynb"]
-
-
-def test_a_home_that_cannot_be_made_is_refused(tmp_path, notebook, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "file"))
-    notebook("1")
-    with pytest.raises(InputError, match="LABKIT_HOME"):
-        commands.run_demo(announce=lambda line: None)
-
-
-def test_a_missing_package_is_named_before_the_notebook_runs(home, notebook, monkeypatch, capsys):
-    notebook("raise SystemError('the notebook ran')")
-    monkeypatch.setitem(sys.modules, "papermill", None)
-    assert cli.main(["demo"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("labkit: error: labkit demo needs papermill, not installed here; ")
-    assert "pip install '.[notebook]'" in error
+    assert left_behind(home / "runs" / "notebooks") == [left]
 
 
 def test_labkit_without_its_notebooks_says_so(tmp_path, monkeypatch):

@@ -1,12 +1,10 @@
 """What ``labkit doctor`` finds: every problem is named and has a way out."""
 
-import json
-
 import pytest
 
 from labkit.commands import doctor
-from labkit.data.manifest import Manifest, Shard, Split, file_sha256, write_manifest
 from labkit.distributed import cpu
+from tests.tiny import prepare_tiny
 
 
 @pytest.fixture(autouse=True)
@@ -19,14 +17,13 @@ def of(subject):
     return [finding for finding in doctor.findings() if finding.subject == subject]
 
 
-def problems():
-    return [finding for finding in doctor.findings() if finding.level == "problem"]
-
-
-def test_levels_are_known_and_whatever_is_not_ok_has_a_way_out():
-    for finding in doctor.findings():
-        assert finding.level in ("ok", "note", "problem")
-        assert bool(finding.way_out) is (finding.level != "ok"), finding
+def test_levels_are_known_and_whatever_is_not_ok_has_a_way_out(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "_devices_by_tensorflow", lambda: iter(()))
+    for full in (False, True):
+        for finding in doctor.findings(full=full):
+            assert finding.level in ("ok", "note", "problem")
+            assert bool(finding.way_out) is (finding.level != "ok"), finding
+        assert ("loading TensorFlow" in capsys.readouterr().err) is full
 
 
 @pytest.mark.parametrize(("level", "code"), [("ok", 0), ("note", 0), ("problem", 1)])
@@ -37,68 +34,49 @@ def test_the_exit_code_says_whether_there_is_a_problem(monkeypatch, capsys, leve
     assert "-> way" in capsys.readouterr().out
 
 
-def test_a_home_that_is_a_file_is_a_problem(tmp_path, monkeypatch):
-    (tmp_path / "home").write_text("")
-    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
-    assert [finding.level for finding in of("data") + of("runs")] == ["problem"] * 2
-    assert "is not a folder" in of("data")[0].text
+@pytest.mark.parametrize(
+    ("home", "refuses", "said"),
+    [
+        ("file", None, "is not a folder"),
+        ("", lambda folder: False, "not writable"),
+        ("", PermissionError(13, "Permission denied"), "Permission denied"),
+        ("x" * 5000, None, "name too long"),
+    ],
+    ids=["file", "not writable", "not searchable", "too long"],
+)
+def test_a_home_that_cannot_be_used_is_a_problem(tmp_path, monkeypatch, home, refuses, said):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / home))
+    if isinstance(refuses, OSError):
 
+        def refuse(folder):
+            raise refuses
 
-def test_a_home_that_cannot_be_written_is_a_problem(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
-    monkeypatch.setattr(doctor.os, "access", lambda *_: False)
-    assert "not writable" in of("runs")[0].text
-    assert of("runs")[0].level == "problem"
-
-
-def test_a_folder_that_cannot_be_searched_is_a_problem(tmp_path, monkeypatch):
-    def refuse(folder):
-        raise PermissionError(13, "Permission denied", str(folder))
-
-    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
-    monkeypatch.setattr(doctor, "_existing", refuse)
-    assert "Permission denied" in of("data")[0].text
-    assert {"data", "runs"} <= {finding.subject for finding in problems()}
-
-
-def test_a_path_that_is_too_long_is_a_problem(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / ("x" * 5000)))
-    assert {"data", "runs"} <= {finding.subject for finding in problems()}
+        monkeypatch.setattr(doctor, "_existing", refuse)
+    elif refuses:
+        monkeypatch.setattr(doctor.os, "access", lambda folder, mode: False)
+    found = of("data") + of("runs")
+    assert {finding.subject for finding in found if finding.level == "problem"} >= {"runs"}
+    assert any(said in finding.text for finding in found), found
 
 
 def test_a_damaged_shard_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
-    folder = tmp_path / "data" / "shapes"
-    folder.mkdir(parents=True)
-    path = folder / "train-00000-of-00001.tfrecord"
-    path.write_bytes(b"whole")
-    splits = {"train": Split("train", 1, (Shard(path.name, 1, file_sha256(path), 5),))}
-    source = {"kind": "generated", "location": "", "sha256": "", "matches_published": None}
-    manifest = Manifest("shapes", folder, ("a",), (32, 32, 3), splits, (0.5,) * 3, (0.5,) * 3, source, 0, 1)
-    assert json.loads(write_manifest(manifest).read_text())["dataset"] == "shapes"
+    manifest = prepare_tiny(tmp_path / "data")
+    path = manifest.shard_path(manifest.splits["train"].shards[0])
+    content = path.read_bytes()
     assert of("shapes")[0].level == "ok", of("shapes")[0].text
-    path.write_bytes(b"whxle")
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     assert of("shapes")[0].level == "ok", "checksums are compared with --full alone"
     assert "checksums: labkit doctor --full" in of("shapes")[0].text
     monkeypatch.setattr(doctor, "_devices_by_tensorflow", lambda: iter(()))
     (found,) = [finding for finding in doctor.findings(full=True) if finding.subject == "shapes"]
-    assert found.level == "problem"
-    assert path.name in found.text
-    path.write_bytes(b"who")
-    assert of("shapes")[0].level == "problem"
-    assert path.name in of("shapes")[0].text
+    assert found.level == "problem" and path.name in found.text
+    path.write_bytes(content[:-1])
+    assert of("shapes")[0].level == "problem" and path.name in of("shapes")[0].text
 
 
 # ---- Python and packages -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("version", "level"),
-    [("3.10.13", "problem"), ("3.11.2", "ok"), ("3.12.1", "ok"), ("3.13.0", "ok"), ("3.14.0", "problem")],
-)
-def test_the_supported_pythons_are_those_of_pyproject(version, level, monkeypatch):
-    monkeypatch.setattr(doctor.platform, "python_version", lambda: version)
-    assert of("python")[0].level == level
 
 
 def test_a_missing_extra_is_a_note_with_the_command_that_installs_it(monkeypatch):
@@ -145,35 +123,24 @@ def test_a_driver_without_a_gpu_is_a_problem(driver):
     assert [finding.level for finding in of("devices")] == ["problem"]
 
 
-def test_full_says_what_takes_long(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "_devices_by_tensorflow", lambda: iter(()))
-    list(doctor.findings(full=True))
-    assert "loading TensorFlow" in capsys.readouterr().err
-
-
 # ---- processor -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("flags", "level", "words"),
+    ("flags", "level", "words", "width"),
     [
-        ({"avx2", "avx512f", "avx512_bf16"}, "ok", "avx512_bf16; convolutions"),
-        ({"avx2", "avx512f", "avx512_bf16", "amx_bf16"}, "ok", "avx512_bf16, amx_bf16; convolutions"),
-        ({"avx2", "avx512f"}, "note", "no avx512_bf16 or amx_bf16: emulated"),
-        (None, "note", "unknown"),
+        ({"avx2", "avx512f", "avx512_bf16", "amx_bf16"}, "ok", "avx512_bf16, amx_bf16; convolutions", "512"),
+        ({"avx2", "avx512f"}, "note", "no avx512_bf16 or amx_bf16: emulated", "512"),
+        ({"avx2"}, "note", "no avx512_bf16 or amx_bf16: emulated", "256"),
+        (None, "note", "unknown", ""),
     ],
 )
-def test_whether_the_processor_computes_in_bfloat16_is_said(flags, level, words, monkeypatch):
+def test_whether_the_processor_computes_in_bfloat16_is_said(flags, level, words, width, monkeypatch):
     monkeypatch.setattr(cpu, "cpu_flags", lambda: flags)
     (found,) = of("bfloat16")
     assert found.level == level
     assert words in found.text
-
-
-@pytest.mark.parametrize(("flags", "width"), [({"avx2", "avx512f"}, "512"), ({"avx2"}, "256")])
-def test_the_width_of_vectors_is_said(flags, width, monkeypatch):
-    monkeypatch.setattr(cpu, "cpu_flags", lambda: flags)
-    assert f"vectors of {width} bits" in of("instructions")[0].text
+    assert not width or f"vectors of {width} bits" in of("instructions")[0].text
 
 
 @pytest.mark.parametrize(

@@ -31,22 +31,19 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTH
 
 
 @pytest.mark.parametrize(
-    ("module", "command"),
+    ("module", "command", "number"),
     [
-        ("labkit.commands.main", "runs"),
-        ("labkit.startup.quiet_import", "--version"),
-        ("labkit.commands.runs", "runs"),
-        ("labkit.commands.cluster", "cluster local -- train --sync"),
-        ("labkit.commands.notebook", "notebook run train"),
-        ("labkit.commands.data", "data prepare --dataset shapes"),
+        ("labkit.commands.main", "runs", signal.SIGINT),
+        ("labkit.startup.quiet_import", "--version", signal.SIGUSR1),
+        ("labkit.commands.runs", "runs", signal.SIGUSR1),
+        ("labkit.commands.cluster", "cluster local -- train --sync", signal.SIGINT),
+        ("labkit.commands.notebook", "notebook run train", signal.SIGUSR1),
         # Compiled modules turn exceptions into ImportError, and what is written meanwhile is held back.
-        ("tensorflow", "train --preset smoke --dataset shapes"),
+        ("tensorflow", "train --preset smoke --dataset shapes", signal.SIGINT),
+        ("tensorflow", "train --preset smoke --dataset shapes", signal.SIGUSR1),
     ],
 )
-@pytest.mark.parametrize(
-    ("number", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGUSR1, "stopped by SIGUSR1")]
-)
-def test_a_signal_during_the_start_ends_with_one_line(module, command, number, said, tmp_path):
+def test_a_signal_during_the_start_ends_with_one_line(module, command, number, tmp_path):
     words = [sys.executable, "-c", SIGNAL_AT_IMPORT, module, str(int(number)), *command.split()]
     ended = subprocess.run(
         words,
@@ -56,6 +53,7 @@ def test_a_signal_during_the_start_ends_with_one_line(module, command, number, s
         text=True,
         timeout=100,
     )
+    said = "interrupted" if number == signal.SIGINT else f"stopped by {number.name}"
     assert (ended.returncode, ended.stderr) == (128 + number, f"labkit: {said}\n")
 
 

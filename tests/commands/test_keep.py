@@ -1,39 +1,30 @@
-"""``labkit note``, ``labkit restore`` and ``labkit delete --trash``: what they change and refuse."""
+"""``labkit note``, ``rename``, ``restore`` and ``delete --trash``: what they change and refuse."""
 
 import json
 import shlex
 
 import pytest
 
-from labkit.commands import main as cli
-from labkit.run_directory import RunLock
-from labkit.run_directory.notes import Notes, read_notes
+from labkit.run_directory import RunDirectory, RunLock
+from labkit.run_directory.find import remember
+from labkit.run_directory.lineage import Lineage, read_lineage, write_lineage
+from labkit.run_directory.notes import Notes, change_notes, read_notes
+from tests.commands.in_process import answer, refused, tree
 from tests.commands.made_runs import make_run
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
-    (tmp_path / "runs").mkdir()
-    return tmp_path / "runs"
-
-
-def test_notes_are_written_and_shown(folder, capsys):
+def test_notes_are_written_and_shown(folder):
     run = make_run(folder, "mine")
-    assert cli.main(["note", "mine", "--tag", "one", "--tag", "two", "--text", "a\nb", "--archive"]) == 0
-    assert cli.main(["note", "mine", "--remove-tag", "one"]) == 0
+    written = ["--tag", "one", "--tag", "two", "--text", "a\nb", "--archive"]
+    assert answer("note", "mine", *written).code == 0
+    assert answer("note", "mine", "--remove-tag", "one").code == 0
     assert read_notes(run) == Notes(("two",), "a\nb", True)
-    capsys.readouterr()
-    assert cli.main(["show", "mine"]) == 0
-    assert "two" in capsys.readouterr().out
-    assert cli.main(["runs"]) == 0
-    shown = capsys.readouterr()
-    assert "mine" not in shown.out
-    assert "1 archived run" in shown.err
-    assert cli.main(["runs", "--archived", "--json", "--filter", "tag=two"]) == 0
-    [found] = json.loads(capsys.readouterr().out)
+    assert "two" in answer("show", "mine").out
+    _, out, err = answer("runs")
+    assert "mine" not in out and "1 archived run" in err
+    [found] = json.loads(answer("runs", "--archived", "--json", "--filter", "tag=two").out)
     assert (found["tags"], found["note"], found["archived"]) == (["two"], "a\nb", True)
-    assert cli.main(["note", "mine", "--unarchive"]) == 0
+    assert answer("note", "mine", "--unarchive").code == 0
     assert not read_notes(run).archived
 
 
@@ -47,42 +38,20 @@ def test_notes_are_written_and_shown(folder, capsys):
         (["--text", "x" * 10_001], "at most 10,000 characters"),
     ],
 )
-def test_mistakes(folder, capsys, flags, words):
+def test_mistakes(folder, flags, words):
     run = make_run(folder, "mine")
-    assert cli.main(["note", "mine", *flags]) == 2
-    shown = capsys.readouterr().err
-    assert words in shown
-    assert shown.count("\n") == 1
+    assert words in refused("note", "mine", *flags)
     assert read_notes(run) == Notes()
 
 
-def test_a_run_goes_to_the_trash_and_comes_back(folder, capsys):
+def test_a_run_goes_to_the_trash_and_comes_back(folder):
     run = make_run(folder, "mine")
-    assert cli.main(["delete", "mine", "--trash"]) == 0
+    assert answer("delete", "mine", "--trash").code == 0
     assert not run.exists()
-    assert cli.main(["runs"]) == 0
-    assert "no runs in" in capsys.readouterr().out
-    assert cli.main(["restore", "other"]) == 2
-    assert "which holds mine" in capsys.readouterr().err
-    assert cli.main(["restore", str(run.path)]) == 0
+    assert "no runs in" in answer("runs").out
+    assert "which holds mine" in refused("restore", "other")
+    assert answer("restore", run.path).code == 0
     assert run.exists()
-
-
-def test_a_running_one_stays(folder, capsys):
-    run = make_run(folder, "mine")
-    lock = RunLock(run)
-    assert lock.acquire()
-    assert cli.main(["delete", "mine", "--trash"]) == 2
-    assert "mine is running" in capsys.readouterr().err
-    lock.release()
-    assert run.exists()
-
-
-def test_a_deleted_run_takes_its_notes_with_it(folder):
-    run = make_run(folder, "mine")
-    assert cli.main(["note", "mine", "--tag", "x"]) == 0
-    assert cli.main(["delete", "mine", "--yes"]) == 0
-    assert not run.path.exists()
 
 
 def test_the_documented_commands(folder):
@@ -91,8 +60,72 @@ def test_the_documented_commands(folder):
         'note first --tag paper --text "batch size as in the paper"',
         "note first --remove-tag paper --archive",
         "note first --unarchive",
-        "runs --archived --filter tag=paper",
-        "delete first --trash",
-        "restore first",
+        "rename first baseline",
+        "delete baseline --trash",
+        "restore baseline",
     ):
-        assert cli.main(shlex.split(text)) == 0
+        assert answer(*shlex.split(text)).code == 0
+
+
+# ---- rename --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def runs(folder):
+    """``old``, and a fork of it."""
+    change_notes(make_run(folder, "old"), add=["paper"])
+    fork = make_run(folder, "old-fork-5")
+    write_lineage(fork, Lineage(str(folder / "old"), 5, {"learning_rate": (0.1, 0.01)}))
+    return folder
+
+
+def test_a_run_gets_another_name_and_its_forks_follow(runs):
+    make_run(runs, "elder")
+    write_lineage(RunDirectory(runs / "old"), Lineage(str(runs / "elder"), 3, {}))
+    code, said, _ = answer("rename", "old", "new")
+    assert code == 0 and not (runs / "old").exists()
+    assert read_notes(RunDirectory(runs / "new")).tags == ("paper",)
+    lineage = read_lineage(RunDirectory(runs / "old-fork-5"))
+    assert lineage == Lineage(str(runs / "new"), 5, {"learning_rate": (0.1, 0.01)})
+    assert read_lineage(RunDirectory(runs / "new")).parent == str(runs / "elder")
+    assert "old-fork-5, a fork of it, names its new directory" in said
+    assert answer("show", "new").code == 0
+
+
+def test_a_run_outside_of_labkits_home_is_still_listed(runs, tmp_path):
+    other = make_run(tmp_path / "elsewhere", "old")
+    remember(other)
+    assert answer("rename", other.path, "new").code == 0
+    names = [run["name"] for run in json.loads(answer("runs", "--json").out)]
+    assert sorted(names) == ["new", "old", "old-fork-5"]
+
+
+def test_what_keeps_the_old_name_is_said(runs):
+    make_run(runs, "later", start_from="old")
+    change_notes(make_run(runs, "noted"), note="better than old, see there")
+    change_notes(make_run(runs, "unrelated"), note="the older one; old-fork-5 too")
+    said = answer("rename", "old", "new").out
+    assert "later records that it started from old" in said
+    assert "the note on noted names old" in said
+    assert "unrelated" not in said
+
+
+@pytest.mark.parametrize("name", ["", " ", "a/b", "..", ".hidden", "-x", "a\nb", "old", "old-fork-5"])
+def test_a_name_that_is_none_or_is_taken_is_refused(runs, name):
+    before = tree(runs)
+    refused("rename", "old", *(["--"] if name == "-x" else []), name)
+    assert tree(runs).keys() == before.keys()
+
+
+def test_a_run_that_is_being_written_and_one_of_a_comparison_keep_their_names(runs, tmp_path):
+    lock = RunLock(RunDirectory(runs / "old"))
+    assert lock.acquire()
+    try:
+        assert "old is running; labkit stop old stops it" in refused("rename", "old", "new")
+        assert "old is running" in refused("delete", "old", "--trash")
+    finally:
+        lock.release()
+    assert (runs / "old").is_dir()
+    make_run(tmp_path / "comparison", "resnet8-seed0")
+    (tmp_path / "comparison" / "comparison.json").write_text("{}")
+    assert "belongs to" in refused("rename", tmp_path / "comparison" / "resnet8-seed0", "new")

@@ -1,56 +1,17 @@
 """The command line: what it accepts, and that bad input costs one line, exit code 2 and nothing else."""
 
 import json
+import shutil
 import subprocess
 import sys
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from labkit.commands import main as cli
 from labkit.config import fields_by_name
 from labkit.distributed import task as cluster_task
-from labkit.training import plan
-from labkit.training import train as training
-
-
-@pytest.fixture
-def captured(monkeypatch):
-    """The configurations that ``labkit train`` would train."""
-    seen = []
-
-    def plan_training(config, *, overwrite, task, approved):
-        assert task is None and approved is None
-        seen.append((config, overwrite))
-        return SimpleNamespace(run_state="new", data_note="")
-
-    result = plan.TrainResult("finished", None, 0, "", did_work=True)
-    monkeypatch.setattr(plan, "plan_training", plan_training)
-    monkeypatch.setattr(training, "train", lambda planned: result)
-    return seen
-
-
-def tree(folder: Path) -> set[Path]:
-    return set(folder.rglob("*"))
-
-
-def run_process(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "labkit", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
-@pytest.fixture
-def run(capsys):
-    """Runs ``labkit`` in this process; returns its exit code and what it printed."""
-
-    def call(*arguments: str) -> SimpleNamespace:
-        capsys.readouterr()
-        code = cli.main(arguments)
-        shown = capsys.readouterr()
-        return SimpleNamespace(returncode=code, stdout=shown.out, stderr=shown.err)
-
-    return call
+from tests.commands.in_process import answer, refused, tree
+from tests.tiny import prepare_tiny
 
 
 def test_every_field_is_a_flag(captured, monkeypatch):
@@ -95,175 +56,146 @@ def test_every_field_is_a_flag(captured, monkeypatch):
         expected[info.name] = None if info.name == "model_arguments" else value
         arguments += [info.flag, str(value)]
     assert cli.main(["train", *arguments]) == 0
-    assert captured[0][0].flat() == expected
+    assert captured[0].flat() == expected
 
 
 @pytest.mark.parametrize(
-    ("arguments", "value"),
+    ("flags", "value"),
     [
-        (["--nesterov"], True),
-        (["--no-nesterov"], False),
-        (["--nesterov", "True"], True),
-        (["--nesterov", "false"], False),
-        (["--nesterov=False"], False),
-        (["--no-nesterov", "False"], True),
-        (["--nesterov", "--no-nesterov"], False),
+        ("--nesterov", True),
+        ("--no-nesterov", False),
+        ("--nesterov True", True),
+        ("--nesterov false", False),
+        ("--nesterov=False", False),
+        ("--no-nesterov False", True),
+        ("--nesterov --no-nesterov", False),
     ],
 )
-def test_booleans_take_both_forms(captured, arguments, value):
-    assert cli.main(["train", *arguments]) == 0
-    assert captured[0][0].optimizer.nesterov is value
+def test_booleans_take_both_forms(captured, flags, value):
+    assert cli.main(["train", *flags.split()]) == 0
+    assert captured[0].optimizer.nesterov is value
 
 
-def test_flags_override_the_preset(captured):
-    assert cli.main(["train", "--preset", "smoke", "--train-steps", "7"]) == 0
-    config = captured[0][0]
+def test_flags_override_the_preset_and_none_clears_an_optional_field(captured):
+    flags = ["--train-steps", "7", "--checkpoint-every-seconds", "none"]
+    assert cli.main(["train", "--preset", "smoke", *flags]) == 0
+    config = captured[0]
     assert (config.run.train_steps, config.data.dataset) == (7, "shapes")
-
-
-def test_none_clears_an_optional_field(captured):
-    assert cli.main(["train", "--checkpoint-every-seconds", "none"]) == 0
-    assert captured[0][0].run.checkpoint_every_seconds is None
+    assert config.run.checkpoint_every_seconds is None
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--num-gpus", "64"], ["--num-gpus", "64", "finds 0"]),
-        (["--variable-strategy", "GPU"], ["--variable-strategy", "GPU"]),
-        (["--num-layers", "45"], ["--num-layers", "45", "6n+2", "44", "50"]),
-        (["--job-dir", "gs://bucket/x"], ["--job-dir is 'gs://bucket/x'", "a path on this machine"]),
-        (
-            ["--preset", ""],
-            ["unknown preset ''; known: auto, estimator_2017, tutorial_2017, resnet20_one_cycle", "smoke"],
-        ),
-        (["--preset", "resnet20_one_cycl"], ["preset", "did you mean 'resnet20_one_cycle'"]),
-        (["--num-layer", "20"], ["--num-layer", "did you mean '--num-layers'"]),
-        (["--learning-rate", "fast"], ["--learning-rate", "fast"]),
-        (["--sync", "perhaps"], ["--sync", "perhaps", "True or False"]),
-        (["--data-format", "NCHW"], ["--data-format", "NCHW", "channels_first"]),
-        (["--dataset", "cifar10"], ["cifar10", "labkit data prepare"]),
-        (["--dataset", "cifar100"], ["cifar100", "cifar10"]),
-        (["--unfreeze-every-steps", "5"], ["--unfreeze-every-steps", "without --freeze"]),
-        (["--start-from", "nowhere"], ["--start-from", "no run at 'nowhere'", ".keras"]),
-        (["--start-from", "imagenet"], ["--model resnet", "--model keras_application"]),
+        ("--variable-strategy GPU", ["--variable-strategy", "GPU"]),
+        ("--num-layers 45", ["--num-layers", "45", "6n+2", "44", "50"]),
+        ("--preset=", ["unknown preset ''; known: auto, estimator_2017, tutorial_2017", "smoke"]),
+        ("--preset resnet20_one_cycl", ["preset", "did you mean 'resnet20_one_cycle'"]),
+        ("--learning-rate fast", ["--learning-rate", "fast"]),
+        ("--sync perhaps", ["--sync", "perhaps", "True or False"]),
+        ("--data-format NCHW", ["--data-format", "NCHW", "channels_first"]),
+        ("--dataset cifar10", ["cifar10", "labkit data prepare"]),
+        ("--dataset cifar100", ["cifar100", "cifar10"]),
+        ("--data-dir {tmp}/nothing", ["labkit data prepare --data-dir"]),
+        ("--num-layers 8 --freeze stage9", ["'stage9'", "stem, stage1, stage2, stage3, logits"]),
+        ("--unfreeze-every-steps 5", ["--unfreeze-every-steps", "without --freeze"]),
+        ("--start-from nowhere", ["--start-from", "no run at 'nowhere'", ".keras"]),
+        ("--start-from imagenet", ["--model resnet", "--model keras_application"]),
+        ("--job-dir /proc/nowhere/job", ["--job-dir"]),
+        ("--job-dir {tmp}/file/job", ["--job-dir"]),
+        ("--job-dir {tmp} --overwrite", ["is neither empty nor a run; name another directory"]),
     ],
-    ids=lambda value: " ".join(value) if value and value[0].startswith("-") else "",
 )
-def test_bad_input_is_one_line_exit_2_and_nothing_written(run, shapes_dir, tmp_path, arguments, words):
-    before = tree(shapes_dir)
-    # TensorFlow looks for the devices: what it says at its start, in a process of its own, counts as well.
-    start = run_process if arguments == ["--num-gpus", "64"] else run
-    done = start("train", "--data-dir", str(shapes_dir), "--job-dir", str(tmp_path / "job"), *arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    [line] = done.stderr.splitlines()
-    assert line.startswith("labkit: error: ")
+def test_bad_input_is_one_line_exit_2_and_nothing_written(shapes_dir, tmp_path, arguments, words):
+    (tmp_path / "file").write_text("mine")
+    before = tree(shapes_dir), tree(tmp_path)
+    place = ["--data-dir", shapes_dir, "--job-dir", tmp_path / "job", "--train-steps", "1"]
+    code, out, err = answer("train", *place, *arguments.format(tmp=tmp_path).split())
+    *said, line = err.splitlines()
+    assert code == 2 and line.startswith("labkit: error: ")
+    assert "--freeze" in arguments or (out, said) == ("", []), (
+        "a stage is looked up in a network that is built"
+    )
     for word in words:
         assert word in line
+    assert (tree(shapes_dir), tree(tmp_path)) == before
+
+
+def test_what_tensorflow_says_at_its_start_is_left_out_where_it_finds_too_few_devices(shapes_dir, tmp_path):
+    words = ["--data-dir", str(shapes_dir), "--job-dir", str(tmp_path / "job"), "--num-gpus", "64"]
+    command = [sys.executable, "-m", "labkit", "train", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("labkit: error: --num-gpus") and "64" in line and "finds 0" in line
     assert not list(tmp_path.iterdir())
-    assert tree(shapes_dir) == before
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        "train --job-dir",
-        "train --data-dir",
-        "train --start-from",
-        "cluster local -- train --job-dir",
-        "cluster slurm --nodes 2 -- train --data-dir",
-        "cluster slurm-task --exit-status",
-        "compare --models resnet8 --output",
-        "compare --models resnet8 --data-dir",
-        "data prepare --archive",
-        "data prepare --data-dir",
-        "evaluate run --data-dir",
-        "export run --data-dir",
-        "export run --output",
-        "profile --output",
-        "profile --data-dir",
-        "runs --runs-dir",
+        "train --job-dir gs://bucket/x",
+        "train --data-dir file:///x",
+        "train --start-from s3://bucket/x",
+        "cluster local -- train --job-dir gs://bucket/x",
+        "cluster slurm --nodes 2 -- train --data-dir gs://bucket/x",
+        "cluster slurm-task --exit-status gs://bucket/x",
+        "compare --models resnet8 --output gs://bucket/x",
+        "data prepare --archive file:///x",
+        "evaluate run --data-dir gs://bucket/x",
+        "export run --output gs://bucket/x",
+        "profile --output gs://bucket/x",
+        "runs --runs-dir file:///x",
     ],
 )
-@pytest.mark.parametrize("address", ["gs://bucket/x", "file:///x"])
-def test_an_address_is_no_path(words, address, tmp_path, monkeypatch, capsys):
+def test_an_address_is_no_path(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     try:
-        code = cli.main([*words.split(), address])
+        code = cli.main(words.split())
     except SystemExit as end:
         code = end.code
     assert code == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert words.split()[-1] in line
-    assert f"{address!r}; allowed: a path on this machine" in line
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_home_that_is_an_address_is_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LABKIT_HOME", "s3://bucket/labkit")
+    *_, flag, address = words.split()
+    assert flag in line and f"{address!r}; allowed: a path on this machine" in line
+    monkeypatch.setenv("LABKIT_HOME", address)
     assert cli.main(["runs"]) == 2
-    assert "LABKIT_HOME is 's3://bucket/labkit'; allowed: a path" in capsys.readouterr().err
+    assert f"LABKIT_HOME is {address!r}; allowed: a path" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("command", ["train", "profile", "compare --models resnet8"])
-def test_an_empty_preset_is_refused(command, capsys):
-    assert cli.main([*command.split(), "--preset", ""]) == 2
-    assert "unknown preset ''; known: auto, estimator_2017" in capsys.readouterr().err
-
-
-def test_a_stage_that_the_network_has_not_is_refused_before_anything_is_written(run, shapes_dir, tmp_path):
-    place = ["--data-dir", str(shapes_dir), "--job-dir", str(tmp_path / "job")]
-    done = run("train", *place, "--num-layers", "8", "--freeze", "stem,stage9")
-    assert done.returncode == 2
-    line = done.stderr.splitlines()[-1]
-    for word in ("--freeze 'stage9'", "stem, stage1, stage2, stage3, logits"):
-        assert word in line
+@pytest.mark.parametrize(
+    ("words", "package", "extra"),
+    [
+        ("compare --models resnet8 --dataset shapes --output new", "matplotlib", "notebook"),
+        ("replicas --output new", "matplotlib", "notebook"),
+        ("demo", "papermill", "notebook"),
+        ("dashboard", "streamlit", "app"),
+    ],
+)
+def test_a_missing_package_is_named_with_what_installs_it_before_anything_is_done(
+    words, package, extra, shapes, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    assert cli.main(words.split()) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    command = words.split()[0]
+    assert line.startswith(f"labkit: error: labkit {command} needs {package}, not installed here; ")
+    assert f"pip install '.[{extra}]'" in line
     assert not list(tmp_path.iterdir())
 
 
-def test_a_part_of_a_data_set_wants_a_folder_of_its_own(run):
-    done = run("data", "prepare", "--dataset", "shapes", "--classes", "0,1")
-    assert done.returncode == 2
-    assert "--classes is '0,1' without --data-dir" in done.stderr
+def test_a_part_of_a_data_set_wants_a_folder_of_its_own():
+    line = refused("data", "prepare", "--dataset", "shapes", "--classes", "0,1")
+    assert "--classes is '0,1' without --data-dir" in line
 
 
-def test_data_that_is_not_prepared(run, tmp_path):
-    done = run("train", "--data-dir", str(tmp_path / "nothing"), "--job-dir", str(tmp_path / "job"))
-    assert done.returncode == 2
-    assert "labkit data prepare --data-dir" in done.stderr
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("place", ["/proc/nowhere/job", "{file}/job"])
-def test_a_job_directory_that_cannot_be_written(run, shapes_dir, tmp_path, place):
-    (tmp_path / "file").write_text("mine")
-    job_dir = place.format(file=tmp_path / "file")
-    done = run("train", "--data-dir", str(shapes_dir), "--job-dir", job_dir, "--train-steps", "1")
-    assert done.returncode == 2
-    [line] = done.stderr.splitlines()
-    assert "--job-dir" in line
-    assert tree(tmp_path) == {tmp_path / "file"}
-
-
-def test_a_full_disk(shapes_dir, tmp_path, monkeypatch, capsys):
-    import shutil
-
+def test_a_full_disk(shapes_dir, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10 * 2**20))
-    code = cli.main(["train", "--data-dir", str(shapes_dir), "--job-dir", str(tmp_path / "job")])
-    assert code == 2
-    assert "10 MiB free" in capsys.readouterr().err
+    assert "10 MiB free" in refused("train", "--data-dir", shapes_dir, "--job-dir", tmp_path / "job")
     assert not list(tmp_path.iterdir())
-
-
-def test_a_directory_that_holds_something_else(run, shapes_dir, tmp_path):
-    (tmp_path / "thesis.tex").write_text("mine")
-    done = run("train", "--data-dir", str(shapes_dir), "--job-dir", str(tmp_path), "--overwrite")
-    assert done.returncode == 2
-    assert tree(tmp_path) == {tmp_path / "thesis.tex"}
 
 
 def test_quick_commands_start_without_tensorflow(tmp_path, monkeypatch):
@@ -281,46 +213,37 @@ def test_quick_commands_start_without_tensorflow(tmp_path, monkeypatch):
     assert done.returncode == 0, done.stderr
 
 
+COMMAND_OF_2017 = """
+    --num-gpus 0 --num-layers 8 --train-steps 6 --train-batch-size 32 --eval-batch-size 20 --learning-rate 0.1
+    --momentum 0.9 --weight-decay 2e-4 --variable-strategy CPU --use-distortion-for-training True --sync False
+    --log-device-placement False
+"""
+
+
 @pytest.mark.slow
-def test_the_2017_command_line_trains_and_then_has_nothing_left_to_do(run, shapes_dir, tmp_path):
+def test_the_2017_command_line_trains_and_then_has_nothing_left_to_do(tmp_path):
+    prepare_tiny(tmp_path / "data")
     job_dir = tmp_path / "job"
-    values = {
-        "num-gpus": 0,
-        "num-layers": 8,
-        "train-steps": 6,
-        "train-batch-size": 32,
-        "eval-batch-size": 100,
-    }
-    values |= {"learning-rate": 0.1, "momentum": 0.9, "weight-decay": 2e-4, "variable-strategy": "CPU"}
-    command = ["train", "--data-dir", str(shapes_dir), "--job-dir", str(job_dir)]
-    command += [part for name, value in values.items() for part in (f"--{name}", str(value))]
-    command += ["--use-distortion-for-training", "True", "--sync", "False", "--log-device-placement", "False"]
-    first = run(*command)
-    assert first.returncode == 0, first.stderr
-    assert "step 6/6" in first.stdout
-    before = {path: path.stat().st_mtime_ns for path in tree(job_dir)}
+    command = ["train", "--data-dir", tmp_path / "data", "--job-dir", job_dir, *COMMAND_OF_2017.split()]
+    first = answer(*command)
+    assert first.code == 0, first.err
+    assert "step 6/6" in first.out
+    before = tree(job_dir)
 
-    again = run(*command)
-    assert again.returncode == 0
-    assert "nothing left to do" in again.stdout
-    assert {path: path.stat().st_mtime_ns for path in tree(job_dir)} == before
+    again = answer(*command)
+    assert again.code == 0 and "nothing left to do" in again.out
+    assert tree(job_dir) == before
 
-    other = run(*command, "--learning-rate", "0.2")
-    assert other.returncode == 2
-    assert "--learning-rate is 0.1 there, 0.2 here" in other.stderr
-    assert {path: path.stat().st_mtime_ns for path in tree(job_dir)} == before
+    assert "--learning-rate is 0.1 there, 0.2 here" in refused(*command, "--learning-rate", "0.2")
+    assert tree(job_dir) == before
 
-    anew = run(*command, "--learning-rate", "0.2", "--overwrite")
-    assert anew.returncode == 0
+    assert answer(*command, "--learning-rate", "0.2", "--overwrite").code == 0
     assert json.loads((job_dir / "config.json").read_text())["optimizer"]["learning_rate"] == 0.2
 
-    evaluated = run("evaluate", str(job_dir))
-    assert evaluated.returncode == 0, evaluated.stderr
+    evaluated = answer("evaluate", job_dir)
+    assert evaluated.code == 0, evaluated.err
     figures = json.loads((job_dir / "predictions" / "test.json").read_text())
-    assert figures["examples"] == 2000
-    assert sum(map(sum, figures["confusion"])) == 2000
-    assert f"top-1 {figures['accuracy']:.4f}" in evaluated.stdout
-
-    wrong = run("evaluate", str(job_dir), "--checkpoint", "999")
-    assert wrong.returncode == 2
-    assert "best, last, or one of the steps 6" in wrong.stderr
+    assert figures["examples"] == 40 == sum(map(sum, figures["confusion"]))
+    assert f"top-1 {figures['accuracy']:.4f}" in evaluated.out
+    wrong = answer("evaluate", job_dir, "--checkpoint", "999")
+    assert wrong.code == 2 and "best, last, or one of the steps 6" in wrong.err

@@ -15,6 +15,7 @@ from labkit.commands import manage, train
 from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, write_heartbeat
 from labkit.parts.trust import digest_of
 from labkit.run_directory import RunDirectory, RunLock
+from tests.commands.in_process import answer, refused
 from tests.commands.made_runs import make_run
 from tests.tiny import prepare_tiny
 
@@ -38,13 +39,6 @@ run.write_status(replace(run.read_status(), state="interrupted", step=13))
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
-    (tmp_path / "runs").mkdir()
-    return tmp_path / "runs"
-
-
-@pytest.fixture
 def training():
     """Starts processes that hold a run's locks; ends those that are left."""
     started = []
@@ -63,92 +57,74 @@ def training():
         process.stdout.close()
 
 
-def labkit(capsys, *arguments):
-    code = cli.main(arguments)
-    shown = capsys.readouterr()
-    return SimpleNamespace(code=code, out=shown.out, err=shown.err)
-
-
 # ---- stop ----------------------------------------------------------------------------------------------
 
 
-def test_a_training_is_asked_to_save_and_is_waited_for(folder, training, capsys):
+def test_a_training_is_asked_to_save_and_is_waited_for(folder, training):
     run = make_run(folder, "mine")
     process = training(run)
-    done = labkit(capsys, "stop", "mine")
+    done = answer("stop", "mine")
     assert done.code == 0
     assert f"asked process {process.pid} to save and stop" in done.out
     assert "interrupted at step 13 of 20; labkit resume mine continues it" in done.out
     assert process.wait(10) == 0
 
 
-def test_a_launcher_is_asked_before_the_task_that_writes(folder, training, capsys):
+def test_a_launcher_is_asked_before_the_task_that_writes(folder, training):
     run = make_run(folder, "mine")
     chief = training(run, "stubborn", ".lock")
     launcher = training(run, "polite", ".launcher")
-    done = labkit(capsys, "stop", "mine", "--wait-seconds", "5")
+    done = answer("stop", "mine", "--wait-seconds", "5")
     assert f"asked process {launcher.pid} " in done.out
     assert chief.poll() is None
 
 
-def test_waiting_is_bounded(folder, training, capsys):
-    process = training(make_run(folder, "mine"), "stubborn")
-    done = labkit(capsys, "stop", "mine", "--wait-seconds", "0.3")
-    assert done.code == 1
-    assert f"process {process.pid} still trains mine" in done.out
-
-
-def test_a_launcher_that_is_stopping_is_not_asked_twice(folder, training, capsys):
+def test_waiting_is_bounded_and_a_launcher_that_is_stopping_is_not_asked_twice(folder, training):
     """A second SIGTERM makes a launcher kill its tasks."""
     run = make_run(folder, "mine")
     process = training(run, "stubborn")
-    first, second = (labkit(capsys, "stop", "mine", "--wait-seconds", "0.2") for _ in range(2))
+    first, second = (answer("stop", "mine", "--wait-seconds", "0.2") for _ in range(2))
+    assert first.code == 1 and f"process {process.pid} still trains mine" in first.out
     assert f"asked process {process.pid} to save and stop" in first.out
     assert f"process {process.pid} was asked before and is stopping" in second.out
     process.kill()
     process.wait()
     after = training(run)  # another process is asked, whatever the file says of the last one
-    assert f"asked process {after.pid} to save" in labkit(capsys, "stop", "mine").out
+    assert f"asked process {after.pid} to save" in answer("stop", "mine").out
     assert not run.stop_path.exists()
 
 
-def test_a_process_that_would_die_without_saving_is_not_signalled(folder, training, capsys):
+def test_a_process_that_would_die_without_saving_is_not_signalled(folder, training):
     process = training(make_run(folder, "mine"), "deaf")
-    done = labkit(capsys, "stop", "mine", "--wait-seconds", "0.3")
+    done = answer("stop", "mine", "--wait-seconds", "0.3")
     assert done.code == 1
     assert "takes no further request" in done.out
     assert process.poll() is None
 
 
-def test_a_process_that_only_has_the_number_of_the_lost_one_is_left_alone(folder, capsys):
-    other = subprocess.Popen([sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"],
-                             stdout=subprocess.PIPE)  # fmt: skip
-    try:
-        other.stdout.readline()
+def test_a_process_that_only_has_the_number_of_the_lost_one_is_left_alone(folder):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         make_run(folder, "mine", state="running", pid=other.pid, heartbeat=time.time())
-        done = labkit(capsys, "stop", "mine")
-        assert done.code == 0
-        assert "mine isn't running" in done.out
+        code, said, _ = answer("stop", "mine")
+        assert code == 0 and "mine isn't running" in said
         assert other.poll() is None
-    finally:
         other.kill()
-        other.wait()
-        other.stdout.close()
+    make_run(folder, "done")
+    assert answer("stop", "done") == (0, "done isn't running: finished at step 20 of 20\n", "")
 
 
-def test_a_run_on_another_host_is_refused(folder, capsys):
-    make_run(folder, "mine", state="running", pid=os.getpid(), host="elsewhere", heartbeat=time.time())
-    for command in (["stop", "mine"], ["resume", "mine"], ["delete", "mine", "--yes"]):
-        done = labkit(capsys, *command)
-        assert done.code == 2
-        assert "running on host 'elsewhere'" in done.err
-        assert f"this is {socket.gethostname()!r}" in done.err
-
-
-def test_a_finished_run_needs_no_stop(folder, capsys):
-    make_run(folder, "mine")
-    done = labkit(capsys, "stop", "mine")
-    assert (done.code, done.out) == (0, "mine isn't running: finished at step 20 of 20\n")
+@pytest.mark.parametrize("words", ["stop mine", "resume mine", "delete mine --yes"])
+def test_a_run_that_runs_on_another_host_or_here_is_refused(folder, training, words):
+    host = {"pid": os.getpid(), "host": "elsewhere", "heartbeat": time.time()}
+    run = make_run(folder, "mine", state="running", **host)
+    line = refused(*words.split())
+    assert "running on host 'elsewhere'" in line and f"this is {socket.gethostname()!r}" in line
+    if "stop" not in words:
+        process = training(make_run(folder, "here"))
+        line = refused(*words.replace("mine", "here").split())
+        assert "here is running" in line and "labkit stop here stops it" in line
+        assert words.startswith("delete") or f"in process {process.pid}" in line
+    assert run.exists()
 
 
 def test_the_holder_of_a_lock_is_who_took_it(tmp_path, training):
@@ -185,160 +161,103 @@ def resumed(monkeypatch):
     return seen
 
 
-def test_a_run_is_continued_with_its_own_configuration_where_it_lies_now(folder, resumed, capsys):
+def test_a_run_is_continued_with_its_own_configuration_where_it_lies_now(folder, resumed):
     run = make_run(folder, "before", state="interrupted", step=7, learning_rate=0.3)
     run.path.rename(folder / "after")
-    assert labkit(capsys, "resume", "after").code == 0
+    assert answer("resume", "after").code == 0
     [(task, config, overwrite)] = resumed
     assert (task, overwrite) == (None, False)
     assert config.run.job_dir == str(folder / "after")
     assert (config.optimizer.learning_rate, config.run.train_steps) == (0.3, 20)
 
 
-def test_a_run_is_continued_with_the_data_set_that_is_named(folder, resumed, tmp_path, capsys):
+def test_a_run_is_continued_with_the_data_set_that_is_named(folder, resumed, tmp_path):
     prepare_tiny(tmp_path / "there")
     make_run(folder, "mine", state="interrupted", step=7, data_dir=str(tmp_path / "gone" / "data"))
-    assert labkit(capsys, "resume", "mine", "--data-dir", str(tmp_path / "there")).code == 0
+    assert answer("resume", "mine", "--data-dir", str(tmp_path / "there")).code == 0
     assert resumed[0][1].data.data_dir == str(tmp_path / "there")
 
 
-def test_a_run_is_continued_with_the_same_data_of_todays_home(folder, resumed, tmp_path, capsys):
+def test_a_run_is_continued_with_the_same_data_of_todays_home(folder, resumed, tmp_path):
     prepare_tiny(tmp_path / "data")
     make_run(folder, "mine", state="interrupted", step=7, data_dir=str(tmp_path / "gone" / "data"))
-    done = labkit(capsys, "resume", "mine")
+    done = answer("resume", "mine")
     assert f"shapes in {tmp_path / 'data' / 'shapes'}" in done.out
     assert resumed[0][1].data.data_dir is None, "nobody chose it"
 
 
-def test_nothing_is_left_of_a_finished_run(folder, resumed, capsys):
+@pytest.mark.parametrize("words", ["", "--train-steps 200", "--steps 200 --lr=0.5"])
+def test_a_finished_run_and_other_settings_are_answered_with_the_command_that_goes_on(words, folder, resumed):
     make_run(folder, "mine")
-    done = labkit(capsys, "resume", "mine")
-    assert done.code == 0
-    assert done.out.startswith("nothing left to do: mine is finished at step 20; for more steps: labkit fork")
+    code, out, err = answer("resume", "mine", *words.split())
     assert not resumed
-
-
-@pytest.mark.parametrize("words", [["--train-steps", "200"], ["--steps", "200", "--lr=0.5"]], ids=" ".join)
-def test_other_settings_of_a_run_are_answered_with_the_command_that_goes_on_with_them(
-    words, folder, resumed, capsys
-):
-    make_run(folder, "mine")
-    assert cli.main(["resume", "mine", *words]) == 2
-    said = capsys.readouterr().err
-    assert "mine --at 20 --set train_steps=200" in said
-    assert ("learning_rate=0.5" in said) == (len(words) == 3)
-    command = said.split("labkit ")[-1].split()
+    if not words:
+        assert code == 0
+        assert out.startswith("nothing left to do: mine is finished at step 20; for more steps: labkit fork")
+        return
+    assert code == 2 and "mine --at 20 --set train_steps=200" in err
+    assert ("learning_rate=0.5" in err) == ("--lr" in words)
+    command = err.split("labkit ")[-1].split()
     assert command[0] == "fork" and cli.parse(command).keywords["at"] == 20
-    assert not resumed
 
 
-def test_a_running_one_is_not_resumed(folder, resumed, training, capsys):
-    process = training(make_run(folder, "mine"))
-    done = labkit(capsys, "resume", "mine")
-    assert done.code == 2
-    assert f"mine is running in process {process.pid}; labkit stop mine stops it" in done.err
-    assert not resumed
-
-
-def make_cluster_run(folder):
+def test_a_cluster_is_answered_with_its_command(folder, training, resumed):
     run = make_run(folder, "mine", state="interrupted", step=7)
     for name in ("chief:0", "worker:0", "worker:1", "ps:0"):
         path = heartbeat_path(run.cluster_path, name)
         path.parent.mkdir(exist_ok=True)
         write_heartbeat(path, Heartbeat(name, "a:1", "host", 1, "x", 1, "training", 7, {}, "", None))
-    return run
-
-
-def test_a_stopped_cluster_is_said_to_go_on_with_its_own_command(folder, training, capsys):
-    run = make_cluster_run(folder)
-    training(run)
-    said = labkit(capsys, "stop", "mine").out
-    assert "labkit cluster local --workers 2 --ps 1 -- train" in said
-    assert "labkit resume" not in said
-
-
-def test_a_cluster_is_answered_with_its_command(folder, resumed, capsys):
-    run = make_cluster_run(folder)
-    done = labkit(capsys, "resume", "mine")
-    assert done.code == 2
-    command = done.err.partition("with: ")[2].split()
+    line = refused("resume", "mine")
+    command = line.partition("with: ")[2].split()
     assert command[:9] == ["labkit", "cluster", "local", "--workers", "2", "--ps", "1", "--", "train"]
-    assert f"--job-dir {run.path}" in done.err
+    assert f"--job-dir {run.path}" in line
     cli.parse(command[1:])
     assert not resumed
+    training(run)
+    said = answer("stop", "mine").out
+    assert "labkit cluster local --workers 2 --ps 1 -- train" in said and "labkit resume" not in said
 
 
-def test_tasks_that_were_started_by_hand_are_not_resumed(folder, resumed, capsys):
+def test_tasks_that_were_started_by_hand_and_a_damaged_configuration_are_not_resumed(folder, resumed):
     make_run(folder, "mine", state="interrupted", worker_hosts="a:1,b:1", job_name="worker", task_index=0)
-    done = labkit(capsys, "resume", "mine")
-    assert done.code == 2
-    assert "--worker-hosts" in done.err
+    assert "--worker-hosts" in refused("resume", "mine")
+    (make_run(folder, "hurt", state="interrupted").config_path).write_text("{")
+    assert "can't be read" in refused("resume", "hurt")
     assert not resumed
-
-
-def test_a_damaged_configuration_is_not_resumed(folder, resumed, capsys):
-    (make_run(folder, "mine", state="interrupted").config_path).write_text("{")
-    assert "can't be read" in labkit(capsys, "resume", "mine").err
 
 
 # ---- delete --------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_run_is_gone_and_its_neighbours_stay(folder, capsys):
+def test_a_deleted_run_is_gone_and_its_neighbours_and_what_the_training_did_not_write_stay(folder):
     run, other = make_run(folder, "mine"), make_run(folder, "other")
     (run.checkpoints_path / "step-00000020").mkdir()
     (run.path / ".config.json.99999999.1.tmp").write_text("")
-    done = labkit(capsys, "delete", "mine", "--yes")
-    assert (done.code, done.out) == (0, "deleted mine\n")
+    assert answer("note", "mine", "--tag", "x").code == 0
+    assert answer("delete", "mine", "--yes")[:2] == (0, "deleted mine\n")
     assert not run.path.exists()
-    assert other.exists()
+    (other.path / "thesis.tex").write_text("mine")
+    assert "kept thesis.tex" in answer("delete", other.path, "--yes").out
+    assert [path.name for path in other.path.iterdir()] == ["thesis.tex"]
 
 
-def test_what_the_training_did_not_write_stays(folder, capsys):
+@pytest.mark.parametrize(("typed", "code"), [("y", 0), ("yes", 0), ("n", 1), ("", 1), (None, 2)])
+def test_it_asks_and_where_nobody_can_be_asked_yes_is_needed(folder, monkeypatch, typed, code):
     run = make_run(folder, "mine")
-    (run.path / "thesis.tex").write_text("mine")
-    done = labkit(capsys, "delete", str(run.path), "--yes")
-    assert "kept thesis.tex" in done.out
-    assert [path.name for path in run.path.iterdir()] == ["thesis.tex"]
-
-
-def test_a_running_one_is_not_deleted(folder, training, capsys):
-    run = make_run(folder, "mine")
-    training(run)
-    done = labkit(capsys, "delete", "mine", "--yes")
-    assert done.code == 2
-    assert "mine is running; labkit stop mine stops it" in done.err
-    assert run.exists()
-
-
-@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("yes", 0), ("n", 1), ("", 1)])
-def test_it_asks(folder, capsys, monkeypatch, answer, code):
-    run = make_run(folder, "mine")
-    monkeypatch.setattr(manage.sys, "stdin", SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr("builtins.input", lambda question: answer)
-    done = labkit(capsys, "delete", "mine")
+    monkeypatch.setattr(manage.sys, "stdin", SimpleNamespace(isatty=lambda: typed is not None))
+    monkeypatch.setattr("builtins.input", lambda question: typed)
+    done = answer("delete", "mine")
     assert done.code == code
-    assert "finished at step 20 of 20" in done.out
+    assert "add --yes" in done.err if typed is None else "finished at step 20 of 20" in done.out
     assert run.exists() is bool(code)
-
-
-def test_where_nobody_can_be_asked_yes_is_needed(folder, capsys, monkeypatch):
-    run = make_run(folder, "mine")
-    monkeypatch.setattr(manage.sys, "stdin", SimpleNamespace(isatty=lambda: False))
-    done = labkit(capsys, "delete", "mine")
-    assert done.code == 2
-    assert "add --yes" in done.err
-    assert run.exists()
 
 
 # ---- all of it, with real trainings --------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_real_run_is_stopped_resumed_shown_and_deleted(folder, capsys):
-    from labkit.data.prepare import prepare
-
-    prepare("shapes", folder.parent / "data")
+def test_a_real_run_is_stopped_resumed_shown_and_deleted(folder):
+    prepare_tiny(folder.parent / "data")
     command = ["train", "--preset", "smoke", "--train-steps", "4000", "--no-evaluate-test", "--job-dir"]
     path = folder / "mine"
     process = subprocess.Popen(
@@ -351,7 +270,7 @@ def test_a_real_run_is_stopped_resumed_shown_and_deleted(folder, capsys):
             assert time.monotonic() < give_up
             assert process.poll() is None
             time.sleep(0.1)
-        done = labkit(capsys, "stop", "mine")
+        done = answer("stop", "mine")
         assert done.code == 0, done.out
         assert process.wait(30) == 128 + signal.SIGTERM
         stopped = run.read_status().step
@@ -362,18 +281,18 @@ def test_a_real_run_is_stopped_resumed_shown_and_deleted(folder, capsys):
         process.wait()
     text = run.config_path.read_text().replace('"train_steps": 4000', f'"train_steps": {stopped + 5}')
     run.config_path.write_text(text)
-    done = labkit(capsys, "resume", "mine")
+    done = answer("resume", "mine")
     assert done.code == 0, done.err
     assert run.read_status().state == "finished"
-    assert f"{stopped + 5} of {stopped + 5}" in labkit(capsys, "show", "mine").out
-    assert labkit(capsys, "delete", "mine", "--yes").code == 0
+    assert f"{stopped + 5} of {stopped + 5}" in answer("show", "mine").out
+    assert answer("delete", "mine", "--yes").code == 0
     assert not path.exists()
 
 
 @pytest.mark.parametrize("words", [["stop"], ["resume"], ["show"], ["delete", "--trash"], ["runs"]])
-def test_a_name_with_escape_sequences_is_shown_not_obeyed(words, folder, capsys):
+def test_a_name_with_escape_sequences_is_shown_not_obeyed(words, folder):
     run = make_run(folder, "\x1b]0;title\x07\x9b31mred")
-    cli.main([words[0], *([] if words == ["runs"] else [str(run.path)]), *words[1:]])
-    said = "".join(capsys.readouterr())
+    _, out, err = answer(words[0], *([] if words == ["runs"] else [run.path]), *words[1:])
+    said = out + err
     assert "\\x1b]0;title\\x07\\x9b31mred" in said
     assert not any(mark in said for mark in "\x1b\x07\x9b")

@@ -18,6 +18,7 @@ from labkit.notebook import files
 from labkit.notebook.execution import run_notebook
 from labkit.notebook.file_parameters import declared_parameters, values_from_text
 from labkit.notebook.files import find_notebook
+from tests.commands.in_process import refused as command_refused
 
 PARAMETERS = """\
 steps: int = 3
@@ -51,21 +52,20 @@ def home(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def no_kernel(monkeypatch):
-    """Make a kernel that starts an error."""
+def refused(home, monkeypatch):
+    """Runs a notebook that is refused before a kernel starts. Returns the line."""
 
     def start(*arguments, **settings):
         raise AssertionError("a kernel was started")
 
     monkeypatch.setattr("papermill.execute.execute_notebook", start)
 
+    def run(*words: object) -> str:
+        line = command_refused("notebook", "run", *words)
+        assert not home.exists()
+        return line
 
-def refused(capsys, *arguments: object) -> str:
-    assert cli.main(["notebook", "run", *map(str, arguments)]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    [line] = err.splitlines()
-    return line.removeprefix("labkit: error: ")
+    return run
 
 
 def left_behind(folder: Path) -> list[str]:
@@ -102,67 +102,44 @@ def test_a_text_becomes_a_value_of_its_parameters_type(given, expected, tmp_path
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("stepz", "5"), "unknown parameter 'stepz'; did you mean 'steps'?"),
-        (("steps", "many"), "steps is 'many'; allowed: a whole number"),
-        (("steps", "0.5"), "steps is 0.5; allowed: a whole number"),
-        (("steps", "True"), "steps is True; allowed: a whole number"),
-        (("steps", "None"), "steps is None; allowed: a whole number"),
-        (("rate", "fast"), "rate is 'fast'; allowed: a number"),
-        (("fast", "1"), "fast is 1; allowed: True or False"),
-        (("factor", "big"), "factor is 'big'; allowed: a number"),
-        (("sizes", "3"), "sizes is 3; allowed: a list, such as '[1, 2]'"),
-        (("sizes", "[1, 2"), "sizes is '[1, 2'; allowed: a list, such as '[1, 2]'"),
+        ("stepz 5", "unknown parameter 'stepz'; did you mean 'steps'?"),
+        ("steps many", "steps is 'many'; allowed: a whole number"),
+        ("steps 0.5", "steps is 0.5; allowed: a whole number"),
+        ("steps True", "steps is True; allowed: a whole number"),
+        ("steps None", "steps is None; allowed: a whole number"),
+        ("rate fast", "rate is 'fast'; allowed: a number"),
+        ("fast 1", "fast is 1; allowed: True or False"),
+        ("factor big", "factor is 'big'; allowed: a number"),
+        ("sizes 3", "sizes is 3; allowed: a list, such as '[1, 2]'"),
+        ("sizes [1,2", "sizes is '[1,2'; allowed: a list, such as '[1, 2]'"),
+        ("steps 5 -p steps 6", "steps is given twice; leave one out"),
     ],
-    ids=str,
 )
-def test_wrong_names_and_types_are_refused_before_a_kernel_starts(
-    given, said, tmp_path, home, no_kernel, capsys
-):
+def test_wrong_names_and_types_are_refused_before_a_kernel_starts(given, said, tmp_path, refused):
     path = notebook(tmp_path / "n.ipynb")
-    assert refused(capsys, path, "-p", *given) == said
-    assert not home.exists()
+    assert refused(path, "-p", *given.split()) == said
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["train_stepz", "5"], "unknown parameter 'train_stepz'; did you mean 'train_steps'?"),
-        (["train_steps", "many"], "--train-steps is 'many'; allowed: a whole number of at least 1"),
-        (["label_smoothing", "2"], "--label-smoothing is 2.0; allowed: a number of at least 0 below 1"),
-        (["num_workers", "3"], "num_workers is 3 with strategy 'local', which is one process"),
-        (["strategy", "multiworker"], "unknown strategy 'multiworker'; did you mean 'multi_worker'?"),
-        (["overwrite", "perhaps"], "overwrite is 'perhaps'; allowed: True or False"),
-        (["preset", "smoked"], "'smoke'"),
+        ("train_stepz 5", "unknown parameter 'train_stepz'; did you mean 'train_steps'?"),
+        ("train_steps many", "--train-steps is 'many'; allowed: a whole number of at least 1"),
+        ("label_smoothing 2", "--label-smoothing is 2.0; allowed: a number of at least 0 below 1"),
+        ("num_workers 3", "num_workers is 3 with strategy 'local', which is one process"),
+        ("strategy multiworker", "unknown strategy 'multiworker'; did you mean 'multi_worker'?"),
+        ("overwrite perhaps", "overwrite is 'perhaps'; allowed: True or False"),
+        ("preset smoked", "'smoke'"),
     ],
-    ids=str,
 )
-def test_the_training_notebook_takes_what_labkit_train_takes(given, said, home, no_kernel, capsys):
-    assert said in refused(capsys, "train", "-p", *given)
-
-
-def test_every_flag_of_train_is_a_parameter_of_the_training_notebook():
-    found = nbformat.read(find_notebook("train"), 4)
-    given = {"label_smoothing": "0.1", "job_dir": "7", "num_gpus": "None", "learning-rate": "1"}
+def test_the_training_notebook_takes_what_labkit_train_takes(given, said, refused):
+    assert said in refused("train", "-p", *given.split())
+    training = nbformat.read(find_notebook("train"), 4)
+    fitting = {"label_smoothing": "0.1", "job_dir": "7", "num_gpus": "None"}
+    expected = {"label_smoothing": 0.1, "job_dir": "7", "num_gpus": None}
+    assert values_from_text(training, fitting.items()) == expected
     with pytest.raises(InputError, match="did you mean 'learning_rate'"):
-        values_from_text(found, given.items())
-    del given["learning-rate"]
-    assert values_from_text(found, given.items()) == {
-        "label_smoothing": 0.1,
-        "job_dir": "7",
-        "num_gpus": None,
-    }
-
-
-def test_a_parameter_cell_that_is_no_python_is_read_as_papermill_reads_it(tmp_path):
-    found = nbformat.read(notebook(tmp_path / "n.ipynb", parameters="%time 1\nsteps: int = 3"), 4)
-    assert declared_parameters(found)["steps"].kind is int
-
-
-def test_other_parameters_that_cannot_be_given(tmp_path, home, no_kernel, capsys):
-    bare = notebook(tmp_path / "bare.ipynb", "1", parameters=None)
-    assert "has no parameters; give the cell" in refused(capsys, bare, "-p", "steps", "5")
-    path = notebook(tmp_path / "n.ipynb")
-    assert refused(capsys, path, "-p", "steps", 5, "-p", "steps", 6) == "steps is given twice; leave one out"
+        values_from_text(training, [("learning-rate", "1")])
 
 
 # ---- notebooks -----------------------------------------------------------------------------------------
@@ -186,21 +163,25 @@ def test_notebooks_have_names_and_numbers(tmp_path, monkeypatch):
             find_notebook(name)
 
 
-@pytest.mark.parametrize("text", ["not JSON", "[]", "{}", '{"cells": 3, "nbformat": 4}'])
-def test_what_is_no_notebook(text, tmp_path, home, no_kernel, capsys):
-    (tmp_path / "n.ipynb").write_text(text)
-    assert "is not a notebook" in refused(capsys, tmp_path / "n.ipynb")
-
-
-def test_a_kernel_that_is_not_installed(tmp_path, home, no_kernel, capsys):
-    path = notebook(tmp_path / "n.ipynb", kernel="nix")
-    assert "asks for the kernel 'nix', which isn't installed" in refused(capsys, path)
-
-
 # ---- the output ----------------------------------------------------------------------------------------
 
 
-def test_outputs_that_cannot_be_written(tmp_path, home, no_kernel, capsys, monkeypatch):
+@pytest.mark.parametrize("text", ["not JSON", "[]", "{}", '{"cells": 3, "nbformat": 4}'])
+def test_what_is_no_notebook(text, tmp_path, refused):
+    (tmp_path / "n.ipynb").write_text(text)
+    assert "is not a notebook" in refused(tmp_path / "n.ipynb")
+
+
+def test_notebooks_without_parameters_and_with_a_kernel_that_is_not_installed(tmp_path, refused):
+    bare = notebook(tmp_path / "bare.ipynb", "1", parameters=None)
+    assert "has no parameters; give the cell" in refused(bare, "-p", "steps", "5")
+    path = notebook(tmp_path / "n.ipynb", kernel="nix")
+    assert "asks for the kernel 'nix', which isn't installed" in refused(path)
+    magic = nbformat.read(notebook(tmp_path / "m.ipynb", parameters="%time 1\nsteps: int = 3"), 4)
+    assert declared_parameters(magic)["steps"].kind is int  # no Python: as papermill reads it
+
+
+def test_outputs_that_cannot_be_written(tmp_path, refused, monkeypatch):
     path = notebook(tmp_path / "n.ipynb")
     (tmp_path / "file").write_text("")
     for output, said in (
@@ -209,22 +190,16 @@ def test_outputs_that_cannot_be_written(tmp_path, home, no_kernel, capsys, monke
         (tmp_path / "x.html", "a name that ends in .ipynb"),
         (tmp_path / "file" / "x.ipynb", "can't be made: "),
     ):
-        assert said in refused(capsys, path, "--output", output)
-    said = refused(capsys, path, "--output", "/proc/x.ipynb")  # root may write to /proc, says access()
+        assert said in refused(path, "--output", output)
+    said = refused(path, "--output", "/proc/x.ipynb")  # root may write to /proc, says access()
     assert said.startswith("/proc can't be written")
     assert said.endswith("; name a file of yours with --output")
-    access = os.access
-    monkeypatch.setattr(os, "access", lambda place, mode: place != Path.cwd() and access(place, mode))
-    assert "can't be written; name a file of yours" in refused(capsys, path, "--output", "x.ipynb")
-
-
-def test_two_runs_to_one_output(tmp_path, home, no_kernel, capsys):
-    path = notebook(tmp_path / "n.ipynb")
     with open(".out.partial.ipynb", "w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        assert "out.ipynb is being written by another process" in refused(
-            capsys, path, "--output", "out.ipynb"
-        )
+        assert "out.ipynb is being written by another process" in refused(path, "--output", "out.ipynb")
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda place, mode: place != Path.cwd() and access(place, mode))
+    assert "can't be written; name a file of yours" in refused(path, "--output", "x.ipynb")
 
 
 def test_a_notebook_runs_with_its_parameters(tmp_path, home, capsys):
@@ -293,35 +268,12 @@ def test_a_kernel_that_is_killed(tmp_path, home, capsys):
     assert len(banner_of(again.path)) == 2, "the old banners are replaced"
 
 
-@pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_run_that_is_stopped_leaves_nothing_at_its_place(number, tmp_path, home):
-    path = notebook(tmp_path / "n.ipynb", "import os, time\nprint(os.getpid())\ntime.sleep(100)")
-    command = [sys.executable, "-m", "labkit", "notebook", "run", str(path), "--output", "out.ipynb"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        try:
-            assert process.stdout is not None
-            kernel = psutil.Process(next(int(line) for line in process.stdout if line.strip().isdecimal()))
-            process.send_signal(number)
-            assert process.wait(30) == (128 + number if number == signal.SIGTERM else -number)
-        finally:
-            process.kill()
-    assert not Path("out.ipynb").exists()
-    assert not Path("out-failed.ipynb").exists()
-    kernel.wait(30)
-    if number == signal.SIGKILL:  # the next run uses what was left
-        small = notebook(tmp_path / "small.ipynb", "1")
-        assert run_notebook(small, output="out.ipynb", announce=lambda line: None).code == 0
-    assert left_behind(Path()) == (["out.ipynb"] if number == signal.SIGKILL else [])
-
-
+# Takes longer to save than a kernel is given to end where nothing is to be saved.
 SLOW_TO_SAVE = """\
-import pathlib, signal, time
+import os, pathlib, signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
-    print("begun", flush=True)
+    print(os.getpid(), flush=True)
     time.sleep(100)
 except KeyboardInterrupt:
     time.sleep(8)
@@ -331,19 +283,30 @@ except KeyboardInterrupt:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_stopped_training_has_time_to_save(tmp_path, home):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_stopped_has_time_to_save_and_leaves_nothing_at_its_place(number, tmp_path, home):
     path = notebook(tmp_path / "n.ipynb", SLOW_TO_SAVE)
     command = [sys.executable, "-m", "labkit", "notebook", "run", str(path), "--output", "out.ipynb"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None
-            assert any("begun" in line for line in process.stdout)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(50) == 128 + signal.SIGTERM
+            kernel = psutil.Process(next(int(line) for line in process.stdout if line.strip().isdecimal()))
+            process.send_signal(number)
+            assert process.wait(50) == (128 + number if number == signal.SIGTERM else -number)
         finally:
             process.kill()
-    assert left_behind(Path()) == ["saved"]
+    assert not Path("out.ipynb").exists()
+    assert not Path("out-failed.ipynb").exists()
+    kernel.wait(30)
+    saved = Path("saved").exists()
+    Path("saved").unlink(missing_ok=True)
+    if number == signal.SIGKILL:  # the next run uses what was left
+        small = notebook(tmp_path / "small.ipynb", "1")
+        assert run_notebook(small, output="out.ipynb", announce=lambda line: None).code == 0
+        assert left_behind(Path()) == ["out.ipynb"]
+    else:
+        assert saved and left_behind(Path()) == []
 
 
 @pytest.mark.long

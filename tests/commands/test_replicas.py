@@ -6,22 +6,18 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 
-from labkit.commands import main as cli
 from labkit.experiments.replicas import Layout, compare
 from labkit.run_directory import RunDirectory
+from tests.commands.in_process import answer, refused
 from tests.experiments import replica_training
 
 TWO = ("--layouts", "1 replica,2 processes", "--steps", "3")
 
-
-@pytest.fixture(autouse=True)
-def shapes_at_home(shapes):
-    """The embedded data set, where trainings look for it."""
+pytestmark = pytest.mark.usefixtures("shapes")  # where trainings look for them
 
 
 @pytest.fixture
@@ -29,16 +25,10 @@ def pretended(monkeypatch):
     monkeypatch.setattr(Layout, "command", replica_training.command)
 
 
-def replicas(output: Path, *flags: str) -> int:
-    try:
-        return cli.main(["replicas", "--output", str(output), *flags])
-    except SystemExit as end:  # what the parser itself refuses
-        return int(end.code or 0)
-
-
-def test_table_figure_and_losses_are_printed_and_written(pretended, tmp_path, capsys):
-    assert replicas(tmp_path, *TWO, "--num-layers", "14", "--tolerance", "2e-7") == 0
-    shown = capsys.readouterr().out
+def test_table_figure_and_losses_are_printed_and_written(pretended, tmp_path):
+    command = ["replicas", "--output", tmp_path, *TWO, "--num-layers", "14", "--tolerance", "2e-7"]
+    code, shown, _ = answer(*command)
+    assert code == 0
     assert shown.index("training 3 of 3: 2 processes, own statistics") < shown.index("resnet14 on shapes")
     assert "All layouts agree with 1 replica within 2e-07 nats." in shown
     assert "is another" in shown and f"replicas.png, .md and .json are in {tmp_path}" in shown
@@ -48,15 +38,12 @@ def test_table_figure_and_losses_are_printed_and_written(pretended, tmp_path, ca
     assert (first["agrees"], second["agrees"]) == (True, False)
 
     before = (tmp_path / "replicas.png").stat().st_mtime_ns
-    assert replicas(tmp_path, *TWO, "--num-layers", "14", "--tolerance", "2e-7") == 0
-    assert capsys.readouterr().out.count("already finished") == 3
+    code, shown, _ = answer(*command)
+    assert code == 0 and shown.count("already finished") == 3
     assert (tmp_path / "replicas.png").stat().st_mtime_ns == before
 
-
-def test_one_variant_alone(pretended, tmp_path, capsys):
-    assert replicas(tmp_path, *TWO, "--no-sync-batch-norm") == 0
-    shown = capsys.readouterr().out
-    assert "training 2 of 2: 2 processes, own statistics" in shown
+    code, shown, _ = answer("replicas", "--output", tmp_path / "one", *TWO, "--no-sync-batch-norm")
+    assert code == 0 and "training 2 of 2: 2 processes, own statistics" in shown
     assert "Synchronized batch normalization" not in shown
 
 
@@ -67,60 +54,54 @@ def test_one_variant_alone(pretended, tmp_path, capsys):
         (["--layouts", ""], ["layout '' is unknown"]),
         (["--layouts", "1 replica,3 processes"], ["--train-batch-size is 128 with 3", "multiples of 3"]),
         (["--layouts", "1 replica,128 processes"], ["128 processes", "at most"]),
-        (["--steps", "some"], ["--steps", "some", "whole number"]),
-        (["--tolerance", "small"], ["--tolerance", "small", "above 0"]),
-        (["--tolerance", "nan"], ["--tolerance is nan", "above 0"]),
-        (["--train-steps", "5"], ["--train-steps is 5", "--steps"]),
-        (["--job-dir", "x"], ["--job-dir is 'x'", "--output"]),
-        (["--num-gpus", "2"], ["--num-gpus is 2", "'2 GPUs'"]),
+        (["--steps=some"], ["--steps", "some", "whole number"]),
+        (["--tolerance=small"], ["--tolerance", "small", "above 0"]),
+        (["--tolerance=nan"], ["--tolerance is nan", "above 0"]),
+        (["--train-steps=5"], ["--train-steps is 5", "--steps"]),
+        (["--job-dir=x"], ["--job-dir is 'x'", "--output"]),
+        (["--num-gpus=2"], ["--num-gpus is 2", "'2 GPUs'"]),
         (["--sync"], ["--sync is True", "name layouts"]),
-        (["--early-stopping-patience", "1"], ["--early-stopping-patience is 1", "stop early"]),
-        (["--test-time-augmentation", "mirror"], ["--test-time-augmentation is 'mirror'", "nothing else"]),
-        (["--bind", "0.0.0.0"], ["--bind is '0.0.0.0'", "leave it out"]),
-        (["--variable-placement", "greedy"], ["--variable-placement is 'greedy'", "no layout has parameter"]),
-        (["--max-staleness", "3"], ["--max-staleness is 3", "no layout has parameter servers"]),
-        (["--slow-worker", "1:3"], ["--slow-worker is '1:3'", "not every layout has workers"]),
-        (["--callbacks", "mine.py"], ["--callbacks is 'mine.py'", "leave it out"]),
-        (["--inspect-every-steps", "2"], ["--inspect-every-steps is 2", "labkit train"]),
-        (["--check-numerics"], ["--check-numerics is True", "labkit train"]),
-        (["--write-graph"], ["--write-graph is True", "labkit train"]),
-        (["--write-images"], ["--write-images is True", "labkit train"]),
-        (["--profile-steps", "1:2"], ["--profile-steps is '1:2'", "labkit train"]),
-        (["--debugger-dump"], ["--debugger-dump is True", "labkit train"]),
-        (["--log-device-placement"], ["--log-device-placement is True", "labkit train"]),
+        (["--early-stopping-patience=1"], ["--early-stopping-patience is 1", "stop early"]),
+        (["--test-time-augmentation=mirror"], ["--test-time-augmentation is 'mirror'", "nothing else"]),
+        (["--bind=0.0.0.0"], ["--bind is '0.0.0.0'", "leave it out"]),
+        (["--variable-placement=greedy"], ["--variable-placement is 'greedy'", "no layout has parameter"]),
+        (["--max-staleness=3"], ["--max-staleness is 3", "no layout has parameter servers"]),
+        (["--slow-worker=1:3"], ["--slow-worker is '1:3'", "not every layout has workers"]),
+        (["--callbacks=mine.py"], ["--callbacks is 'mine.py'", "leave it out"]),
+        (["--inspect-every-steps=2"], ["--inspect-every-steps is 2", "labkit train"]),
         (["--layout", "1 replica"], ["--layout", "did you mean '--layouts'"]),
-        (["--output", "/dev/null/x"], ["--output /dev/null/x", "not a directory"]),
-        (["--output", "s3://x"], ["s3://x", "a path on this machine"]),
+        (["--output=/dev/null/x"], ["--output /dev/null/x", "not a directory"]),
+        *(
+            ([flag], [flag.partition("=")[0], "is", "labkit train"])
+            for flag in (
+                "--check-numerics",
+                "--write-graph",
+                "--write-images",
+                "--profile-steps=1:2",
+                "--debugger-dump",
+                "--log-device-placement",
+            )
+        ),
     ],
-    ids=lambda value: " ".join(value),
+    ids=lambda value: value[0],
 )
-def test_bad_input_is_one_line_exit_2_and_nothing_written(flags, words, tmp_path, monkeypatch, capsys):
+def test_bad_input_is_one_line_exit_2_and_nothing_written(flags, words, tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "run_trial", lambda *_, **__: pytest.fail("a process was started"))
-    assert replicas(tmp_path / "new", *flags) == 2
-    shown = capsys.readouterr()
-    assert shown.out == "" and shown.err.count("\n") == 1
-    for word in words:
-        assert word in shown.err
+    line = refused("replicas", "--output", tmp_path / "new", *flags)
+    assert all(word in line for word in words), line
     assert not (tmp_path / "new").exists()
 
 
-def test_a_missing_package_is_named_before_anything_is_trained(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert replicas(tmp_path / "new") == 2
-    assert "labkit replicas needs matplotlib" in capsys.readouterr().err
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_failed_training_is_exit_code_1_with_the_end_of_its_output(monkeypatch, tmp_path, capsys):
+def test_a_failed_training_is_exit_code_1_with_the_end_of_its_output(monkeypatch, tmp_path):
     program = "import sys; print('the reason'); sys.exit(1)"
     monkeypatch.setattr(Layout, "command", lambda self, config: [sys.executable, "-c", program])
-    assert replicas(tmp_path, *TWO) == 1
-    error = capsys.readouterr().err
+    code, _, error = answer("replicas", "--output", tmp_path, *TWO)
+    assert code == 1
     assert error.startswith("labkit: error: the training in") and error.endswith("the reason\n")
 
 
 @pytest.mark.long
-def test_ctrl_c_ends_the_trainings_processes_and_the_same_command_continues(pretended, tmp_path, capsys):
+def test_ctrl_c_ends_the_trainings_processes_and_the_same_command_continues(pretended, tmp_path):
     run = RunDirectory(tmp_path / "2-processes-synchronized")
     command = [sys.executable, replica_training.__file__, "labkit", "--output", str(tmp_path), *TWO]
     process = subprocess.Popen(
@@ -147,33 +128,31 @@ def test_ctrl_c_ends_the_trainings_processes_and_the_same_command_continues(pret
     status = run.read_status()
     assert status is not None and status.state == "interrupted"
 
-    assert replicas(tmp_path, *TWO) == 0
-    assert capsys.readouterr().out.count("already finished") == 1
+    code, shown, _ = answer("replicas", "--output", tmp_path, *TWO)
+    assert code == 0 and shown.count("already finished") == 1
 
 
 @pytest.mark.slow
 @pytest.mark.long  # the replicas of one run are compared by tests/properties, too
 @pytest.mark.timeout(600)
-def test_two_real_replicas_train_like_one(tmp_path, capsys):
-    synchronized, environments = _real(tmp_path, capsys, "2 logical devices", "--sync-batch-norm")
-    # Equal, and yet not the same computation: else this would compare a training with itself.
-    assert synchronized["agrees"] and 0 < synchronized["largest_difference"] < 1e-5
-    assert sorted(environment["replicas"] for environment in environments) == [1, 2]
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("layout", ["2 logical devices", "2 processes"])
-def test_two_real_replicas_with_statistics_of_their_own_are_another_training(layout, tmp_path, capsys):
-    own, _ = _real(tmp_path, capsys, layout, "--no-sync-batch-norm")
-    assert not own["agrees"] and own["largest_difference"] > 1e-3
-
-
-def _real(folder: Path, capsys, layout: str, *flags: str) -> tuple[dict, list[dict]]:
-    """Run the command with real trainings; return the layout's result and the runs' environments."""
+@pytest.mark.parametrize(
+    ("layout", "flag"),
+    [
+        ("2 logical devices", "--sync-batch-norm"),
+        ("2 logical devices", "--no-sync-batch-norm"),
+        ("2 processes", "--no-sync-batch-norm"),
+    ],
+)
+def test_two_real_replicas_train_like_one_unless_each_has_statistics_of_its_own(layout, flag, tmp_path):
     small = ("--train-batch-size", "32", "--steps", "4")
-    assert replicas(folder, "--layouts", f"1 replica,{layout}", *small, *flags) == 0, capsys.readouterr()
-    [found] = json.loads((folder / "replicas.json").read_text())["comparisons"]
-    environments = [RunDirectory(path.parent).read_environment() for path in folder.glob("*/config.json")]
-    return {row["layout"]: row for row in found["layouts"]}[layout], environments
+    done = answer("replicas", "--output", tmp_path, "--layouts", f"1 replica,{layout}", *small, flag)
+    assert done.code == 0, done
+    [found] = json.loads((tmp_path / "replicas.json").read_text())["comparisons"]
+    result = {row["layout"]: row for row in found["layouts"]}[layout]
+    if flag == "--no-sync-batch-norm":
+        assert not result["agrees"] and result["largest_difference"] > 1e-3
+        return
+    # Equal, and yet not the same computation: else this would compare a training with itself.
+    assert result["agrees"] and 0 < result["largest_difference"] < 1e-5
+    environments = [RunDirectory(path.parent).read_environment() for path in tmp_path.glob("*/config.json")]
+    assert sorted(environment["replicas"] for environment in environments) == [1, 2]

@@ -1,4 +1,4 @@
-"""``labkit runs`` and ``labkit show``: what they say of whole, damaged and missing runs."""
+"""``labkit runs``, ``show`` and ``report``: what they say of whole, damaged and missing runs."""
 
 import json
 import math
@@ -6,19 +6,17 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from labkit import tables
 from labkit.commands import main as cli
-from tests.commands.made_runs import evaluation, make_run
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
-    (tmp_path / "runs").mkdir()
-    return tmp_path / "runs"
+from tests.commands.in_process import answer, ends_well, refused, tree
+from tests.commands.made_runs import evaluation, make_run, whole_run
+from tests.fuzzing import damaged_bytes
 
 
 @pytest.fixture
@@ -33,33 +31,40 @@ def three(folder):
     return folder
 
 
-def table(capsys, *arguments):
-    assert cli.main(["runs", *arguments]) == 0
-    header, *rows = capsys.readouterr().out.splitlines()
+def table(*arguments):
+    code, out, _ = answer("runs", *arguments)
+    assert code == 0
+    header, *rows = out.splitlines()
     assert header.split() == ["name", "state", "step", "accuracy", "data", "set", "model", "age"]
     return [row.split() for row in rows]
 
 
-def test_the_table(three, capsys):
-    assert table(capsys) == [
+def test_the_table_and_json(three):
+    assert table() == [
         ["good", "finished", "20/20", "0.8000", "shapes", "resnet8", "0", "s"],
         ["half", "interrupted", "7/20", "0.9000", "val", "shapes", "vgg11", "2", "h"],
         ["none", "failed", "1/20", "-", "shapes", "resnet8", "4", "h"],
     ]
+    first = json.loads(answer("runs", "--json").out)[0]
+    assert (first["name"], first["step"], first["total_steps"]) == ("good", 20, 20)
+    assert (first["accuracy"], first["accuracy_split"]) == (0.8, "test")
+    assert first["path"] == str(three / "good")
+    code, out, _ = answer("runs", "--filter", "xyzzy")
+    assert code == 0 and "none of the 3 runs" in out
 
 
 @pytest.mark.parametrize(
     ("field", "order"),
     [
-        ("accuracy", ["half", "good", "none"]),
-        ("step", ["good", "half", "none"]),
-        ("state", ["none", "good", "half"]),
-        ("age", ["good", "half", "none"]),
-        ("model", ["good", "none", "half"]),
+        ("accuracy", "half good none"),
+        ("step", "good half none"),
+        ("state", "none good half"),
+        ("age", "good half none"),
+        ("model", "good none half"),
     ],
 )
-def test_sorted(three, capsys, field, order):
-    assert [row[0] for row in table(capsys, "--sort", field)] == order
+def test_sorted(three, field, order):
+    assert [row[0] for row in table("--sort", field)] == order.split()
 
 
 @pytest.mark.parametrize(
@@ -74,71 +79,75 @@ def test_sorted(three, capsys, field, order):
         (["resnet state = failed"], ["none"]),
     ],
 )
-def test_filtered(three, capsys, filters, names):
+def test_filtered(three, filters, names):
     arguments = [part for text in filters for part in ("--filter", text)]
-    assert [row[0] for row in table(capsys, *arguments)] == names
-
-
-def test_no_run_fits(three, capsys):
-    assert cli.main(["runs", "--filter", "xyzzy"]) == 0
-    assert "none of the 3 runs" in capsys.readouterr().out
+    assert [row[0] for row in table(*arguments)] == names
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--sort", "accurcy"], "unknown field of --sort 'accurcy'; did you mean 'accuracy'?"),
-        (["--filter", "sate=x"], "unknown field of --filter 'sate'; did you mean 'state'?"),
-        (["--runs-dir", "/nowhere"], "--runs-dir /nowhere is not a directory"),
+        (["runs", "--sort", "accurcy"], "unknown field of --sort 'accurcy'; did you mean 'accuracy'?"),
+        (["runs", "--filter", "sate=x"], "unknown field of --filter 'sate'; did you mean 'state'?"),
+        (["runs", "--runs-dir", "/nowhere"], "--runs-dir /nowhere is not a directory"),
+        (["show", "goood"], "did you mean good"),
+        (["show", "zz"], "the newest runs"),
+        (["show", "\0"], "no run at"),
+        (["show", ""], "no run at"),
+        (["show", "none"], "no run at"),
     ],
 )
-def test_mistakes(three, capsys, arguments, words):
-    assert cli.main(["runs", *arguments]) == 2
-    assert words in capsys.readouterr().err
+def test_mistakes(folder, arguments, words):
+    make_run(folder, "good")
+    assert words in refused(*arguments)
 
 
-def test_no_runs_says_where_it_looked(folder, capsys):
-    assert cli.main(["runs"]) == 0
-    assert f"no runs in {folder}" in capsys.readouterr().out
-    assert cli.main(["runs", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
+def test_no_runs_says_where_it_looked(folder):
+    assert f"no runs in {folder}" in answer("runs").out
+    assert json.loads(answer("runs", "--json").out) == []
 
 
-def test_json(three, capsys):
-    assert cli.main(["runs", "--json"]) == 0
-    first = json.loads(capsys.readouterr().out)[0]
-    assert (first["name"], first["step"], first["total_steps"]) == ("good", 20, 20)
-    assert (first["accuracy"], first["accuracy_split"]) == (0.8, "test")
-    assert first["path"] == str(three / "good")
-
-
-def test_nan_is_shown_and_is_null_in_json(folder, capsys):
+def test_nan_is_shown_and_is_null_in_json(folder):
     make_run(folder, "nan", rows=[evaluation("test", 20, math.nan, loss=math.inf)])
-    assert table(capsys)[0][3] == "nan"
-    assert cli.main(["runs", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail)[0]["accuracy"] is None
-    assert cli.main(["show", "nan", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert table()[0][3] == "nan"
+    listed = json.loads(answer("runs", "--json").out, parse_constant=pytest.fail)
+    assert listed[0]["accuracy"] is None
+    shown = json.loads(answer("show", "nan", "--json").out, parse_constant=pytest.fail)
     assert shown["results"]["test"]["loss"] is None
-    assert cli.main(["show", "nan"]) == 0
-    assert "accuracy nan" in capsys.readouterr().out
+    assert "accuracy nan" in answer("show", "nan").out
 
 
-@pytest.mark.parametrize("damaged", ["config.json", "status.json", "metrics.jsonl"])
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"split": "test"', None])
-def test_a_damaged_run_is_listed_and_shown(folder, capsys, damaged, content):
-    run = make_run(folder, "hurt", rows=[evaluation("test", 20, 0.5)])
-    make_run(folder, "whole")
-    if content is None:
-        (run.path / damaged).unlink()
-    else:
-        (run.path / damaged).write_bytes(content)
-    names = {row[0] for row in table(capsys)}
-    assert "whole" in names
-    assert ("hurt" in names) is (damaged != "config.json" or content is not None)
-    if "hurt" in names:
-        assert cli.main(["show", "hurt"]) == 0
-        assert cli.main(["show", "hurt", "--json"]) == 0
+FILES = ("config.json", "status.json", "metrics.jsonl", "environment.json")
+
+
+@pytest.fixture(scope="module")
+def hurt(tmp_path_factory):
+    """A run with each of the files that a run can have, to be damaged; there is a whole one beside it."""
+    folder = tmp_path_factory.mktemp("runs")
+    whole_run(folder, "whole")
+    return whole_run(folder, "hurt")
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), name=st.sampled_from(FILES))
+def test_a_damaged_run_is_listed_and_shown(hurt, data, name):
+    good = (hurt.path / name).read_bytes()
+    other = st.sampled_from([b"", b"[]", b"\xff\xfe", b"[1", None])
+    content = data.draw(damaged_bytes(good) | other)
+    try:
+        if content is None:
+            (hurt.path / name).unlink()
+        else:
+            (hurt.path / name).write_bytes(content)
+        names = {row[0] for row in table("--runs-dir", hurt.path.parent)}
+        assert "whole" in names
+        assert ("hurt" in names) is (name != "config.json" or content is not None)
+        for words in (["show"], ["show", "--json"], ["metrics", "--output", hurt.path.parent / "m.csv"]):
+            ends_well(words[0], str(hurt.path), *map(str, words[1:]))
+        if "hurt" in names:
+            assert answer("show", hurt.path).code == 0
+    finally:
+        (hurt.path / name).write_bytes(good)
 
 
 def test_a_reader_that_goes_away_is_no_error(folder):
@@ -172,37 +181,21 @@ def test_a_narrow_terminal_gets_whole_columns(width, capsys):
 # ---- show ----------------------------------------------------------------------------------------------
 
 
-def test_show(folder, capsys):
+def test_show(folder):
     run = make_run(folder, "mine", learning_rate=0.5, rows=[evaluation("test", 20, 0.8)])
     for step in (10, 20):
         (run.checkpoints_path / f"step-{step:08d}").mkdir()
     (run.checkpoints_path / ".step-00000030.1.tmp").mkdir()
     (run.environment_path).write_text(json.dumps({"description": "one CPU"}))
-    assert cli.main(["show", "mine"]) == 0
-    shown = capsys.readouterr().out
+    shown = answer("show", "mine").out
     for words in ("finished", "20 of 20", "resnet8", "shapes", "accuracy 0.8000  (step 20)",
                   "--learning-rate 0.5", "--num-layers 8", "at step 10, 20", "one CPU",
                   str(run.path)):  # fmt: skip
         assert words in shown
     assert "--momentum" not in shown
-    assert cli.main(["show", str(run.path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(answer("show", run.path, "--json").out)
     assert found["settings"]["learning_rate"] == 0.5
     assert found["checkpoints"] == [10, 20]
-
-
-def test_a_run_that_is_not_found_gets_the_nearest_names(folder, capsys):
-    for name in ("resnet8-shapes-1a2b", "vgg11-shapes-3c4d"):
-        make_run(folder, name)
-    assert cli.main(["show", "resnet8-shapes-1a3b"]) == 2
-    assert "did you mean resnet8-shapes-1a2b" in capsys.readouterr().err
-    assert cli.main(["show", "vgg11"]) == 2
-    assert "did you mean vgg11-shapes-3c4d?" in capsys.readouterr().err
-    assert cli.main(["show", "zz"]) == 2
-    assert "the newest runs" in capsys.readouterr().err
-
-
-# ---- damaged files ---------------------------------------------------------------------------------------
 
 
 def train_rows(count):
@@ -218,58 +211,83 @@ def train_rows(count):
         (b"no row\n\n[1, 2]\n", 2),
     ],
 )
-def test_damaged_rows_are_counted_wherever_the_run_is_shown(folder, capsys, damage, count):
+def test_damaged_rows_are_counted_wherever_the_run_is_shown(folder, damage, count):
     run = make_run(folder, "mine", rows=train_rows(20))
     run.metrics_path.write_bytes(run.metrics_path.read_bytes() + damage)
     said = f"left out of metrics.jsonl: {count} damaged line{'s' if count > 1 else ''}"
-    assert cli.main(["runs"]) == 0
-    assert f"note: mine: {said}" in capsys.readouterr().err
-    assert cli.main(["show", "mine"]) == 0
-    assert said in capsys.readouterr().out
-    assert cli.main(["metrics", "mine", "--output", str(folder / "m.csv")]) == 0
-    assert "left out: " + said.partition(": ")[2] in capsys.readouterr().out
+    assert f"note: mine: {said}" in answer("runs").err
+    assert said in answer("show", "mine").out
+    written = answer("metrics", "mine", "--output", folder / "m.csv").out
+    assert "left out: " + said.partition(": ")[2] in written
 
 
-def test_metrics_without_a_readable_row_are_an_error(folder, capsys):
+def test_metrics_without_a_readable_row_are_an_error(folder):
     run = make_run(folder, "mine")
     run.metrics_path.write_bytes(os.urandom(5000).replace(b"{", b"x") + b"\n")
-    assert cli.main(["metrics", "mine", "--output", str(folder / "m.csv")]) == 2
-    assert "none is a row, so nothing was written" in capsys.readouterr().err
+    command = ("metrics", "mine", "--output", folder / "m.csv")
+    assert "none is a row, so nothing was written" in refused(*command)
     assert not (folder / "m.csv").exists()
     run.metrics_path.write_bytes(b"")
-    assert cli.main(["metrics", "mine", "--output", str(folder / "m.csv")]) == 0
-    assert f"note: {run.metrics_path} has no rows" in capsys.readouterr().out
+    assert f"note: {run.metrics_path} has no rows" in answer(*command).out
 
 
-def test_a_damaged_status_leaves_the_number_of_steps(folder, capsys):
+def test_a_damaged_status_and_environment_are_named_and_leave_the_number_of_steps(folder):
     run = make_run(folder, "mine", rows=train_rows(6))
     run.status_path.write_text('{"state"')
-    assert cli.main(["show", "mine"]) == 0
-    shown = capsys.readouterr().out
-    assert "6 of 20" in shown and "status.json is damaged" in shown
-    assert table(capsys)[0][:3] == ["mine", "unknown", "6/20"]
-
-
-def test_a_damaged_environment_is_named(folder, capsys):
-    run = make_run(folder, "mine")
     run.environment_path.write_text("[1")
-    assert cli.main(["show", "mine"]) == 0
-    assert "environment.json is damaged" in capsys.readouterr().out
+    shown = answer("show", "mine").out
+    assert "6 of 20" in shown and "status.json is damaged" in shown and "environment.json is damaged" in shown
+    assert table()[0][:3] == ["mine", "unknown", "6/20"]
 
 
-@pytest.mark.parametrize("command", [["show"], ["evaluate"], ["resume"], ["metrics"], ["export"]])
-def test_a_run_without_its_configuration_is_not_said_to_be_no_run(folder, capsys, command):
+@pytest.mark.parametrize("command", ["show", "evaluate", "resume", "metrics", "export"])
+def test_a_run_without_its_configuration_is_not_said_to_be_no_run(folder, command):
     run = make_run(folder, "mine", rows=train_rows(6))
     run.config_path.unlink()
-    assert cli.main([*command, "mine"]) == 2
-    error = capsys.readouterr().err
+    error = refused(command, "mine")
     assert "config.json is missing" in error and str(run.path) in error
     assert "no run" not in error and "remove" not in error
-    assert cli.main(["runs"]) == 0
-    assert f"not shown: {run.path}, config.json is missing" in capsys.readouterr().err
+    assert f"not shown: {run.path}, config.json is missing" in answer("runs").err
 
 
-@pytest.mark.parametrize("name", ["\0", "", "none"])
-def test_any_name_that_is_no_run_is_refused_in_a_line(folder, capsys, name):
-    assert cli.main(["show", name]) == 2
-    assert "no run at" in capsys.readouterr().err
+# ---- report ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(folder, monkeypatch):
+    """Two runs; the current folder is labkit's home, in which a folder is in the way."""
+    for name in ("first", "second"):
+        make_run(folder, name, rows=[evaluation("validation", 20, 0.5)])
+    (folder.parent / "folder.html").mkdir()
+    monkeypatch.chdir(folder.parent)
+    return folder.parent
+
+
+def test_the_documented_commands_of_reports_and_metrics(two, capfd):
+    assert cli.main(["report", "first"]) == 0
+    assert "report.html: " in capfd.readouterr().out
+    assert "<h1><bdi>first</bdi></h1>" in Path("report.html").read_text()
+    assert cli.main(["report", "first", "second", "--output", "comparison.html"]) == 0
+    assert "Comparison of 2 runs" in Path("comparison.html").read_text()
+    assert cli.main(["metrics", "first", "--output", "first.csv"]) == 0
+    assert cli.main(["metrics", "first", "--output", "first.parquet"]) == 0
+    files = {path.name for path in two.iterdir() if path.is_file()}
+    assert files == {"comparison.html", "first.csv", "first.parquet", "report.html"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("frist", "did you mean first"),
+        ("first --output report.pdf", "ends with .html"),
+        ("first --output folder.html", "is a folder"),
+        ("first --output /proc/nothing/report.html", "can't be written"),
+        ("", "RUN"),
+    ],
+)
+def test_bad_input_of_reports_is_one_line(two, arguments, words, capfd):
+    before = tree(two)
+    code, _, err = answer("report", *arguments.split())
+    said = err + capfd.readouterr().err  # a process of its own may say it
+    assert code == 2 and words in said and said.count("\n") == 1
+    assert tree(two) == before

@@ -14,13 +14,8 @@ import pytest
 from labkit.commands import main as cli
 from labkit.run_directory import RunDirectory
 from labkit.tensorboard import server
+from tests.commands.in_process import refused
 from tests.tensorboard.conftest import event_file, record
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
-    return tmp_path
 
 
 @pytest.fixture
@@ -29,35 +24,27 @@ def never(monkeypatch):
     monkeypatch.setattr(server, "start_server", lambda *_, **__: pytest.fail("a server was started"))
 
 
-def refused(capsys, *arguments):
-    assert cli.main(["tensorboard", *arguments]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    return line
-
-
-def test_bad_input_is_one_line_before_anything_starts(home, never, capsys):
-    assert f"there are no runs in {home / 'runs'}; train one with labkit train" in refused(capsys)
-    record(RunDirectory(home / "runs" / "first"))
-    assert "no run at 'frist'" in refused(capsys, "frist")
-    assert "did you mean first?" in refused(capsys, "first", "frist")
-    assert "--port is 70000; allowed: a whole number from 1 to 65535" in refused(capsys, "--port", "70000")
+def test_bad_input_is_one_line_before_anything_starts(folder, never):
+    assert f"there are no runs in {folder}; train one with labkit train" in refused("tensorboard")
+    record(RunDirectory(folder / "first"))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        port = str(taken.getsockname()[1])
-        assert f"--port is {port}, which can't be used" in refused(capsys, "--port", port)
-
-
-@pytest.mark.parametrize("host", ["nowhere.invalid", "8.8.8.8", "http://127.0.0.1", ""])
-def test_a_host_that_is_not_this_machine_is_refused(home, never, capsys, host):
-    record(RunDirectory(home / "runs" / "first"))
-    line = refused(capsys, "--host", host)
-    assert line.startswith(f"labkit: error: --host is {host!r}, which is no address of this machine")
+        port = taken.getsockname()[1]
+        for words, said in (
+            ("frist", "no run at 'frist'"),
+            ("first frist", "did you mean first?"),
+            ("--port 70000", "--port is 70000; allowed: a whole number from 1 to 65535"),
+            (f"--port {port}", f"--port is {port}, which can't be used"),
+            *((f"--host={host}", f"--host is {host!r}, which is no address of this machine")
+              for host in ("nowhere.invalid", "8.8.8.8", "http://127.0.0.1", "")),
+        ):  # fmt: skip
+            assert said in refused("tensorboard", *words.split())
 
 
 @pytest.mark.parametrize(("arguments", "warned"), [([], False), (["--host", "0.0.0.0"], True)])
 def test_other_machines_are_let_in_only_on_request_and_with_a_warning(
-    home, monkeypatch, capsys, arguments, warned
+    folder, monkeypatch, capsys, arguments, warned
 ):
     class Begun(Exception):
         pass
@@ -70,7 +57,7 @@ def test_other_machines_are_let_in_only_on_request_and_with_a_warning(
 
     monkeypatch.setattr(server, "start_server", begin)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    record(RunDirectory(home / "runs" / "first"))
+    record(RunDirectory(folder / "first"))
     with pytest.raises(Begun):
         cli.main(["tensorboard", *arguments])
     assert served == ["0.0.0.0" if warned else "127.0.0.1"]
@@ -80,13 +67,13 @@ def test_other_machines_are_let_in_only_on_request_and_with_a_warning(
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_the_address_answers_and_nothing_stays(home, end):
-    runs = [RunDirectory(home / folder / "a,b:c") for folder in ("runs", "other")]
+def test_the_address_answers_and_nothing_stays(folder, tmp_path, end):
+    runs = [RunDirectory(tmp_path / place / "a,b:c") for place in ("runs", "other")]
     for run in runs:
         record(run)
     path = event_file(runs[1])
     path.write_bytes(path.read_bytes()[:-7])
-    temporary = home / "temporary"
+    temporary = tmp_path / "temporary"
     temporary.mkdir()
     process = subprocess.Popen(
         [sys.executable, "-m", "labkit", "tensorboard", "a,b:c", str(runs[1].path)],

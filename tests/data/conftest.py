@@ -1,16 +1,20 @@
-"""A small CIFAR-10 in both published layouts, and a prepared data set made from it."""
+"""A small CIFAR-10 in both published layouts, data sets made from it, and folders of small pictures."""
 
 import io
 import pickle
+import shutil
 import tarfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from labkit.data.manifest import Manifest
+from labkit.data.manifest import Manifest, load_manifest
 from labkit.data.prepare import prepare
+from tests.jpegs import prepare_jpegs
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 PER_BATCH = 20
@@ -60,7 +64,10 @@ class FakeCifar:
     def archive(self, path: Path, layout: str) -> Path:
         """Write a layout's .tar.gz to `path`."""
         inner = {"python": "cifar-10-batches-py", "binary": "cifar-10-batches-bin"}[layout]
-        return write_tar(path, {f"{inner}/{name}": data for name, data in self.files(layout).items()})
+        folder = tarfile.TarInfo(inner)
+        folder.type = tarfile.DIRTYPE
+        files = {f"{inner}/{name}": data for name, data in self.files(layout).items()}
+        return write_tar(path, files, (folder,))
 
 
 def write_tar(path: Path, files: dict[str, bytes], extra: tuple[tarfile.TarInfo, ...] = ()) -> Path:
@@ -106,3 +113,54 @@ def prepared(fake_cifar: FakeCifar, tmp_path_factory: pytest.TempPathFactory) ->
     return prepare(
         "cifar10", data_dir, archive=archive, validation_size=13, examples_per_shard=EXAMPLES_PER_SHARD
     ).manifest
+
+
+@pytest.fixture
+def copy(prepared: Manifest, tmp_path: Path) -> Manifest:
+    """A copy of the small data set below ``data``, that a test may change."""
+    shutil.copytree(prepared.directory, tmp_path / "data" / "cifar10")
+    return load_manifest(tmp_path / "data", "cifar10")
+
+
+@pytest.fixture(scope="session")
+def jpegs(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    """180 train, 20 validation and 40 test images of 72 pixels, stored as JPEGs. Read only."""
+    return prepare_jpegs(tmp_path_factory.mktemp("jpegs"), 72)
+
+
+# ---- pictures ----------------------------------------------------------------------------------------------
+
+PER_CLASS = 12
+
+
+def pixels_of(number: int, size: int = 10) -> np.ndarray:
+    """Return a random picture, uint8 [size, size, 3]; each number has its own."""
+    return np.random.default_rng(number).integers(0, 256, (size, size, 3), np.uint8)
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    """A folder with two classes of twelve pictures of 10 × 10 each."""
+    return write_classes(tmp_path / "pets", ("cat", "dog"))
+
+
+def write_classes(root: Path, classes: tuple[str, ...], count: int = PER_CLASS, first: int = 0) -> Path:
+    """Write PNG pictures, each another, into a folder for each class; return ``root``."""
+    for label, name in enumerate(classes):
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            image = Image.fromarray(pixels_of(first + label * count + number))
+            image.save(root / name / f"{number}.png")
+    return root
+
+
+@pytest.fixture(scope="session")
+def make_classes() -> Callable[..., Path]:
+    """Return :func:`write_classes`."""
+    return write_classes
+
+
+@pytest.fixture(scope="session")
+def make_pixels() -> Callable[..., np.ndarray]:
+    """Return :func:`pixels_of`."""
+    return pixels_of

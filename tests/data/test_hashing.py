@@ -36,9 +36,10 @@ def test_nearby_values_have_unrelated_hashes():
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 3000), st.integers(0, 2**64 - 1), st.integers(0, 10**9))
-def test_a_permutation_contains_every_index_once(size, key, epoch):
+def test_a_permutation_contains_every_index_once_and_is_the_same_in_numpy(size, key, epoch):
     order = permutation(size, key, tf.constant(epoch, tf.int64))
     np.testing.assert_array_equal(np.sort(order), np.arange(size))
+    np.testing.assert_array_equal(permutation(size, key, epoch), order)
 
 
 def test_a_permutation_is_the_order_of_the_hashes():

@@ -9,23 +9,16 @@ import tensorflow as tf
 
 from labkit.config import Config
 from labkit.data.batch_of_step import batch_of_step
-from labkit.data.inputs import InputShare, augmentation_of
+from labkit.data.inputs import augmentation_of
 from labkit.data.manifest import load_manifest, write_manifest
-from labkit.data.network_input import standardize
 from labkit.data.pipeline import eval_dataset, train_dataset
 from labkit.data.records import parse_batch, write_derived
 from labkit.data.shards import decoded, load_split, read_labels, read_rows, read_shard
 from labkit.data.tfrecord import payload, write_shard
 from labkit.errors import InputError
-from tests.jpegs import jpeg_of, prepare_jpegs
+from tests.jpegs import jpeg_of
 
 SIDE = 72
-
-
-@pytest.fixture(scope="module")
-def jpegs(tmp_path_factory):
-    """180 train, 20 validation and 40 test images of 72 pixels."""
-    return prepare_jpegs(tmp_path_factory.mktemp("jpegs"), SIDE)
 
 
 @pytest.mark.parametrize("quality", [30, 95, 100])
@@ -80,62 +73,6 @@ def test_a_batch_without_tensorflow_is_that_of_the_training(jpegs, path, fields)
     assert batch.index.tobytes() == index.numpy().tobytes()
 
 
-def _train_images(manifest, path, start=0, stop=30, share=None):
-    data = Config.from_flat({"random_resized_crop": 0.25}).data
-    dataset = train_dataset(
-        manifest,
-        global_batch_size=12,
-        seed=1,
-        start_step=start,
-        stop_step=stop,
-        augmentation=augmentation_of(data),
-        standardized=False,
-        input_path=path,
-        share=share or InputShare(),
-        with_index=True,
-    )
-    return [tuple(part.numpy() for part in batch) for batch in dataset]
-
-
-def test_both_input_paths_crop_an_example_the_same_way(jpegs):
-    def epoch(path):  # the second one: 15 steps of 12
-        pairs = [
-            pair
-            for images, _, index in _train_images(jpegs, path, 15)
-            for pair in zip(index, images, strict=True)
-        ]
-        return {row: image.tobytes() for row, image in pairs}
-
-    assert epoch("memory") == epoch("streaming")
-    assert len(epoch("memory")) == 180
-
-
-@pytest.mark.parametrize("path", ["memory", "streaming"])
-def test_replicas_and_a_resumed_run_get_the_same_images(jpegs, path):
-    whole = _train_images(jpegs, path)
-    later = _train_images(jpegs, path, 13, 17)
-    halves = [_train_images(jpegs, path, 13, 17, InputShare(2, replica, 1)) for replica in range(2)]
-    for step in range(4):
-        for part in range(3):
-            np.testing.assert_array_equal(later[step][part], whole[13 + step][part])
-            joined = np.concatenate([half[step][part] for half in halves])
-            np.testing.assert_array_equal(joined, whole[13 + step][part])
-
-
-def test_evaluation_counts_each_image_once(jpegs):
-    images, labels = load_split(jpegs, "validation")
-    seen = []
-    for replica in range(3):
-        share = InputShare(3, replica, 1)
-        for batch in eval_dataset(jpegs, "validation", global_batch_size=9, share=share):
-            pixels, their_labels, index, weight = (part.numpy() for part in batch)
-            rows = index[weight == 1]
-            seen += rows.tolist()
-            np.testing.assert_array_equal(pixels[weight == 1], standardize(images[rows], jpegs))
-            np.testing.assert_array_equal(their_labels[weight == 1], labels[rows])
-    assert sorted(seen) == list(range(20))
-
-
 def _broken(jpegs, folder, content):
     """Return the data set with another image as number 3 of the test split; all checksums are right."""
     images = [jpeg_of(image) for image in load_split(jpegs, "test")[0]]
@@ -171,19 +108,6 @@ def test_a_broken_jpeg_is_reported_like_a_damaged_shard(jpegs, tmp_path, content
     assert read_rows(manifest, "test", np.array([2]))[1].tolist() == [2]
     with pytest.raises(tf.errors.InvalidArgumentError):
         list(eval_dataset(manifest, "test", global_batch_size=8))
-
-
-@pytest.mark.parametrize("count", [39, 41])
-def test_another_number_of_records_than_in_the_manifest_is_refused(jpegs, count):
-    shard = dataclasses.replace(jpegs.splits["test"].shards[0], count=count)
-    with pytest.raises(InputError, match=f"damaged or missing in .*{shard.file}"):
-        read_shard(jpegs, shard)
-
-
-def test_an_empty_shard_has_no_bytes(jpegs):
-    shard = dataclasses.replace(jpegs.splits["test"].shards[0], count=0)
-    with pytest.raises(InputError, match="it does not hold 0 records"):
-        read_shard(jpegs, shard)
 
 
 def test_a_derived_data_set_keeps_the_pixels_bit_by_bit(jpegs, tmp_path):

@@ -1,13 +1,21 @@
-"""Splits are read completely and in order, or refused."""
+"""Splits are read completely and in order, and damage is named."""
 
 import shutil
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
-from labkit.data.manifest import load_manifest
-from labkit.data.shards import load_split
+from labkit.config.data import DataConfig
+from labkit.data.batch_of_step import batch_of_step
+from labkit.data.manifest import Manifest, load_manifest
+from labkit.data.pipeline import eval_dataset, train_dataset
+from labkit.data.shards import load_split, read_rows, read_shard
 from labkit.errors import InputError
+from tests.fuzzing import damaged_bytes, value_or_line
 
 
 def test_the_splits_contain_the_source_data(prepared, fake_cifar):
@@ -24,23 +32,66 @@ def test_the_splits_contain_the_source_data(prepared, fake_cifar):
 
 
 def test_an_unknown_split_lists_the_existing_ones(prepared):
-    with pytest.raises(InputError, match="train, validation, test"):
-        load_split(prepared, "dev")
+    for read in (load_split, lambda *given: eval_dataset(*given, global_batch_size=8)):
+        with pytest.raises(InputError, match="no 'dev' split.*train, validation, test"):
+            read(prepared, "dev")
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "remove", "swap"])
-def test_a_damaged_shard_is_named(prepared, tmp_path, damage):
-    shutil.copytree(prepared.directory, tmp_path / "cifar10")
-    manifest = load_manifest(tmp_path, "cifar10")
-    first, second = (manifest.shard_path(shard) for shard in manifest.splits["train"].shards[1:3])
-    content = first.read_bytes()
-    if damage == "flip":
-        first.write_bytes(content[:-500] + bytes([content[-500] ^ 4]) + content[-499:])
-    elif damage == "cut":
-        first.write_bytes(content[:-1])
-    elif damage == "remove":
-        first.unlink()
-    else:  # a valid file, but the content of another shard
-        first.write_bytes(second.read_bytes())
-    with pytest.raises(InputError, match=f"{first.name}.*labkit data prepare"):
-        load_split(manifest, "train")
+def _readings(manifest: Manifest) -> dict[str, Callable[[], Any]]:
+    """Return all ways to the training split: those that check a whole shard, and those that check records."""
+    rows = np.arange(manifest.count("train"))
+    steps = {"global_batch_size": len(rows), "seed": 0, "start_step": 0, "stop_step": 1}
+
+    def first(dataset: Any) -> Any:
+        return next(dataset.as_numpy_iterator())
+
+    def batch(path: str) -> Any:
+        data = DataConfig(train_batch_size=len(rows), input_path=path)
+        return batch_of_step(manifest, data, seed=0, step=1).images
+
+    return {
+        "load_split": lambda: load_split(manifest, "train"),
+        "read_shard": lambda: [read_shard(manifest, shard) for shard in manifest.splits["train"].shards],
+        "memory": lambda: first(train_dataset(manifest, input_path="memory", **steps)),
+        "streaming": lambda: first(train_dataset(manifest, input_path="streaming", **steps)),
+        "evaluation": lambda: first(eval_dataset(manifest, "train", global_batch_size=len(rows))),
+        "records": lambda: read_rows(manifest, "train", rows),
+        "batch": lambda: batch("memory"),
+    }
+
+
+@pytest.fixture(scope="module")
+def changed(prepared, tmp_path_factory):
+    """A copy of the data set, to be damaged, with what a shard held and what each reader gives."""
+    folder = tmp_path_factory.mktemp("changed")
+    shutil.copytree(prepared.directory, folder / "cifar10")
+    manifest = load_manifest(folder, "cifar10")
+    shard, other = (manifest.shard_path(shard) for shard in manifest.splits["train"].shards[1:3])
+    whole = {name: read() for name, read in _readings(manifest).items()}
+    return manifest, shard, shard.read_bytes(), other.read_bytes(), whole
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_a_damaged_shard_is_named_by_every_reader_or_gives_the_same_records(changed, data):
+    manifest, shard, good, other, whole = changed
+    content = data.draw(st.one_of(damaged_bytes(good), st.sampled_from([None, other, b"", good[::-1]])))
+    assume(content != good)
+    if content is None:
+        shard.unlink()
+    else:
+        shard.write_bytes(content)
+    readings = _readings(manifest)
+    if content is not None and len(content) == len(good):
+        del readings["streaming"]  # which checks sizes first, and the checksums of records as it goes
+    try:
+        for name, read in readings.items():
+            found, line = value_or_line(read)
+            if found is None:
+                assert f"damaged or missing in {manifest.directory}" in line and shard.name in line
+                assert "labkit data prepare" in line
+            else:  # what follows the last record concerns only those who read the whole file
+                assert name in ("records", "batch"), name
+                np.testing.assert_equal(found, whole[name])
+    finally:
+        shard.write_bytes(good)

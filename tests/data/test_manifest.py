@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -26,26 +25,9 @@ from tests.fuzzing import as_file, damaged_bytes, damaged_json, json_values, val
 from tests.tiny import prepare_tiny
 
 
-@pytest.fixture
-def copy(prepared, tmp_path):
-    """A copy of the prepared data set that a test may change."""
-    shutil.copytree(prepared.directory, tmp_path / "cifar10")
-    return load_manifest(tmp_path, "cifar10")
-
-
 def test_a_manifest_is_read_as_written(prepared):
     assert Manifest.from_json(prepared.to_json(), prepared.directory) == prepared
     assert load_manifest(prepared.directory.parent, "cifar10") == prepared
-
-
-def test_counts_and_classes(prepared):
-    assert {name: prepared.count(name) for name in ("train", "validation", "test", "other")} == {
-        "train": 87,
-        "validation": 13,
-        "test": 33,
-        "other": 0,
-    }
-    assert prepared.num_classes == 10
 
 
 def test_the_checksum_ignores_folder_and_source_but_not_content(prepared, copy):
@@ -64,32 +46,6 @@ def test_a_missing_data_set_is_refused_with_the_command_to_prepare_it(tmp_path):
 
 def _edited(text, **changes):
     return json.dumps({**json.loads(text), **changes})
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda text: text[: len(text) // 2],
-        lambda text: "[]",
-        lambda text: "{}",
-        lambda text: "[" * 100_000,
-        lambda text: _edited(text, channel_mean=[0.5, 0.5]),
-        lambda text: _edited(text, channel_mean=[0.5, 0.5, None]),
-        lambda text: _edited(text, channel_mean=[0.5, 0.5, 10**400]),
-        lambda text: _edited(text, channel_mean=[0.5, 0.5, 0.5]),
-        lambda text: _edited(text, channel_std=[0.5, 0.5, float("nan")]),
-        lambda text: _edited(text, seed=1),
-        lambda text: _edited(text, validation_size=12),
-        lambda text: _edited(text, classes=["cat", "dog"]),
-        lambda text: text.replace('"count": 17', '"count": 16', 1),
-        lambda text: text.replace("train-00000-of", "../../etc/passwd-of", 1),
-    ],
-)
-def test_a_damaged_manifest_is_an_input_error(copy, damage):
-    path = copy.directory / MANIFEST_NAME
-    path.write_text(damage(path.read_text()))
-    with pytest.raises(InputError, match="is damaged.*labkit data prepare"):
-        find_manifest(copy.directory.parent, "cifar10")
 
 
 def test_a_manifest_of_another_version_is_not_called_damaged(copy):
@@ -136,12 +92,16 @@ _TEXT = _SMALL.to_json().encode()
 @example(_TEXT.replace(b'"name": "test"', b'"name": ["test"]'))
 @example(_TEXT.replace(b'"cow"', b"[]"))
 @example(_TEXT.replace(b'"bytes": 500', b'"a\\nb": 500'))
+@example(_TEXT.replace(b"train-00000-of", b"../../etc/passwd-of", 1))
+@example(_TEXT.replace(b'"count": 17', b'"count": 16', 1))
+@example(b"[" * 100_000)
 def test_any_change_of_a_manifest_is_refused_or_leaves_all_that_trains_as_it_is(tmp_path_factory, content):
     folder = tmp_path_factory.getbasetemp() / "any-manifest"
     (folder / "cifar10").mkdir(parents=True, exist_ok=True)
     (folder / "cifar10" / MANIFEST_NAME).write_bytes(content)
     found, line = value_or_line(lambda: load_manifest(folder, "cifar10"))
     if found is None:
+        assert any(words in line for words in ("is damaged", "cannot be read", "another version"))
         assert "labkit data prepare" in line
     else:
         assert found.checksum == _SMALL.checksum
@@ -170,7 +130,7 @@ def test_an_interrupted_write_leaves_the_old_manifest(copy, monkeypatch):
     assert load_manifest(copy.directory.parent, "cifar10") == copy
 
 
-def test_a_manifest_is_shown_as_a_short_table_without_pages_of_hashes(tmp_path):
+def test_a_manifest_is_shown_as_a_short_table_without_hashes_and_markup_of_class_names(tmp_path):
     manifest = prepare_tiny(tmp_path)
     for shown in (repr(manifest), manifest._repr_html_(), repr(manifest.splits)):
         assert not re.search("[0-9a-f]{16}", shown.replace(str(tmp_path), ""))
@@ -179,9 +139,5 @@ def test_a_manifest_is_shown_as_a_short_table_without_pages_of_hashes(tmp_path):
     for fact in (f"{manifest.count('train'):,} train", manifest.classes[0], str(manifest.directory)):
         assert fact in repr(manifest)
         assert fact in manifest._repr_html_()
-
-
-def test_names_of_classes_are_text_in_a_notebook(tmp_path):
-    manifest = dataclasses.replace(prepare_tiny(tmp_path), classes=("<b>cat</b>", "dog\x1b[31m"))
-    assert "<b>cat" not in manifest._repr_html_()
-    assert "\x1b" not in repr(manifest)
+    named = dataclasses.replace(manifest, classes=("<b>cat</b>", "dog\x1b[31m"))
+    assert "<b>cat" not in named._repr_html_() and "\x1b" not in repr(named)

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 
-import labkit
 from labkit.cluster.flags import train_arguments
 from labkit.config import Config
 from labkit.config.architectures import ARCHITECTURES
@@ -50,16 +49,13 @@ def test_a_preset_keeps_its_length_on_cifar10_and_is_bounded_elsewhere(preset):
     assert steps(values, 9_000) <= on_cifar10
 
 
-def test_a_given_number_of_epochs_is_taken_as_it_is():
+@pytest.mark.parametrize("text", ["5", "5:", "0:5", "9:3", "a:b", "1:2:3"])
+def test_a_given_number_of_epochs_is_taken_as_it_is_and_limits_that_cannot_be_read_refused(text):
     assert steps(merged_with_preset("resnet20_one_cycle", {"epochs": 2.0}), 1280) == 20
     assert steps(merged_with_preset("resnet20_one_cycle", {"train_steps": 7}), 1280) == 7
     assert steps({"epochs": 3.0, "train_batch_size": 100}, 250) == 8
     with pytest.raises(InputError, match="--epochs is 2.0 beside --train-steps 80000; give one"):
         requested_values(None, {"epochs": 2.0, "train_steps": 80_000})
-
-
-@pytest.mark.parametrize("text", ["5", "5:", "0:5", "9:3", "a:b", "1:2:3"])
-def test_limits_that_cannot_be_read_are_refused(text):
     with pytest.raises(InputError, match="--steps-range is .*; allowed: FEWEST:MOST"):
         Config.from_flat({"epochs": 1.0, "steps_range": text})
 
@@ -130,8 +126,3 @@ def test_single_flags_change_the_recipe_and_not_its_length(pets):
     assert smaller["learning_rate"] == 0.0125, "it follows the batch that was chosen"
     adamw, _ = requested_values(None, {"dataset": "pets", "optimizer": "adamw"})
     assert adamw["learning_rate"] == 0.001 and Config.from_flat(adamw)
-
-
-def test_auto_is_named_among_the_presets():
-    with pytest.raises(InputError, match="auto, estimator_2017"):
-        labkit.train(preset="nothing-like-it", dataset="shapes")

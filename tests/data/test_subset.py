@@ -28,11 +28,6 @@ def data(labels: np.ndarray) -> ImageData:
     return ImageData(images, labels, images[:7], labels[:7], KNOWN, "python")
 
 
-def test_classes_are_given_by_name_or_number():
-    assert class_names(["star", "0"], KNOWN) == ("star", "disc")
-    assert class_names(["4", "1"], KNOWN) == ("4", "ring")  # a name takes precedence over a number
-
-
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
@@ -43,7 +38,9 @@ def test_classes_are_given_by_name_or_number():
         (["star", ""], ["unknown class ''"]),
     ],
 )
-def test_invalid_classes_are_refused_in_one_line(wanted, words):
+def test_classes_are_given_by_name_or_number_and_others_refused_in_one_line(wanted, words):
+    assert class_names(["star", "0"], KNOWN) == ("star", "disc")
+    assert class_names(["4", "1"], KNOWN) == ("4", "ring")  # a name takes precedence over a number
     with pytest.raises(InputError) as refusal:
         class_names(wanted, KNOWN)
     assert "\n" not in str(refusal.value)
@@ -64,13 +61,9 @@ def test_labels_are_indices_into_the_chosen_classes():
     assert chosen.classes == ("star", "disc") and set(chosen.train_labels) == {0, 1}
     rows = chosen.train_images[:, 0, 0, 0]
     np.testing.assert_array_equal(rows, np.flatnonzero((labels == 2) | (labels == 0)))
-    np.testing.assert_array_equal(np.array([2, 0])[chosen.train_labels], labels[rows])
-    np.testing.assert_array_equal(
-        np.array([2, 0])[chosen.test_labels], labels[chosen.test_images[:, 0, 0, 0]]
-    )
-
-
-def test_classes_of_a_multi_label_data_set_are_refused():
+    original = np.array([2, 0])
+    np.testing.assert_array_equal(original[chosen.train_labels], labels[rows])
+    np.testing.assert_array_equal(original[chosen.test_labels], labels[chosen.test_images[:, 0, 0, 0]])
     with pytest.raises(InputError, match="one label per image"):
         with_classes(data(np.zeros((9, 4), np.int32)), ("star", "disc"))
 
@@ -113,20 +106,16 @@ def test_a_prepared_subset_records_its_choice_and_is_repaired_from_it(fake_cifar
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=200), st.floats(0, 1), st.integers(0, 2**32))
-def test_rows_are_chosen_in_proportion_to_the_classes(labels, share, seed):
+def test_rows_are_chosen_in_proportion_to_the_classes_and_by_the_seed_alone(labels, share, seed):
     labels = np.array(labels)
     size = round(share * len(labels))
     chosen = stratified_rows(labels, 5, size, seed)
     assert chosen.sum() == size
     exact = np.bincount(labels, minlength=5) * size / len(labels)
     assert (np.abs(np.bincount(labels[chosen], minlength=5) - exact) < 1 + 1e-9).all()
-
-
-def test_the_seed_decides_the_rows():
-    labels = np.arange(1000) % 10
-    first, again, other = (stratified_rows(labels, 10, 100, seed) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first, again)
-    assert (np.bincount(labels[first]) == 10).all()
+    np.testing.assert_array_equal(stratified_rows(labels, 5, size, seed), chosen)
+    many = np.arange(1000) % 10
+    first, other = (stratified_rows(many, 10, 100, number) for number in (seed, seed + 1))
     assert (first & other).sum() < 40  # 10 are expected if the choices are independent
 
 

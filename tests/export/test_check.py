@@ -1,9 +1,16 @@
-"""The metrics of the comparison equal values computed by hand."""
+"""The metrics of a comparison equal values computed by hand, and exports are replaced atomically."""
+
+import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from labkit.errors import InputError
 from labkit.export.check import compare_outputs
+from labkit.export.formats import FORMATS
+from labkit.export.output import check_output, folder_beside, publish
 from labkit.training.losses import SIGMOID
 
 OWN = np.array([[-8, 1, 2], [4, 1, 0], [0, 1, 3]], np.float32)
@@ -35,3 +42,36 @@ def test_a_multi_label_prediction_counts_only_if_all_labels_are_right(probabilit
     found = compare_outputs(*outputs, labels, loss=SIGMOID, probabilities=probabilities)
     assert found.equal_predictions == pytest.approx(2 / 3)
     assert (found.accuracy_exported, found.accuracy_run) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
+
+
+def test_checking_does_not_create_the_folder(tmp_path):
+    check_output(tmp_path / "new" / "a.keras", FORMATS["keras"], overwrite=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_an_export_is_replaced_together_with_its_description(tmp_path, is_folder):
+    path = tmp_path / "new" / "export"
+    for content in ("first", "second"):
+        with folder_beside(path) as folder:
+            written = folder / path.name
+            if is_folder:
+                written.mkdir()
+                (written / content).write_text("")
+            else:
+                written.write_text(content)
+            publish(written, path, {"content": content})
+    assert sorted(child.name for child in path.parent.iterdir()) == ["export", "export.json"]
+    assert json.loads((path.parent / "export.json").read_text()) == {"content": "second"}
+    assert (
+        [child.name for child in path.iterdir()] == ["second"] if is_folder else path.read_text() == "second"
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, where no file can be created")
+def test_a_folder_that_cannot_be_created_is_named():
+    with (
+        pytest.raises(InputError, match="--output /proc/net.keras can't be written"),
+        folder_beside(Path("/proc/net.keras")),
+    ):
+        pass

@@ -1,4 +1,4 @@
-"""AdamW against Keras's, and what differs for some weights."""
+"""AdamW against Keras's, the average of weights against TensorFlow's, and what differs for some weights."""
 
 import keras
 import numpy as np
@@ -6,7 +6,9 @@ import pytest
 import tensorflow as tf
 
 from labkit.config import OptimizerConfig
+from labkit.optim.network import MovingAverage
 from labkit.optim.optimizers import make_optimizer
+from tests.optim.updates import updated
 
 RATES = (0.01, 0.02, 0.005, 0.01)
 
@@ -23,17 +25,6 @@ def network():
 def gradients_of(model, number):
     random = np.random.default_rng(number)
     return [tf.constant(random.normal(size=weight.shape), tf.float32) for weight in model.trainable_variables]
-
-
-def updated(model, optimizer, gradients, rate, indices=None):
-    @tf.function
-    def step():
-        tf.distribute.get_replica_context().merge_call(
-            lambda strategy: optimizer.apply(strategy, gradients, tf.constant(rate), indices) and None
-        )
-
-    step()
-    return [weight.numpy() for weight in model.trainable_variables]
 
 
 @pytest.mark.parametrize("of", ["all", "kernels", "hidden_dense"])
@@ -80,3 +71,35 @@ def test_clipping_comes_before_and_the_head_has_its_own_rate():
         reference.apply_gradients([(gradients[i], v) for i, v in zip(part, variables, strict=True)])
     for ours, theirs in zip(found, other.trainable_variables, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-6)
+
+
+def test_the_moving_average_of_weights_is_that_of_tensorflow_1_with_num_updates():
+    def normalized():
+        keras.utils.set_random_seed(1)
+        return keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.BatchNormalization()])
+
+    model, decay = normalized(), 0.6
+    average = MovingAverage(model, normalized(), decay)
+    for weight in model.weights:
+        weight.assign(tf.random.normal(weight.shape))
+    average.begin()
+    copies = [tf.Variable(weight.value) for weight in model.weights]
+    number = tf.Variable(0)
+    reference = tf.train.ExponentialMovingAverage(decay, num_updates=number)
+    reference.apply(copies)
+
+    @tf.function
+    def update(step):
+        tf.distribute.get_replica_context().merge_call(
+            lambda strategy: average.update(strategy, step), args=()
+        )
+
+    for step in range(30):  # from the 13th on, the decay is no longer limited
+        for weight, copy in zip(model.weights, copies, strict=True):
+            weight.assign_add(tf.random.normal(weight.shape))
+            copy.assign(weight.value)
+        number.assign(step + 1)
+        reference.apply(copies)
+        update(tf.constant(step, tf.int64))
+        for ours, copy in zip(average.averaged.weights, copies, strict=True):
+            np.testing.assert_allclose(ours, reference.average(copy), rtol=1e-5, atol=1e-6)

@@ -30,9 +30,11 @@ def test_orthogonalization_changes_only_the_singular_values(shape):
     assert values.max() < 1.3
 
 
-def test_an_update_follows_the_formula():
+@pytest.mark.parametrize("factor", [1.0, 1000.0])
+def test_an_update_follows_the_formula_whatever_the_norm_of_the_gradient(factor):
     generator = np.random.default_rng(1)
     weight, velocity, gradient = generator.normal(size=(3, 3, 3, 4, 6))
+    velocity, gradient = factor * velocity, factor * gradient
     variable, moving = tf.Variable(weight), tf.Variable(velocity)
     update_kernel(variable, moving, tf.constant(gradient), tf.constant(0.24, tf.float64), 0.6)
     expected_velocity = 0.6 * velocity + gradient
@@ -40,16 +42,6 @@ def test_an_update_follows_the_formula():
     direction = by_singular_values((gradient + 0.6 * expected_velocity).reshape(-1, 6)).reshape(weight.shape)
     expected = weight * np.sqrt(6) / np.sqrt((weight**2).sum()) - 0.24 * direction
     np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_the_norm_of_the_gradient_has_no_effect():
-    weight, gradient = np.random.default_rng(2).normal(size=(2, 3, 3, 4, 6))
-    moved = []
-    for factor in (1.0, 1000.0):
-        variable, velocity = tf.Variable(weight), tf.Variable(tf.zeros_like(weight))
-        update_kernel(variable, velocity, tf.constant(factor * gradient), tf.constant(0.1, tf.float64), 0.6)
-        moved.append(variable.numpy())
-    np.testing.assert_allclose(*moved, rtol=1e-4, atol=1e-6)
 
 
 def test_depthwise_kernels_and_convolutions_with_a_bias_are_left_to_sgd():

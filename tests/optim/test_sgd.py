@@ -8,6 +8,7 @@ import tensorflow as tf
 from labkit.config import OptimizerConfig
 from labkit.models.layers import BatchNormalization
 from labkit.optim.optimizers import SGD
+from tests.optim.updates import updated
 
 RATES = (0.1, 0.05, 0.2)
 
@@ -27,17 +28,9 @@ def model_and_gradients():
 def by_labkit(config: OptimizerConfig):
     model, gradients = model_and_gradients()
     optimizer = SGD(model, config)
-
-    @tf.function
-    def step(values, rate):
-        def update(strategy, values, rate):
-            optimizer.apply(strategy, values, rate)
-
-        tf.distribute.get_replica_context().merge_call(update, args=(values, rate))
-
     for values, rate in zip(gradients, RATES, strict=True):
-        step([tf.constant(value) for value in values], tf.constant(rate))
-    return [weight.numpy() for weight in model.trainable_variables]
+        found = updated(model, optimizer, [tf.constant(value) for value in values], rate)
+    return found
 
 
 def by_hand(config: OptimizerConfig):
@@ -99,17 +92,8 @@ def test_the_head_has_its_own_learning_rate_and_only_the_given_indices_change():
     optimizer = SGD(model, config, head_factor=4.0)
     before = [weight.numpy() for weight in model.trainable_variables]
     indices = [1, 2, 3]  # all except the first kernel
-
-    @tf.function
-    def step():
-        def update(strategy):
-            ones = [tf.ones(model.trainable_variables[index].shape) for index in indices]
-            optimizer.apply(strategy, ones, tf.constant(0.5), indices)
-
-        tf.distribute.get_replica_context().merge_call(update)
-
-    step()
-    step()
+    ones = [tf.ones(model.trainable_variables[index].shape) for index in indices]
+    updated(model, optimizer, ones, 0.5, indices, times=2)
     for index, (weight, old) in enumerate(zip(model.trainable_variables, before, strict=True)):
         velocity, rate = 0.0, 0.5 * (4.0 if "logits" in weight.path else 1.0)
         expected = old.astype(np.float64)
@@ -126,18 +110,8 @@ def test_normalization_offsets_have_their_own_learning_rate_but_the_common_decay
     for weight in model.trainable_variables:
         weight.assign(tf.fill(weight.shape, 2.0))
     config = OptimizerConfig(weight_decay=0.25, norm_bias_learning_rate_factor=8.0)
-    optimizer = SGD(model, config)
-
-    @tf.function
-    def step():
-        def update(strategy):
-            ones = [tf.ones(weight.shape) for weight in model.trainable_variables]
-            optimizer.apply(strategy, ones, tf.constant(0.5))
-
-        tf.distribute.get_replica_context().merge_call(update)
-
-    step()
-    assert len(model.trainable_variables) == 4
+    ones = [tf.ones(weight.shape) for weight in model.trainable_variables]
+    assert len(updated(model, SGD(model, config), ones, 0.5)) == 4
     for weight in model.trainable_variables:
         rate = 4.0 if weight.path == layers[1].beta.path else 0.5
         # The gradient is multiplied by the variable's own rate, the decay by the common rate.

@@ -7,7 +7,6 @@ import os
 import pickle
 import subprocess
 import tarfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,19 +31,11 @@ def test_both_layouts_give_the_same_data_in_every_form(fake_cifar, tmp_path, lay
         folder = fake_cifar.folder(tmp_path, layout)
         source = folder if form == "folder" else tmp_path
     data = read_archive(source)
-    np.testing.assert_array_equal(data.train_images, fake_cifar.train_images)
-    np.testing.assert_array_equal(data.train_labels, fake_cifar.train_labels)
-    np.testing.assert_array_equal(data.test_images, fake_cifar.test_images)
-    np.testing.assert_array_equal(data.test_labels, fake_cifar.test_labels)
+    for field, value in vars(fake_cifar).items():
+        np.testing.assert_array_equal(getattr(data, field), value)
     assert data.train_images.dtype == data.test_images.dtype == np.uint8
     assert data.classes[0] == "airplane" and len(data.classes) == 10
     assert data.layout == layout
-
-
-def _member(name, kind, link=""):
-    member = tarfile.TarInfo(name)
-    member.type, member.linkname = kind, link
-    return member
 
 
 @pytest.mark.parametrize("name", ["../data_batch_1", "/etc/passwd", "a/../../b", ".."])
@@ -57,32 +48,30 @@ def test_names_that_point_outside_the_archive_are_refused(make_tar, tmp_path, na
     "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE]
 )
 def test_links_and_devices_are_refused(make_tar, tmp_path, kind):
-    extra = (_member("cifar-10-batches-py/data_batch_1", kind, "/etc/passwd"),)
+    member = tarfile.TarInfo("cifar-10-batches-py/data_batch_1")
+    member.type, member.linkname = kind, "/etc/passwd"
     with pytest.raises(InputError, match="link or a device"):
-        read_archive(make_tar(tmp_path / "a.tar.gz", {"readme.html": b""}, extra))
+        read_archive(make_tar(tmp_path / "a.tar.gz", {"readme.html": b""}, (member,)))
 
 
-def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path):
+def test_an_archive_that_unpacks_to_too_much_is_refused(fake_cifar, tmp_path, monkeypatch):
     member = tarfile.TarInfo("data_batch_1")
     member.size = 2**31
     (tmp_path / "a.tar").write_bytes(member.tobuf())
     with pytest.raises(InputError, match="unpacks to more than"):
         read_archive(tmp_path / "a.tar")
-
-
-def test_reading_writes_nothing(fake_cifar, tmp_path):
-    source = fake_cifar.archive(tmp_path / "a.tar.gz", "python")
+    with tarfile.open(tmp_path / "many.tar", "w") as archive:
+        for number in range(2000):
+            archive.addfile(tarfile.TarInfo(f"{number}"))
+    with pytest.raises(InputError, match="more than 1,000 members"):
+        read_archive(tmp_path / "many.tar")
+    source = fake_cifar.archive(tmp_path / "a.tar.gz", "binary")
+    unpacked = gzip.decompress(source.read_bytes())
+    monkeypatch.setattr(archives, "_MAX_UNPACKED", len(unpacked))
     read_archive(source)
-    assert list(tmp_path.iterdir()) == [source]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_truncated_archive_is_refused_wherever_it_ends(fake_cifar, tmp_path, layout):
-    whole = fake_cifar.archive(tmp_path / "a.tar.gz", layout).read_bytes()
-    for share in (0.0, 0.01, 0.3, 0.6, 0.9, 0.99):
-        (tmp_path / "b.tar.gz").write_bytes(whole[: int(len(whole) * share)])
-        with pytest.raises(InputError, match="b.tar.gz"):
-            read_archive(tmp_path / "b.tar.gz")
+    source.write_bytes(gzip.compress(unpacked + bytes(4096)))  # what follows the end
+    with pytest.raises(InputError, match="unpacks to more than"):
+        read_archive(source)
 
 
 def _small_archive(layout: str, compression: str) -> bytes:
@@ -183,33 +172,6 @@ def test_an_archive_that_was_cut_after_its_last_member_is_refused(fake_cifar, tm
             assert "without a tar archive's end" in _refused(capsys, archive, tmp_path / "data")
 
 
-def test_what_follows_the_end_without_end_is_refused(fake_cifar, tmp_path, monkeypatch):
-    source = fake_cifar.archive(tmp_path / "a.tar.gz", "binary")
-    unpacked = gzip.decompress(source.read_bytes())
-    monkeypatch.setattr(archives, "_MAX_UNPACKED", len(unpacked))
-    read_archive(source)
-    source.write_bytes(gzip.compress(unpacked + bytes(4096)))
-    with pytest.raises(InputError, match="unpacks to more than"):
-        read_archive(source)
-
-
-def test_a_damaged_xz_archive_is_refused(fake_cifar, tmp_path):
-    with tarfile.open(tmp_path / "a.tar.xz", "w:xz") as archive:
-        archive.add(fake_cifar.folder(tmp_path, "binary"), "cifar-10-batches-bin")
-    content = bytearray((tmp_path / "a.tar.xz").read_bytes())
-    content[len(content) // 2] ^= 255
-    (tmp_path / "a.tar.xz").write_bytes(content)
-    with pytest.raises(InputError, match="a.tar.xz"):
-        read_archive(tmp_path / "a.tar.xz")
-
-
-def test_devices_and_pipes_are_refused_without_reading(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", "/dev/zero"):
-        with pytest.raises(InputError, match="neither a file nor a folder"):
-            read_archive(path)
-
-
 def test_a_batch_file_that_cannot_be_read_is_named(fake_cifar, tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
@@ -220,11 +182,13 @@ def test_a_batch_file_that_cannot_be_read_is_named(fake_cifar, tmp_path, monkeyp
         read_archive(folder)
 
 
-def test_a_repeated_batch_is_refused(fake_cifar, make_tar, tmp_path):
+def test_a_repeated_and_a_sixth_batch_are_refused(fake_cifar, make_tar, tmp_path):
     files = {f"a/{name}": content for name, content in fake_cifar.files("binary").items()}
     files["b/data_batch_2.bin"] = files["a/data_batch_2.bin"]
     with pytest.raises(InputError, match="data_batch_2.bin twice"):
         read_archive(make_tar(tmp_path / "a.tar.gz", files))
+    with pytest.raises(InputError, match="unexpected data_batch_6.bin"):
+        read_archive(fake_cifar.folder(tmp_path, "binary", **{"data_batch_6.bin": b""}))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -235,31 +199,16 @@ def test_a_missing_file_is_named(fake_cifar, tmp_path, layout):
             read_archive(folder)
 
 
-def test_a_sixth_batch_is_refused(fake_cifar, tmp_path):
-    with pytest.raises(InputError, match="unexpected data_batch_6.bin"):
-        read_archive(fake_cifar.folder(tmp_path, "binary", **{"data_batch_6.bin": b""}))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "is empty"),
-        (b"\0" * 3072, "truncated"),
-        (b"\0" * 3073, "has only 1 image,"),
-        (b"\x0a" * 3073, "labels 10"),
-    ],
-)
-def test_a_damaged_binary_batch_is_named(fake_cifar, tmp_path, content, message):
-    with pytest.raises(InputError, match=f"data_batch_3.bin.*{message}"):
-        read_archive(fake_cifar.folder(tmp_path, "binary", **{"data_batch_3.bin": content}))
-
-
 _PLANES = np.zeros((20, 3072), np.uint8)
 
 
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
+        (b"", "is empty"),
+        (b"\0" * 3072, "truncated"),
+        (b"\0" * 3073, "has only 1 image,"),
+        (b"\x0a" * 3073, "labels 10"),
         ({b"data": _PLANES}, "no entry 'labels'"),
         ({b"labels": [0] * 20}, "no entry 'data'"),
         ({b"data": _PLANES, b"labels": [0] * 19}, "not as many integers"),
@@ -272,8 +221,11 @@ _PLANES = np.zeros((20, 3072), np.uint8)
         ([1, 2], "instead of a dict"),
     ],
 )
-def test_a_damaged_python_batch_is_named(fake_cifar, tmp_path, batch, message):
-    folder = fake_cifar.folder(tmp_path, "python", data_batch_4=pickle.dumps(batch))
+def test_a_damaged_batch_is_named(fake_cifar, tmp_path, batch, message):
+    if isinstance(batch, bytes):
+        folder = fake_cifar.folder(tmp_path, "binary", **{"data_batch_4.bin": batch})
+    else:
+        folder = fake_cifar.folder(tmp_path, "python", data_batch_4=pickle.dumps(batch))
     with pytest.raises(InputError, match=f"data_batch_4.*{message}"):
         read_archive(folder)
 
@@ -305,23 +257,8 @@ def test_a_folders_checksum_depends_only_on_its_batches(fake_cifar, tmp_path, la
     assert source_sha256(first) != source_sha256(second)
 
 
-def _refused_with_little_memory(path: Path) -> str:
-    """Return the refusal of an archive, read by a process that may take no more than 1.5 GB."""
-    code = (
-        "import resource, sys; from labkit.data.cifar10.archives import read_archive\n"
-        "from labkit.errors import InputError\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (1_500_000_000,) * 2)\n"
-        "try:\n    read_archive(sys.argv[1])\n"
-        "except InputError as error:\n    print(error)\n"
-    )
-    command = python_command("-c", code, path)
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=60, check=True
-    ).stdout
-
-
 def test_a_long_header_is_refused_before_it_is_read(tmp_path):
+    """By a process that may take no more than 1.5 GB."""
     header = tarfile.TarInfo("x")
     header.type, header.size = tarfile.XHDTYPE, 2**29
     with gzip.open(tmp_path / "a.tar.gz", "wb", 1) as archive:
@@ -329,12 +266,14 @@ def test_a_long_header_is_refused_before_it_is_read(tmp_path):
         for _ in range(2**9):
             archive.write(bytes(2**20))
     assert (tmp_path / "a.tar.gz").stat().st_size < 3e6
-    assert "a part of it has 512 MB" in _refused_with_little_memory(tmp_path / "a.tar.gz")
-
-
-def test_very_many_members_are_refused(tmp_path):
-    with tarfile.open(tmp_path / "a.tar", "w") as archive:
-        for number in range(2000):
-            archive.addfile(tarfile.TarInfo(f"{number}"))
-    with pytest.raises(InputError, match="more than 1,000 members"):
-        read_archive(tmp_path / "a.tar")
+    code = (
+        "import resource, sys; from labkit.data.cifar10.archives import read_archive\n"
+        "from labkit.errors import InputError\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1_500_000_000,) * 2)\n"
+        "try:\n    read_archive(sys.argv[1])\n"
+        "except InputError as error:\n    print(error)\n"
+    )
+    command = python_command("-c", code, tmp_path / "a.tar.gz")
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert "a part of it has 512 MB" in ended.stdout, ended.stderr

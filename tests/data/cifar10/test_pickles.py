@@ -43,27 +43,23 @@ def test_a_pickle_of_python_2_and_numpy_1_is_read():
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 5])
-def test_a_foreign_callable_is_refused_and_not_run(protocol, tmp_path):
+@pytest.mark.parametrize("call", [Path.touch, eval, getattr, np.load, np.frombuffer, __import__, bytearray])
+def test_any_callable_is_refused_and_not_run(call, protocol, tmp_path):
     target = tmp_path / "made"
-    content = pickle.dumps({b"data": _Runs(Path.touch, target)}, protocol)
+    content = pickle.dumps({b"data": _Runs(call, target)}, protocol)
     with pytest.raises(InputError, match="would run"):
         load_pickle("data_batch_1", content)
     assert not target.exists()
 
 
-@pytest.mark.parametrize("call", [eval, getattr, np.load, np.frombuffer, __import__, bytearray])
-def test_callables_of_python_and_numpy_are_refused_too(call):
-    with pytest.raises(InputError, match="would run"):
-        load_pickle("file", pickle.dumps(_Runs(call, "1")))
-
-
-def test_arrays_of_objects_are_refused():
-    with pytest.raises(InputError, match="not allowed"):
-        load_pickle("file", pickle.dumps({b"data": np.array([object, None], dtype=object)}))
-
-
-def test_a_codec_other_than_latin1_is_refused():
-    content = b"c_codecs\nencode\n(S'00'\nS'hex'\ntR."
+@pytest.mark.parametrize(
+    "content",
+    [
+        pickle.dumps({b"data": np.array([object, None], dtype=object)}),
+        b"c_codecs\nencode\n(S'00'\nS'hex'\ntR.",  # only latin1 is needed
+    ],
+)
+def test_arrays_of_objects_and_other_codecs_are_refused(content):
     with pytest.raises(InputError, match="not allowed"):
         load_pickle("file", content)
 
@@ -72,13 +68,6 @@ def test_a_codec_other_than_latin1_is_refused():
 def test_other_content_is_refused_and_the_file_named(content):
     with pytest.raises(InputError, match="^batches.meta "):
         load_pickle("batches.meta", content)
-
-
-def test_every_truncation_is_an_input_error():
-    content = pickle.dumps({b"data": np.arange(6, dtype=np.uint8), b"labels": [0] * 6}, 2)
-    for length in range(len(content)):
-        with pytest.raises(InputError):
-            load_pickle("file", content[:length])
 
 
 @pytest.mark.parametrize(

@@ -129,42 +129,46 @@ def _download(folder, server, **options):
     return sources.download(folder, url=server.url, **{"timeout": 10, **options})
 
 
-def test_a_download_is_verified_and_kept(tmp_path):
-    with _serving("whole") as server:
-        path = _download(tmp_path / "downloads", server)
-        assert path == tmp_path / "downloads" / NAME and path.read_bytes() == CONTENT
-        assert list(path.parent.iterdir()) == [path]
-        assert _download(tmp_path / "downloads", server) == path
+HALF = f"bytes={len(CONTENT) // 2}-"
+
+
+@pytest.mark.parametrize(
+    ("cached", "plan", "ranges"),
+    [
+        ({}, ["whole"], [None]),
+        ({NAME: b"damaged"}, ["whole"], [None]),
+        ({f"{NAME}.part": b"something else"}, ["whole"], ["bytes=14-", None]),
+        ({}, ["labelled_as_compressed"], [None]),
+        ({}, ["half", "whole"], [None, HALF]),
+        ({}, ["half", "without_ranges"], [None, HALF]),
+        ({}, ["broken", "whole"], [None, None]),
+    ],
+)
+def test_a_download_is_complete_whatever_was_there_and_the_server_does(tmp_path, cached, plan, ranges):
+    for name, content in cached.items():
+        (tmp_path / name).write_bytes(content)
+    lines = []
+    with _serving(*plan) as server:
+        for _ in range(2):  # the second time it is there
+            assert _download(tmp_path, server, announce=lines.append) == tmp_path / NAME
+            assert (tmp_path / NAME).read_bytes() == CONTENT
+            assert list(tmp_path.iterdir()) == [tmp_path / NAME]
+        assert server.ranges == ranges
+    assert any(line.startswith("downloading http://127.0.0.1") for line in lines)
+    assert "downloading: 1.0 of 1.0 MB" in lines
+    assert any("503" in line and "2 of 3" in line for line in lines) is ("broken" in plan)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "message"),
+    [("other", "not a published.*SHA-256 [0-9a-f]{64}.*--archive"), ("missing", "404.*--archive")],
+)
+def test_another_and_a_missing_file_are_refused_and_requested_only_once(tmp_path, behaviour, message):
+    with _serving(behaviour) as server:
+        with pytest.raises(InputError, match=message):
+            _download(tmp_path / "downloads", server)
         assert len(server.ranges) == 1
-
-
-def test_a_damaged_file_in_the_cache_is_downloaded_again(tmp_path):
-    (tmp_path / NAME).write_bytes(b"damaged")
-    with _serving("whole") as server:
-        assert _download(tmp_path, server).read_bytes() == CONTENT
-
-
-def test_the_file_is_not_decompressed_whatever_encoding_the_server_declares(tmp_path):
-    with _serving("labelled_as_compressed") as server:
-        assert _download(tmp_path, server).read_bytes() == CONTENT
-
-
-def test_a_wrong_checksum_is_refused_and_the_file_removed(tmp_path):
-    message = "not a published.*SHA-256 [0-9a-f]{64}.*--archive"
-    with _serving("other") as server, pytest.raises(InputError, match=message):
-        _download(tmp_path / "downloads", server)
     assert not (tmp_path / "downloads").exists()
-
-
-def test_an_interrupted_download_is_resumed(tmp_path):
-    with _serving("half", "whole") as server:
-        assert _download(tmp_path, server).read_bytes() == CONTENT
-        assert server.ranges == [None, f"bytes={len(CONTENT) // 2}-"]
-
-
-def test_a_download_starts_over_if_the_server_has_no_ranges(tmp_path):
-    with _serving("half", "without_ranges") as server:
-        assert _download(tmp_path, server).read_bytes() == CONTENT
 
 
 def test_repeated_interruptions_are_an_error_and_the_next_call_resumes(tmp_path):
@@ -175,31 +179,10 @@ def test_repeated_interruptions_are_an_error_and_the_next_call_resumes(tmp_path)
         assert server.ranges == [f"bytes={len(CONTENT) // 2}-"]
 
 
-def test_a_partial_file_of_another_download_is_discarded(tmp_path):
-    (tmp_path / f"{NAME}.part").write_bytes(b"something else")
-    with _serving("whole") as server:
-        assert _download(tmp_path, server).read_bytes() == CONTENT
-        assert server.ranges == ["bytes=14-", None]
-
-
 @pytest.mark.parametrize("behaviour", ["silent", "stalling", "dripping"])
 def test_a_download_that_is_too_slow_fails(tmp_path, behaviour):
     with _serving(behaviour) as server, pytest.raises(InputError, match="--archive PATH"):
         _download(tmp_path, server, timeout=0.2, attempts=2)
-
-
-def test_a_missing_file_is_requested_only_once(tmp_path):
-    with _serving("missing") as server:
-        with pytest.raises(InputError, match="404"):
-            _download(tmp_path, server)
-        assert len(server.ranges) == 1
-
-
-def test_a_server_error_is_retried(tmp_path):
-    lines = []
-    with _serving("broken", "whole") as server:
-        assert _download(tmp_path, server, announce=lines.append).read_bytes() == CONTENT
-    assert any("503" in line and "2 of 3" in line for line in lines)
 
 
 def test_a_missing_network_is_reported_in_one_line(tmp_path):
@@ -209,20 +192,6 @@ def test_a_missing_network_is_reported_in_one_line(tmp_path):
         sources.download(tmp_path / "downloads", url=url, timeout=1)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "downloads").exists()
-
-
-def test_progress_is_printed_in_lines_without_a_terminal(tmp_path):
-    lines = []
-    with _serving("whole") as server:
-        _download(tmp_path, server, announce=lines.append)
-    assert lines[0].startswith("downloading http://127.0.0.1")
-    assert lines[-1] == "downloading: 1.0 of 1.0 MB"
-
-
-def test_a_folder_that_cannot_be_written_is_an_input_error(tmp_path):
-    (tmp_path / "file").write_text("")
-    with _serving("whole") as server, pytest.raises(InputError, match="--data-dir"):
-        _download(tmp_path / "file" / "downloads", server)
 
 
 def test_connection_probe(monkeypatch):

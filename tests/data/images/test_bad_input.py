@@ -34,12 +34,9 @@ def _folder(tmp_path: Path, *names: str) -> Path:
     ("options", "message"),
     [
         ({"image_size": 0}, "--image-size is 0; allowed: 8 to 1024"),
-        ({"image_size": -5}, "--image-size is -5"),
-        ({"image_size": 100_000}, "--image-size is 100000"),
         ({"resize": "stretch"}, "--resize is 'stretch'; allowed: crop or letterbox"),
         ({"name": "cifar10"}, "--name is 'cifar10', which labkit uses itself"),
         ({"name": "../x"}, "--name is '../x'; allowed"),
-        ({"name": "a\nb"}, "--name is"),
         ({"archive": "/a.tar.gz"}, "--archive is '/a.tar.gz', but only cifar10"),
         ({"url": "http://a/"}, "--url is 'http://a/', but only cifar10"),
         ({"dataset": "cifar10"}, "--dataset is 'cifar10' together with --images"),
@@ -47,7 +44,6 @@ def _folder(tmp_path: Path, *names: str) -> Path:
         ({"validation_size": 22}, "22 leaves nothing to train on; give less than 22"),
         ({"train_examples": 1}, "--train-examples is 1"),
         ({"classes": ["cat", "fox"]}, "unknown class 'fox'"),
-        ({"classes": ["cat"]}, "fewer than two classes"),
     ],
 )
 def test_arguments(pets, tmp_path, options, message):
@@ -113,12 +109,6 @@ def test_names_of_classes(tmp_path, names, message):
     _refused(tmp_path, message, _folder(tmp_path, *names))
 
 
-def test_files_that_are_not_pictures(tmp_path, pets):
-    for path in pets.rglob("*.png"):
-        path.write_text("text")
-    _refused(tmp_path, "none of the 24 files in .* can be used, such as cat/0.png: not a picture", pets)
-
-
 @pytest.mark.parametrize("kind", ["empty", "pipe", "broken link", "text"])
 def test_single_unreadable_files(tmp_path, pets, kind):
     path = pets / "cat" / "new\n.jpg"
@@ -146,13 +136,6 @@ def test_a_file_that_the_system_does_not_give(tmp_path, pets, monkeypatch):
 
     monkeypatch.setattr(check, "open", refuse, raising=False)
     _refused(tmp_path, "cat/3.png: cannot be read: Permission denied", pets)
-
-
-def test_a_huge_picture_is_refused_by_its_size(tmp_path, pets):
-    from tests.data.images.test_decode import _png_of
-
-    (pets / "cat" / "huge.png").write_bytes(_png_of(30_000, 30_000))
-    _refused(tmp_path, "huge.png: 30,000 × 30,000 pixels; at most 100 million allowed", pets)
 
 
 def test_links(tmp_path, pets):
@@ -219,7 +202,6 @@ def test_a_folder_whose_name_cannot_be_a_data_sets_gets_one_proposed(tmp_path, p
         (b"path\tlabel\ncat/0.png\tcat\n", "has tabs between its columns"),
         (b"\npath,label\n", "has an empty first line"),
         (b"\x89PNG\r\n\x1a\n", "is a picture; give the folder that has a folder for each class"),
-        (b"path,label,splits\n", "has the columns path,label,splits"),
         ("path,label\ncat/0.png,chât\n".encode("latin-1"), r"is not UTF-8 \(line 2\)"),
         ("path,label\n".encode("utf-16"), "is not UTF-8"),
         (b"path,label\ncat/0.png\n", "has 1 cell in row 2 instead of 2"),
@@ -228,8 +210,8 @@ def test_a_folder_whose_name_cannot_be_a_data_sets_gets_one_proposed(tmp_path, p
             b"path,label\ncat/0.png,cat\ndog/x.png,dog\ndog/y.png,dog\n",
             "2 files named in .* are missing: dog/x",
         ),
-        (b"path,label\ncat/0.png,cat\n../out.png,dog\n", "names ../out.png, which leads out of its folder"),
         (b"path,label\ncat/0.png,cat\n/etc/passwd,dog\n", "names /etc/passwd, which leads out"),
+        (b"path,label\ncat/0.png,cat\n../out.png,dog\n", "names ../out.png, which leads out of its folder"),
         (b"path,label\ncat/0.png,cat\ncat/../cat/0.png,dog\n", "twice; give several labels in one row"),
         (b"path,label\ncat/0.png,cat\ncat/1.png,\n", "has no label for cat/1.png"),
         (b"path,label\ncat/0.png,cat\ncat/1.png,cat\n", "has one class only, cat"),
@@ -264,21 +246,6 @@ def test_the_folder_of_the_pictures_is_not_written_to(tmp_path, pets):
     with pytest.raises(InputError, match="into the folder of its pictures"):
         prepare(None, pets / "data", images=pets)
     assert sorted(pets.rglob("*")) == before
-
-
-def test_a_damaged_manifest_does_not_know_its_pictures(tmp_path, pets):
-    manifest = prepare(None, tmp_path / "data", images=pets).manifest
-    (manifest.directory / "manifest.json").write_text("{")
-    with pytest.raises(InputError, match="'pets' is damaged .* give its pictures with --images"):
-        prepare("pets", tmp_path / "data")
-    assert prepare(None, tmp_path / "data", images=pets).manifest == manifest
-
-
-def test_the_command_ends_with_2(tmp_path, capsys):
-    code = main(["data", "prepare", "--images", str(_folder(tmp_path)), "--data-dir", str(tmp_path / "data")])
-    said = capsys.readouterr()
-    assert code == 2 and said.err.startswith("labkit: error: no class folders") and said.err.count("\n") == 1
-    assert not (tmp_path / "data").exists()
 
 
 def test_the_command_and_the_function_prepare_the_same(tmp_path, pets, capsys):
