@@ -89,7 +89,9 @@ def test_any_value_outside_of_a_fields_limits_is_refused_with_flag_value_and_wha
         with pytest.raises(InputError) as refusal:
             Config.from_flat({info.name: value})
         line = str(refusal.value)
-        assert line.startswith(f"{info.flag} is {short(value)}; allowed: "), line
+        is_number = info.type is float and type(value) in (int, float)
+        shown = short(float(value) if is_number else value)
+        assert line.startswith(f"{info.flag} is {shown}; allowed: "), line
         assert info.allowed in line and "\n" not in line
 
 
