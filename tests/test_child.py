@@ -14,18 +14,7 @@ from tests.listening import free_port
 ROOT = Path(__file__).parents[1]
 # The one function that makes the command lines, the process that runs isolated (-I), and what starts nothing.
 MAY_NAME_PYTHON = {"labkit/startup/child.py", "labkit/startup/process.py", "labkit/commands/cluster.py"}
-PLANTED = [
-    "streamlit",
-    "labkit",
-    "tensorflow",
-    "keras",
-    "numpy",
-    "json",
-    "tempfile",
-    "tensorboard",
-   
-    "app",
-]
+PLANTED = ("streamlit", "labkit", "tensorflow", "keras", "numpy", "json", "tempfile", "tensorboard", "app")
 
 
 def test_one_function_makes_the_command_lines():
