@@ -24,6 +24,7 @@ INSTEAD = {
     "num_layers": "a model's name holds its depth: --models resnet20,resnet56",
     "width_factor": "a model's name holds its width: --models wide_resnet16_4",
     "resnet_version": "a model's name holds it: --models resnet20,resnet20-v2",
+    "bottleneck_stride": "a model's name holds it: --models imagenet_resnet50,imagenet_resnet50-v1.5",
     "block": "a model's name holds it: --models resnet29-bottleneck",
     "application": "a model's name holds it: --models mobilenetv2",
     "seed": "the seeds are those from 0; say how many with --seeds",

@@ -7,10 +7,13 @@ import textwrap
 from json import dumps
 from typing import Any
 
-from labkit.config import Config, ModelConfig
+from labkit.commands.flags import LocalPath
+from labkit.config import Config, ModelConfig, TransferConfig
 from labkit.config.architectures import ARCHITECTURES, architecture_of, parse_model_name
 from labkit.config.fields import CODE
 from labkit.config.known_models import KNOWN_MODELS, KnownModel
+from labkit.errors import InputError
+from labkit.models.weight_source import WeightSource, find_weight_source
 from labkit.parts.code import allow, with_whole_paths
 from labkit.parts.trust import files_of
 from labkit.startup.quiet_import import import_tensorflow
@@ -24,12 +27,21 @@ NOTES = (
 )
 
 
-def models(name: str | None = None, /, *, json: bool = False) -> int:
+def models(
+    name: str | None = None,
+    /,
+    *,
+    start_from: LocalPath | None = None,
+    name_map: LocalPath | None = None,
+    json: bool = False,
+) -> int:
     """Print the known models, or one by stages. Raises InputError for an unknown name.
 
     Args:
         name: Shows this network stage by stage, such as resnet26 or wide_resnet22_2; it is built for that.
             FILE.py:NAME shows one of your own.
+        start_from: Shows which weight of this file, or of imagenet, becomes which of the network.
+        name_map: File that says which is which, as for labkit train.
         json: Prints JSON, for programs.
     """
     if name is None:
@@ -40,9 +52,16 @@ def models(name: str | None = None, /, *, json: bool = False) -> int:
             _print_table(described)
         return 0
     config = _config(name)  # fails before TensorFlow loads
+    start = TransferConfig(start_from, name_map)
+    source = None if start.start_from is None else find_weight_source(start.start_from, config)
+    if source is not None and source.kind == "run":
+        raise InputError(f"--start-from is {start.start_from!r}, a run; give a file of weights, or imagenet")
     allow(files_of(Config(model=config)))
     print(f"building {name} with TensorFlow, which takes some seconds to load", file=sys.stderr)
     _import_without_gpus()
+    if source is not None:
+        _print_transfer(source, Config(model=config, transfer=start), json)
+        return 0
     built = _built(name, config)
     if json:
         print(dumps(built, indent=2))
@@ -97,14 +116,9 @@ def _import_without_gpus() -> None:
 
 def _built(name: str, config: ModelConfig) -> dict[str, Any]:
     """Build a model and return it with its counts and stages."""
-    import keras
-
     from labkit.analysis.architecture import receptive_field, summarize
-    from labkit.models.registry import build_model
 
-    published = architecture_of(config.model).published
-    with keras.StatelessScope(initialize_variables=False):  # shapes are enough: no memory for the weights
-        model = build_model(config, num_classes=published.num_classes, image_shape=published.image_shape)
+    model = _without_values(config)
     summary = summarize(model)
     return {
         **_facts(name),
@@ -113,6 +127,32 @@ def _built(name: str, config: ModelConfig) -> dict[str, Any]:
         "receptive_field": list(receptive_field(model)),
         "stages": [dataclasses.asdict(stage) for stage in summary.stages],
     }
+
+
+def _without_values(config: ModelConfig) -> Any:
+    """Return the network for the images and classes that it was published for; its weights have shapes."""
+    import keras
+
+    from labkit.models.registry import build_model
+
+    published = architecture_of(config.model).published
+    with keras.StatelessScope(initialize_variables=False):  # shapes are enough: no memory for the weights
+        return build_model(config, num_classes=published.num_classes, image_shape=published.image_shape)
+
+
+def _print_transfer(source: WeightSource, config: Config, as_json: bool) -> None:
+    """Print which weight of a source becomes which of a network."""
+    from labkit.models.initial_weights import read_weights
+    from labkit.models.weight_names import transfer_to
+
+    published = architecture_of(config.model.model).published
+    weights = read_weights(source, config.model, published.image_shape)
+    transfer = transfer_to(_without_values(config.model), weights, config, ())
+    if as_json:
+        print(dumps(transfer.to_json(), indent=2))
+        return
+    print_table(("in the source", "in the network", ""), transfer.rows())
+    print(f"\n{transfer.lines()[0]}")
 
 
 def _print_table(described: list[dict[str, Any]]) -> None:

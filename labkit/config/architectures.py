@@ -62,6 +62,8 @@ class Architecture:
             ``--resnet-version`` may be chosen.
         has_width_factor: whether ``--width-factor`` may be chosen.
         published: for which images and classes.
+        bottlenecks_from: the depth from which blocks are bottlenecks, whose stride ``--bottleneck-stride``
+            chooses; None where there is no such choice.
         imagenet_weights: the network in keras.applications whose published weights fit, by depth.
     """
 
@@ -71,6 +73,7 @@ class Architecture:
     depths: Mapping[str, Depths]
     has_width_factor: bool = False
     published: Published = CIFAR10
+    bottlenecks_from: int | None = None
     imagenet_weights: Mapping[int, str] = field(default_factory=dict)
 
     @property
@@ -131,9 +134,10 @@ ARCHITECTURES: dict[str, Architecture] = {
         Architecture(
             "imagenet_resnet",
             "residual network at its published size, for larger images; bottleneck blocks from depth 50",
-            "He et al. 2015, arXiv:1512.03385, table 1; with the stride in a block's first convolution",
+            "He et al. 2015, arXiv:1512.03385, table 1",
             {"basic": Depths(50, listed=(18, 34, 50, 101, 152))},
             published=IMAGENET,
+            bottlenecks_from=50,
             imagenet_weights={50: "ResNet50", 101: "ResNet101", 152: "ResNet152"},
         ),
         Architecture(
@@ -142,6 +146,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "Hu et al. 2017, arXiv:1709.01507, table 2; depths 18 and 34 as in PyTorchCV",
             {"basic": Depths(50, listed=(18, 34, 50, 101, 152))},
             published=IMAGENET,
+            bottlenecks_from=50,
         ),
         Architecture(
             "imagenet_vgg",
@@ -203,14 +208,16 @@ def resolved_depth(model: str, num_layers: int | None, block: str) -> int:
 
 
 # The fields that a model's name tells.
-NAMED_FIELDS = ("model", "application", "num_layers", "width_factor", "resnet_version", "block")
+NAMED_FIELDS = (
+    "model", "application", "num_layers", "width_factor", "resnet_version", "block", "bottleneck_stride",
+)  # fmt: skip
 
 
 # ---- names ---------------------------------------------------------------------------------------------
 
 _NAME = re.compile(
     r"(?P<model>[a-z_]+?)(?P<num_layers>\d+)?(?:_(?P<width_factor>[\d.]+))?"
-    r"(?:-v(?P<resnet_version>[12]))?(?:-(?P<block>bottleneck))?"
+    r"(?:-v(?P<resnet_version>1\.5|[12]))?(?:-(?P<block>bottleneck))?"
 )
 
 
@@ -234,6 +241,8 @@ def model_name(config: Any) -> str:
     if architecture.has_residual_variants:
         variant = "" if config.resnet_version == 1 else f"-v{config.resnet_version}"
         variant += "" if config.block == "basic" else f"-{config.block}"
+    if config.bottleneck_stride == "second":
+        variant = "-v1.5"
     return f"{config.model}{depth}{width}{variant}"
 
 
@@ -246,7 +255,8 @@ def parse_model_name(name: str) -> dict[str, Any]:
     for application in APPLICATIONS:
         if name == application.lower():
             own = {"model": "keras_application", "application": application, "num_layers": 1}
-            return own | {"width_factor": 1.0, "resnet_version": 1, "block": "basic"}
+            own |= {"width_factor": 1.0, "resnet_version": 1, "block": "basic"}
+            return own | {"bottleneck_stride": "first"}
     found = _NAME.fullmatch(name)
     if found is None or found["model"] not in ARCHITECTURES:
         raise _unknown(name)
@@ -255,12 +265,17 @@ def parse_model_name(name: str) -> dict[str, Any]:
             "model": found["model"],
             "num_layers": int(found["num_layers"] or default_depth(found["model"], "basic")),
             "width_factor": float(found["width_factor"] or 1),
-            "resnet_version": int(found["resnet_version"] or 1),
+            "resnet_version": 2 if found["resnet_version"] == "2" else 1,
             "block": found["block"] or "basic",
+            "bottleneck_stride": "second" if found["resnet_version"] == "1.5" else "first",
         }
     except ValueError:  # several decimal points, or too many digits for Python
         raise _unknown(name) from None
-    if model_name(SimpleNamespace(**values)) != name:
+    first = ARCHITECTURES[values["model"]].bottlenecks_from
+    has_stride = first is not None and values["num_layers"] >= first
+    if model_name(SimpleNamespace(**values)) != name or (
+        values["bottleneck_stride"] == "second" and not has_stride
+    ):
         raise _unknown(name)
     try:
         resolved_depth(values["model"], values["num_layers"], values["block"])

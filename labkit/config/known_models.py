@@ -70,6 +70,7 @@ KNOWN_MODELS = (
     KnownModel("imagenet_resnet18", 11_689_512, 1_814_073_344, 435, 0.6976, _TORCHVISION),
     KnownModel("imagenet_resnet34", 21_797_672, 3_663_761_408, 899, 0.7331, _TORCHVISION),
     KnownModel("imagenet_resnet50", 25_557_032, 3_857_973_248, 483, 0.749, _KERAS),
+    KnownModel("imagenet_resnet50-v1.5", 25_557_032, 4_089_184_256, 427, 0.7613, _TORCHVISION),
     KnownModel("imagenet_resnet101", 44_549_160, 7_570_194_432, 1027, 0.764, _KERAS),
     KnownModel("imagenet_resnet152", 60_192_808, 11_282_415_616, 1507, 0.766, _KERAS),
     KnownModel("imagenet_se_resnet50", 28_088_024, 3_860_488_192, 483, 0.7671, _HU_2017),

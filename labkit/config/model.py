@@ -7,6 +7,7 @@ from typing import Any
 from labkit.config.architectures import (
     APPLICATIONS,
     ARCHITECTURES,
+    architecture_of,
     default_depth,
     larger_relative,
     parse_model_name,
@@ -17,6 +18,7 @@ from labkit.config.fields import CODE, OF_THE_NETWORK, FieldOwner, fields_of, op
 from labkit.errors import InputError
 
 _WITH_WIDTH = tuple(name for name, one in ARCHITECTURES.items() if one.has_width_factor)
+_WITH_STRIDE = tuple(name for name, one in ARCHITECTURES.items() if one.bottlenecks_from)
 _WITH_VARIANTS = tuple(name for name, one in ARCHITECTURES.items() if one.has_residual_variants)
 
 
@@ -99,6 +101,14 @@ class ModelConfig(FieldOwner):
         only_with=("model", *_WITH_VARIANTS),
         fork=OF_THE_NETWORK,
     )
+    bottleneck_stride: str = option(
+        "first",
+        "Convolution of a bottleneck that halves the image, in imagenet_resnet and imagenet_se_resnet: the "
+        "first as in the paper and in keras.applications, or the second as in torchvision (v1.5).",
+        choices=("first", "second"),
+        only_with=("model", *_WITH_STRIDE),
+        fork=OF_THE_NETWORK,
+    )
     batch_norm_decay: float | None = option(
         None,
         "Fraction of the old moving mean and variance that batch normalization keeps at each step.",
@@ -140,6 +150,11 @@ class ModelConfig(FieldOwner):
             )
         depth = resolved_depth(self.model, self.num_layers, self.block)
         object.__setattr__(self, "num_layers", depth)  # so that what is recorded is the number
+        if self.bottleneck_stride != "first" and not self.has_bottlenecks:
+            raise InputError(
+                f"--bottleneck-stride is {self.bottleneck_stride!r} with --num-layers {depth}, which has no "
+                "bottlenecks; leave it out"
+            )
 
     def _refuse_network_name(self) -> None:
         """Raise InputError, with the flags to write, where ``model`` is a network's name, such as vgg11."""
@@ -161,6 +176,12 @@ class ModelConfig(FieldOwner):
         """The number of layers; ``num_layers`` is never None once this is made."""
         assert self.num_layers is not None
         return self.num_layers
+
+    @property
+    def has_bottlenecks(self) -> bool:
+        """Whether this is a network published for ImageNet whose blocks are bottlenecks."""
+        first = architecture_of(self.model).bottlenecks_from
+        return first is not None and self.depth >= first
 
     def with_own_depth(self, changes: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return ``changes`` to this, with a depth that is the architecture's own left to the next one."""
@@ -192,10 +213,18 @@ class TransferConfig(FieldOwner):
 
     start_from: str | None = option(
         None,
-        "Takes initial weights from a run's best checkpoint, from a .keras file, or from imagenet (for "
-        "keras_application, imagenet_resnet and imagenet_vgg). Weights whose name or shape doesn't fit stay "
-        "random.",
+        "Takes initial weights from a run's best checkpoint, from a file (.keras, .weights.h5, .safetensors, "
+        "also of PyTorch), or from imagenet (for keras_application, imagenet_resnet and imagenet_vgg). "
+        "Weights whose name or shape doesn't fit stay random.",
         unset="random weights",
+        is_path=True,
+        fork="a fork starts from its parent",
+    )
+    name_map: str | None = option(
+        None,
+        "File that says which weights or layers of --start-from are which of the network: a JSON object, or "
+        "lines of two names, the source's and the network's.",
+        unset="names, else order and shape",
         is_path=True,
         fork="a fork starts from its parent",
     )
@@ -217,6 +246,10 @@ class TransferConfig(FieldOwner):
         if self.freeze is not None and not all(self.freeze_patterns):
             raise InputError(
                 f"--freeze is {self.freeze!r}; allowed: names or patterns, comma-separated, none empty"
+            )
+        if self.name_map is not None and self.start_from is None:
+            raise InputError(
+                f"--name-map is {self.name_map!r} without --start-from; name the weights with that"
             )
         if self.unfreeze_every_steps and self.freeze is None:
             raise InputError(

@@ -1,4 +1,4 @@
-"""Trained weights by name, of a Keras file or keras.applications, and which of them fit a network."""
+"""Trained weights by name, of a file or keras.applications, and which of them fit a network."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ import os
 import socket
 import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,9 @@ from labkit.config import ModelConfig
 from labkit.errors import InputError
 from labkit.models.freezing import HEAD, layers_with_weights, varying_weights
 from labkit.models.keras_application import bare_application, own_weights, published_network, stage_name
+from labkit.models.weight_files import read_weight_file
 from labkit.models.weight_source import IMAGENET, WeightSource, imagenet_network
+from labkit.plurals import listed, printable
 
 DOWNLOAD_TIMEOUT = 30.0  # seconds to connect, and between two pieces of the file; Keras itself has no limit
 SHOWN = 3  # weights listed in one line of the report
@@ -29,13 +31,18 @@ SHOWN = 3  # weights listed in one line of the report
 class InitialWeights:
     """Arrays by layer and weight name, such as ``stage1_block1_conv1/kernel``.
 
-    ``step``: of the run's checkpoint; None for a file. ``classes``: of the logits; None if unknown.
+    ``step``: of the run's checkpoint; None for a file. ``classes``: of the logits; None if unknown. Where the
+    names in the source are others (``labkit.models.weight_names``), ``names`` has these by the network's,
+    ``how`` is what decided, and ``rest`` what isn't in ``arrays``.
     """
 
     source: WeightSource
     arrays: dict[str, np.ndarray]
     step: int | None = None
     classes: tuple[str, ...] | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    how: str = ""
+    rest: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -50,7 +57,7 @@ class InitialWeights:
 def read_weights(
     source: WeightSource, model: ModelConfig, image_shape: tuple[int, int, int]
 ) -> InitialWeights:
-    """Read the weights of a Keras file or of keras.applications; ``labkit.training`` reads those of runs.
+    """Read the weights of a file or of keras.applications; ``labkit.training`` reads those of runs.
 
     Args:
         source: found by ``find_weight_source`` for ``model``.
@@ -61,16 +68,28 @@ def read_weights(
     if source.kind == IMAGENET:
         return _from_imagenet(source, model, image_shape)
     assert source.path is not None
+    if source.kind == "weights":
+        return InitialWeights(source, read_weight_file(source.path), classes=_described_classes(source.path))
     return _from_keras_file(source, source.path)
 
 
 def weights_by_name(model: keras.Model) -> dict[str, keras.Variable]:
     """Return the weights and moving averages of ``model`` by ``<layer>/<weight>``."""
     return {
-        f"{layer.name}/{weight.name}": weight
-        for layer in layers_with_weights(model)
-        for weight in varying_weights(layer)
+        name: weight for layer in layers_with_weights(model) for name, weight in layer_weights(layer).items()
     }
+
+
+def layer_weights(layer: keras.Layer) -> dict[str, keras.Variable]:
+    """Return the weights and moving averages of a layer by ``<layer>/<weight>``.
+
+    Of several layers within one, such as attention's, whose kernels have one name, it says the path.
+    """
+    weights = varying_weights(layer)
+    names = [weight.name for weight in weights]
+    if len(set(names)) < len(names):
+        names = [weight.path.rpartition(f"{layer.name}/")[2] for weight in weights]
+    return {f"{layer.name}/{name}": weight for name, weight in zip(names, weights, strict=True)}
 
 
 def weight_arrays(model: keras.Model) -> dict[str, np.ndarray]:
@@ -185,20 +204,35 @@ class Transfer:
             f"starts from {weights.source}{step} (sha256 {weights.digest[:8]}): "
             f"{len(self.loaded)} of {every} weights loaded"
         ]
+        if weights.how:
+            pairs = [f"{weights.names[name]} is {name}" for name in self.loaded]
+            lines.append(f"by {weights.how}: {some(pairs)}")
         if self.replaced:
-            lines.append(f"new, because the classes differ: {_some(self.replaced)}")
+            lines.append(f"new, because the classes differ: {some(self.replaced)}")
         if self.mismatched:
             shapes = [
                 f"{name} {list(there)}, {list(here)} here" for name, (there, here) in self.mismatched.items()
             ]
-            lines.append(f"new, because the shape differs: {_some(shapes)}")
+            lines.append(f"new, because the shape differs: {some(shapes)}")
         if self.missing:
-            lines.append(f"new, because the source does not have it: {_some(self.missing)}")
+            lines.append(f"new, because the source does not have it: {some(self.missing)}")
         if self.detached:
-            lines.append(f"new, because the layer's kernel is new: {_some(self.detached)}")
+            lines.append(f"new, because the layer's kernel is new: {some(self.detached)}")
         if self.unused:
-            lines.append(f"in the source, but not used: {_some(self.unused)}")
+            lines.append(f"in the source, but not used: {some(self.unused)}")
         return lines
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return for each weight its name in the source and in the network, and what becomes of it."""
+        said = dict.fromkeys(self.loaded, "loaded") | dict.fromkeys(self.replaced, "new: other classes")
+        said |= {
+            name: f"new: {list(there)} there, {list(here)} here"
+            for name, (there, here) in self.mismatched.items()
+        }
+        said |= dict.fromkeys(self.detached, "new: its layer's kernel is new")
+        rows = [(self.weights.names.get(name, name), name, what) for name, what in said.items()]
+        rows += [("-", name, "new: not in the source") for name in self.missing]
+        return rows + [(name, "-", "not used") for name in self.unused]
 
     def to_json(self) -> dict[str, Any]:
         """Return the report for ``transfer.json``."""
@@ -216,6 +250,8 @@ class Transfer:
             "replaced": self.replaced,
             "detached": self.detached,
             "unused": self.unused,
+            "by": self.weights.how,
+            "names": {name: there for name, there in self.weights.names.items() if name != there},
         }
 
 
@@ -247,16 +283,17 @@ def match(weights: InitialWeights, model: keras.Model, classes: tuple[str, ...])
     detached = [name for name in loaded if f"{name.rpartition('/')[0]}/kernel" in new]
     loaded = [name for name in loaded if name not in detached]
     if not any(len(variables[name].shape) > 1 for name in loaded):
+        there = some([*weights.arrays, *weights.rest]) or "no weights"
         raise InputError(
             f"--start-from {weights.source}: none of its kernels fits {model.name} by name and shape; it has "
-            f"{_some(list(weights.arrays)) or 'no weights'}, the network has {_some(list(variables))}"
+            f"{there}, the network has {some(list(variables))}"
         )
-    unused = tuple(name for name in weights.arrays if name not in variables)
+    unused = (*weights.rest, *(name for name in weights.arrays if name not in variables))
     return Transfer(
         weights, tuple(loaded), tuple(missing), mismatched, tuple(replaced), tuple(detached), unused
     )
 
 
-def _some(names: tuple[str, ...] | list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+def some(names: tuple[str, ...] | list[str]) -> str:
+    """Return the first names, fit for a terminal, and how many more there are."""
+    return printable(listed(names, SHOWN))

@@ -208,14 +208,18 @@ def own_name(name: str) -> str | None:
 def _norm_weights(name: str, layer: Any, epsilon: float, bias: np.ndarray) -> dict[str, np.ndarray]:
     """Return the weights of a batch normalization after a convolution without its bias.
 
-    Without the bias, the mean is lower by it. Another epsilon is made up for in gamma, so that the moving
-    variance stays the one of the images.
+    Without the bias, the mean is lower by it.
     """
-    variance = np.asarray(layer.moving_variance, np.float64)
-    factor = np.sqrt((variance + epsilon) / (variance + layer.epsilon))
+    gamma, variance = np.asarray(layer.gamma), np.asarray(layer.moving_variance)
     return {
-        f"{name}/gamma": (np.asarray(layer.gamma) * factor).astype(np.float32),
+        f"{name}/gamma": gamma_for_epsilon(gamma, variance, layer.epsilon, epsilon),
         f"{name}/beta": np.asarray(layer.beta),
         f"{name}/moving_mean": np.asarray(layer.moving_mean) - bias,
-        f"{name}/moving_variance": np.asarray(layer.moving_variance),
+        f"{name}/moving_variance": variance,
     }
+
+
+def gamma_for_epsilon(gamma: np.ndarray, variance: np.ndarray, theirs: float, ours: float) -> np.ndarray:
+    """Return the gamma that makes up for another epsilon, so that the moving variance stays the images'."""
+    precise = variance.astype(np.float64)
+    return (gamma * np.sqrt((precise + ours) / (precise + theirs))).astype(np.float32)

@@ -23,6 +23,10 @@ def _depth(config: ModelConfig) -> dict[str, Any]:
     return {"num_layers": config.depth}
 
 
+def _published(config: ModelConfig) -> dict[str, Any]:
+    return {"num_layers": config.depth, "bottleneck_stride": config.bottleneck_stride}
+
+
 # For each name in config.architectures: the function, and its arguments taken from the configuration.
 BUILDERS: dict[str, tuple[Callable[..., Any], Callable[[ModelConfig], dict[str, Any]]]] = {
     "resnet": (resnet, _residual),
@@ -42,8 +46,8 @@ BUILDERS: dict[str, tuple[Callable[..., Any], Callable[[ModelConfig], dict[str, 
             "activation": config.activation,
         },
     ),
-    "imagenet_resnet": (imagenet_resnet, _depth),
-    "imagenet_se_resnet": (imagenet_se_resnet, _depth),
+    "imagenet_resnet": (imagenet_resnet, _published),
+    "imagenet_se_resnet": (imagenet_se_resnet, _published),
     "imagenet_vgg": (imagenet_vgg, _depth),
     "keras_application": (keras_application, lambda config: {"application": config.application}),
 }

@@ -6,7 +6,8 @@ convolutions), 9n+2 with bottleneck blocks (1x1, 3x3, 1x1 with four times the wi
 
 ``imagenet_resnet`` is v1 at the sizes of table 1 in the first paper. A bottleneck block that halves the image
 does so in its first 1x1 convolution, as in the paper and in keras.applications. torchvision's networks, known
-as v1.5, do so in the 3x3 convolution: the same weights, and 6 % more multiply-adds in ResNet-50.
+as v1.5, do so in the 3x3 convolution, the second: weights of the same shapes, and 6 % more multiply-adds in
+ResNet-50.
 
 Squeeze and excitation (Hu et al., "Squeeze-and-Excitation Networks", 2017, arXiv:1709.01507): before a
 block's shortcut is added, the channels are averaged over the image, and two small dense layers turn the
@@ -92,6 +93,7 @@ def imagenet_resnet(
     *,
     num_layers: int,
     num_classes: int,
+    bottleneck_stride: str = "first",
     recalibrate: Callable[[LayerFactory, Any], Any] | None = None,
 ) -> keras.KerasTensor:
     """Return the logits of a ResNet at the size published for ImageNet, float32 [batch, num_classes].
@@ -104,6 +106,7 @@ def imagenet_resnet(
             Published for 224x224; any size works, and 32x32 leaves one position in the last stage.
         num_layers: 18, 34, 50, 101 or 152.
         num_classes: number of logits.
+        bottleneck_stride: which convolution of a bottleneck halves the image, ``first`` or ``second``.
         recalibrate: as in ``resnet``.
     """
     bottleneck = num_layers >= SHALLOWEST_BOTTLENECK
@@ -117,8 +120,9 @@ def imagenet_resnet(
             stride = 2 if stage > 1 and index == 0 else 1
             with layers.name_scope(f"stage{stage}_block{index + 1}"):
                 residual, shortcut = _block_v1(
-                    layers, x, width, stride, bottleneck, project=True, padding="symmetric"
-                )
+                    layers, x, width, stride, bottleneck, project=True, padding="symmetric",
+                    stride_in=bottleneck_stride,
+                )  # fmt: skip
                 if recalibrate is not None:
                     residual = recalibrate(layers, residual)
                 x = layers.relu(layers.add(residual, shortcut))
@@ -135,17 +139,19 @@ def _block_v1(
     *,
     project: bool = False,
     padding: str = "same",
+    stride_in: str = "first",
 ):
     """Return the residual, conv-norm-relu ... conv-norm, and the shortcut; a ReLU follows their sum.
 
     ``project``: whether the shortcut of a basic block is projected, too. ``padding``: of convolutions with a
-    stride.
+    stride. ``stride_in``: which convolution of a bottleneck has it.
     """
     out_channels = width * (BOTTLENECK_EXPANSION if bottleneck else 1)
     shortcut = _shortcut(layers, x, out_channels, stride, bottleneck or project, norm=True)
     if bottleneck:
-        x = layers.norm_relu(layers.conv(x, width, 1, stride))
-        x = layers.norm_relu(layers.conv(x, width, 3))
+        strides = (1, stride) if stride_in == "second" else (stride, 1)
+        x = layers.norm_relu(layers.conv(x, width, 1, strides[0]))
+        x = layers.norm_relu(layers.conv(x, width, 3, strides[1], padding=padding))
         x = layers.norm(layers.conv(x, out_channels, 1))
     else:
         x = layers.norm_relu(layers.conv(x, width, 3, stride, padding=padding))

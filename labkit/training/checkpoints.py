@@ -21,8 +21,9 @@ from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest
 from labkit.data.network_input import input_shape
 from labkit.errors import InputError
-from labkit.models.initial_weights import InitialWeights, Transfer, match, read_weights, weight_arrays
+from labkit.models.initial_weights import InitialWeights, Transfer, read_weights, weight_arrays
 from labkit.models.registry import build_model, in_checkpoints
+from labkit.models.weight_names import transfer_to
 from labkit.models.weight_source import WeightSource, find_weight_source
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import (
@@ -233,7 +234,7 @@ def prepare_transfer(config: Config, manifest: Manifest, model: keras.Model) -> 
         weights = _weights_of_run(source, RunDirectory(source.path), manifest)
     else:
         weights = read_weights(source, config.model, input_shape(manifest, config.data))
-    return match(weights, model, manifest.classes)
+    return transfer_to(model, weights, config, manifest.classes)
 
 
 def _weights_of_run(source: WeightSource, run: RunDirectory, manifest: Manifest) -> InitialWeights:

@@ -11,7 +11,7 @@ from labkit.config.recorded import recorded_config
 from labkit.data.inputs import choose_input_path, resolved_crop
 from labkit.data.manifest import Manifest
 from labkit.errors import InputError
-from labkit.models.weight_source import find_weight_source
+from labkit.models.weight_source import find_weight_source, read_name_map
 from labkit.parts.code import check_unchanged
 from labkit.parts.trust import digest_of, files_of
 from labkit.run_directory import RunDirectory
@@ -61,6 +61,8 @@ def place_run(
             check_unchanged(run, config, files, f"{_ANOTHER}, or undo the change")
     if run_state == "new" and config.transfer.start_from is not None:
         find_weight_source(config.transfer.start_from, config.model)
+        if config.transfer.name_map is not None:
+            read_name_map(config.transfer.name_map)
     return config, run, run_state
 
 

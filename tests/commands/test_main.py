@@ -34,6 +34,7 @@ def test_every_field_is_a_flag(captured, monkeypatch):
         "num_layers": 8,
         "resnet_version": 1,
         "block": "basic",
+        "bottleneck_stride": "first",
         "gradient_compression": "none",  # not together with float64
         "variable_strategy": "GPU",
         "num_gpus": 2,

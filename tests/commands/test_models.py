@@ -35,7 +35,7 @@ def test_the_list_as_json(without_tensorflow, capsys):
     assert found["wide_resnet16_4"]["accuracy_source"] is None
     assert found["wide_resnet16_4"]["config"] == {
         "model": "wide_resnet", "num_layers": 16, "width_factor": 4.0, "resnet_version": 1, "block": "basic",
-        "application": "MobileNetV2",
+        "application": "MobileNetV2", "bottleneck_stride": "first",
     }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ NAMES = {
     "mobilenetv2": {"model": "keras_application"},
     "imagenet_resnet18": {"model": "imagenet_resnet", "num_layers": 18},
     "imagenet_resnet50": {"model": "imagenet_resnet"},
+    "imagenet_resnet50-v1.5": {"model": "imagenet_resnet", "bottleneck_stride": "second"},
     "imagenet_se_resnet50": {"model": "imagenet_se_resnet"},
     "imagenet_vgg16": {"model": "imagenet_vgg"},
     "densenet121": {"model": "keras_application", "application": "DenseNet121"},
@@ -77,6 +78,8 @@ def test_every_known_model_has_a_name_that_is_read_and_a_source_for_its_accuracy
         ("resnet18", ["6n+2", "14 or 20", "imagenet_resnet18 is for larger images"]),
         ("imagenet_resnet20", ["model 'imagenet_resnet20'", "18, 34, 50, 101, 152"]),
         ("imagenet_resnet", ["lacks its depth", "imagenet_resnet18"]),
+        ("imagenet_resnet18-v1.5", ["did you mean 'imagenet_resnet50-v1.5'"]),
+        ("resnet20-v1.5", ["did you mean 'resnet20'"]),
         ("vgg11-v2", ["did you mean 'vgg11'"]),
     ],
 )

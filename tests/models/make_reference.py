@@ -1,6 +1,6 @@
 """Make ``reference/*.npz``: what PyTorch computes with the weights of ``reference_weights``.
 
-Needs torch and numpy alone: ``python -m tests.models.make_reference`` in the repository's folder.
+Needs torch, torchvision and numpy alone: ``python -m tests.models.make_reference`` in the top folder.
 """
 
 import functools
@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn import functional
 
 from tests.models import torch_reference as reference
-from tests.models.reference_weights import batch, sampled
+from tests.models.reference_weights import CHAIN, batch, pytorch_weights, sampled, torchvision_weights
 
-__all__ = ["FOLDER", "NETWORKS", "logits", "training"]
+__all__ = ["FOLDER", "NETWORKS", "logits", "taken", "training"]
 
 FOLDER = Path(__file__).parent / "reference"
 
@@ -65,9 +65,34 @@ def training() -> dict[str, np.ndarray]:
     return {"losses": np.array(losses, np.float32), **moved}
 
 
+def taken() -> dict[str, np.ndarray]:
+    """Return the logits float32 [2, 10] of networks whose weights labkit takes from their state_dict."""
+    import torchvision  # which make peers doesn't install
+
+    chain = nn.Sequential(
+        nn.Conv2d(3, 6, 5), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 12, 3, groups=6), nn.ReLU(),
+        nn.MaxPool2d(4), nn.Flatten(), nn.BatchNorm1d(432), nn.Linear(432, 432), nn.ReLU(),
+        nn.Linear(432, 432), nn.ReLU(), nn.Linear(432, 10),
+    )  # fmt: skip
+    made = {"chain": (chain, pytorch_weights(CHAIN))}
+    for depth in (18, 50):
+        network = getattr(torchvision.models, f"resnet{depth}")(num_classes=10)
+        made[f"resnet{depth}"] = network, torchvision_weights(depth)
+    images, found = torch.tensor(batch(0, 2)[0].transpose(0, 3, 1, 2)), {}
+    for name, (network, weights) in made.items():
+        left = network.load_state_dict(
+            {key: torch.tensor(array) for key, array in weights.items()}, strict=False
+        )
+        assert not left.unexpected_keys and all("num_batches" in key for key in left.missing_keys)
+        with torch.inference_mode():
+            found[name] = network.eval()(images).numpy()
+    return found
+
+
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     np.savez_compressed(FOLDER / "logits.npz", **{name: logits(name) for name in NETWORKS})
+    np.savez_compressed(FOLDER / "taken.npz", **taken())
     np.savez_compressed(FOLDER / "training.npz", **training())
     print(f"made with PyTorch {torch.__version__}: {', '.join(path.name for path in FOLDER.glob('*.npz'))}")
 

@@ -26,6 +26,7 @@ PUBLISHED = {
     "imagenet_resnet18": (11_689_512, 1.8),
     "imagenet_resnet34": (21_797_672, 3.6),
     "imagenet_resnet50": (25_557_032, 3.8),
+    "imagenet_resnet50-v1.5": (25_557_032, 4.09),
     "imagenet_resnet101": (44_549_160, 7.6),
     "imagenet_resnet152": (60_192_808, 11.3),
     "imagenet_se_resnet50": (28_088_024, 3.87),

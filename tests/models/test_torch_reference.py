@@ -20,6 +20,16 @@ def test_the_logits_in_the_file_are_those_of_pytorch(name):
     assert np.abs(found - kept).max() < 1e-5 * np.abs(found).max()
 
 
+def test_the_logits_of_taken_weights_are_those_of_pytorch():
+    pytest.importorskip("torchvision")
+    from tests.models import make_reference
+
+    kept, found = np.load(FOLDER / "taken.npz"), make_reference.taken()
+    assert set(kept) == set(found)
+    for name, values in found.items():
+        assert np.abs(values - kept[name]).max() < 1e-5 * np.abs(values).max(), name
+
+
 def test_the_training_in_the_file_is_that_of_pytorch():
     from tests.models import make_reference
 
