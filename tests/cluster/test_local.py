@@ -12,7 +12,6 @@ from labkit.cluster.local_run import Patience, run_local_cluster
 from labkit.distributed.heartbeat import read_heartbeats
 from labkit.errors import InputError
 from labkit.run_directory import process_alive
-from labkit.startup.process import Lines
 from tests.cluster.conftest import LIMIT, until
 
 
@@ -65,18 +64,6 @@ def test_no_line_is_lost_or_torn_even_the_last_before_a_kill(tmp_path):
         assert own[-1] == "100 %"
         assert len(own) == 6001
     assert lines[-1].endswith("was killed by SIGKILL; gave up, --max-restarts is 0")
-
-
-def test_progress_that_is_redrawn_becomes_one_line():
-    lines = Lines()
-    assert lines.feed(b"1 %\r2 %\r") == []
-    assert lines.feed(b"3 %") == []
-    assert lines.feed(b"\rready\r\nnext\xc3") == ["ready"]
-    assert lines.feed(b"\xa9\n\n") == ["nexté", ""]
-    assert lines.feed(b"the rest") == []
-    assert lines.end() == ["the rest"]
-    assert lines.end() == []
-    assert [len(line) for line in lines.feed(b"x" * 100_000)] == [100_000]
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,11 @@ import ctypes
 import errno
 import ipaddress
 import json
-import mmap
 import platform
 import socket
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -261,25 +259,6 @@ def test_an_exception_in_between_binds_nothing(want, monkeypatch):
         assert server.getsockname() == ("0.0.0.0", 0)  # what Linux says of a socket without an address
 
 
-def test_other_threads_bind_through_it_too(want):
-    want(LOOPBACK)
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: bound(socket.AF_INET, "0.0.0.0")[0], range(16)))
-    assert found == [LOOPBACK] * 16
-
-
 @pytest.mark.parametrize("raw", [b"", b"\x01", (socket.AF_UNIX).to_bytes(2, sys.byteorder) + b"/tmp/x\0"])
 def test_what_is_not_an_internet_address_stays(raw):
     assert bind_address._redirected(raw, ipaddress.ip_address(LOOPBACK)) == raw
-
-
-def test_a_pointer_in_a_read_only_page_is_replaced_and_the_page_stays_read_only():
-    with mmap.mmap(-1, 2 * mmap.PAGESIZE) as memory:
-        view = ctypes.c_char.from_buffer(memory)
-        where = ctypes.addressof(view) + mmap.PAGESIZE + 8
-        bind_address._protect(where, mmap.PROT_READ)
-        bind_address.write_pointer(where, 0x1234)
-        assert ctypes.c_uint64.from_address(where).value == 0x1234
-        assert "w" not in bind_address._permissions(where)
-        assert "w" in bind_address._permissions(where - mmap.PAGESIZE)
-        del view

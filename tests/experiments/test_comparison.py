@@ -116,10 +116,6 @@ def test_accuracies_are_of_the_tested_weights_of_finished_runs(three_seeds):
     assert second.spread("test_accuracy").count == 2
 
 
-def test_memory_is_the_largest_of_the_runs(three_seeds):
-    assert [model.largest("peak_memory_bytes") for model in three_seeds.models] == [500 * 2**20, 700 * 2**20]
-
-
 def test_speed_is_of_the_median_step_after_the_warm_up_of_each_session(folder):
     write_request(folder, ["resnet8"], 1)
     slow = [5.0, *[1.0] * (WARM_UP_STEPS - 1)]
@@ -154,33 +150,34 @@ def test_steps_that_compile_are_counted_as_median_steps(folder, values, compilin
     assert found.training_seconds == pytest.approx(20 * 0.2)
 
 
-def test_a_run_that_ends_during_its_warm_up_has_no_speed(folder):
-    write_request(folder, ["resnet8"], 1)
-    write_run(folder, "resnet8", 0, seconds=[5.0, 0.5], state="interrupted")
-    found = read_comparison(folder)
-    assert found.runs[0].training_images_per_second is None
-    assert found.runs[0].training_seconds == pytest.approx(5.5)
-    assert "-" in found.table()[1]
-
-
 def test_a_comparison_is_read_while_it_runs(folder):
     write_request(folder, ["resnet8", "vgg11"], 2)
-    write_run(folder, "resnet8", 0)
-    write_run(folder, "resnet8", 1, state="interrupted", message="SIGINT at step 10")
+    figure = plots.comparison(read_comparison(folder))
+    assert [text.get_text() for text in figure.axes[0].texts] == ["no run is finished"]
+    assert plots.png(figure)
+    write_run(folder, "resnet8", 0, accuracy=0.9125)
+    write_run(folder, "resnet8", 1, seconds=[5.0, 0.5], state="interrupted", message="SIGINT at step 2")
     found = read_comparison(folder)
     assert [run.state for run in found.runs] == ["finished", "interrupted", "not started", "not started"]
     assert found.models[1].spread("test_accuracy") is None
+    assert found.runs[1].training_images_per_second is None, "it ended during its warm-up"
+    assert found.runs[1].training_seconds == pytest.approx(5.5)
+    assert "91.25 %" in found.table()[1] and "-" in found.table()[2]
     notes = found.notes()
-    assert "resnet8, seed 1: interrupted at step 10: SIGINT at step 10" in notes
+    assert "resnet8, seed 1: interrupted at step 2: SIGINT at step 2" in notes
     assert "vgg11, seed 0: not started" in notes
 
 
-def test_accuracy_with_augmentation_has_its_own_column(folder):
+def test_accuracy_with_augmentation_has_its_own_column_and_without_a_test_the_validation_counts(folder):
+    untested = folder / "untested"
+    write_request(untested, ["resnet8"], 1, evaluate_test=False)
+    write_run(untested, "resnet8", 0, accuracy=0.5, test=False)
+    found = read_comparison(untested)
+    assert "test accuracy" not in found.table()[0] and "52.00 %" in found.table()[1]
+    assert plots.comparison(found).axes[0].get_ylabel() == "validation accuracy (%)"
     write_request(folder, ["resnet8"], 1, test_time_augmentation="mirror")
-    run = write_run(folder, "resnet8", 0, accuracy=0.5, test=False)
-    row = {"split": "test", "step": 10, "accuracy": 0.5, "tta_accuracy": 0.75}
-    writer = MetricsWriter(run.metrics_path)
-    writer.append([row])
+    writer = MetricsWriter(write_run(folder, "resnet8", 0, accuracy=0.5, test=False).metrics_path)
+    writer.append([{"split": "test", "step": 10, "accuracy": 0.5, "tta_accuracy": 0.75}])
     writer.close()
     header, cells = read_comparison(folder).table()
     shown = dict(zip(header, cells, strict=True))
@@ -190,52 +187,33 @@ def test_accuracy_with_augmentation_has_its_own_column(folder):
 @pytest.mark.parametrize("content", ["{", "[]", '{"models": ["resnet8"], "seeds": 1}'])
 def test_the_error_for_a_damaged_request_names_the_file(folder, content):
     folder.mkdir()
+    with pytest.raises(InputError, match="holds no comparison"):
+        read_comparison(folder)
     request_path(folder).write_text(content)
     with pytest.raises(InputError, match=r"comparison\.json can't be read"):
         read_comparison(folder)
 
 
-def test_another_directory_is_refused(tmp_path):
-    with pytest.raises(InputError, match="holds no comparison"):
-        read_comparison(tmp_path)
-
-
 # ---- tables --------------------------------------------------------------------------------------------
 
 
-def test_the_table_shows_runs_means_and_deviations(three_seeds):
+def test_the_tables_show_runs_means_and_deviations(three_seeds):
     header, first, second = (
         dict(zip(three_seeds.table()[0], row, strict=True)) for row in three_seeds.table()
     )
     assert "with augmentation" not in header
-    assert first["test accuracy"] == "60.00 ± 10.00 %"
+    assert (first["test accuracy"], first["training images/s"]) == ("60.00 ± 10.00 %", "320 ± 0")
     assert (first["runs"], second["runs"]) == ("3 of 3", "2 of 3")
-    assert first["training images/s"] == "320 ± 0"
-    assert first["peak memory"] == "500 MiB"
+    assert (first["peak memory"], second["peak memory"]) == ("500 MiB", "700 MiB"), "the largest of the runs"
     assert (first["parameters"], first["multiply-adds"]) == ("0.27 M", "40.50 M")
     assert first["training seconds"] == "2.0 ± 0.0"
     assert str(three_seeds).splitlines()[1].split()[0] == "resnet8"
-
-
-def test_one_seed_has_no_deviation(folder):
-    write_request(folder, ["resnet8"], 1)
-    write_run(folder, "resnet8", 0, accuracy=0.9125)
-    assert "91.25 %" in read_comparison(folder).table()[1]
-
-
-def test_without_test_accuracy_the_validation_is_compared(folder):
-    write_request(folder, ["resnet8"], 1, evaluate_test=False)
-    write_run(folder, "resnet8", 0, accuracy=0.5, test=False)
-    found = read_comparison(folder)
-    assert "test accuracy" not in found.table()[0]
-    assert "52.00 %" in found.table()[1]
-    assert plots.comparison(found).axes[0].get_ylabel() == "validation accuracy (%)"
-
-
-def test_the_notebook_table_escapes_its_text(three_seeds):
     shown = three_seeds._repr_html_()
-    assert shown.count("<tr>") == 3
-    assert "loss is nan at &lt;step&gt; 2" in shown
+    assert shown.count("<tr>") == 3 and "loss is nan at &lt;step&gt; 2" in shown
+    table, notes, command = as_markdown(three_seeds).split("\n\n")
+    assert len({line.count("|") for line in table.splitlines()}) == 1
+    assert "- vgg11, seed 2: failed at step 2: loss is nan at <step> 2" in notes
+    assert "labkit compare --models resnet8,vgg11 --seeds 3" in command
 
 
 def test_the_command_repeats_the_comparison(folder):
@@ -258,13 +236,6 @@ def test_csv_and_json_hold_the_same_metrics(three_seeds):
     assert (lines[1]["runs"], lines[1]["finished_runs"], lines[1]["parameters"]) == ("3", "2", "270000")
     assert lines[0]["tta_accuracy_mean"] == "" and models[0]["tta_accuracy"] is None
     assert [run["state"] for run in models[1]["runs"]] == ["finished", "finished", "failed"]
-
-
-def test_all_rows_of_the_markdown_table_have_the_same_number_of_cells(three_seeds):
-    table, notes, command = as_markdown(three_seeds).split("\n\n")
-    assert len({line.count("|") for line in table.splitlines()}) == 1
-    assert "- vgg11, seed 2: failed at step 2: loss is nan at <step> 2" in notes
-    assert "labkit compare --models resnet8,vgg11 --seeds 3" in command
 
 
 def test_reading_needs_no_tensorflow():
@@ -302,10 +273,3 @@ def test_labels_of_close_models_overlap_neither_each_other_nor_marks(folder):
             assert not any(box.contains(x, y) for x, y in marks)
         # The label of the best model is the highest.
         assert boxes[-1].y1 == max(box.y1 for box in boxes)
-
-
-def test_a_plot_without_finished_runs_says_so(folder):
-    write_request(folder, ["resnet8"], 1)
-    figure = plots.comparison(read_comparison(folder))
-    assert [text.get_text() for text in figure.axes[0].texts] == ["no run is finished"]
-    assert plots.png(figure)[:4] == b"\x89PNG"

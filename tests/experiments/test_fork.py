@@ -11,21 +11,15 @@ from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.lineage import Lineage, family_of, read_lineage, write_lineage
 from labkit.run_directory.reader import read_metrics
 from labkit.run_directory.summary import Summaries
+from tests.experiments.conftest import KEPT, STEPS, arguments
 from tests.properties.harness import assert_bit_equal, checkpoint_values, labkit
-from tests.tiny import prepare_tiny
-
-STEPS, KEPT = 8, 6  # and a checkpoint after the last step
 
 
 @pytest.fixture(scope="module")
-def parent(tmp_path_factory) -> RunDirectory:
-    """A deterministic run with checkpoints of the steps 4 (best on validation), 6 and 8."""
-    data = tmp_path_factory.mktemp("data")
-    prepare_tiny(data)
+def parent(tmp_path_factory, data_dir) -> RunDirectory:
+    """A run with checkpoints of the steps 4 (best on validation), 6 and 8."""
     path = tmp_path_factory.mktemp("runs") / "first"
-    settings = "--dataset shapes --num-layers 8 --train-batch-size 12 --learning-rate 0.05 --num-gpus 0 "
-    settings += f"--train-steps {STEPS} --validate-every-steps 4 --checkpoint-every-steps 3 --deterministic"
-    assert labkit("train", *settings.split(), "--job-dir", str(path), "--data-dir", str(data)) == 0
+    assert labkit(*arguments(path, data_dir, "--validate-every-steps", "4", "--evaluate-test")) == 0
     return RunDirectory(path)
 
 
@@ -98,10 +92,6 @@ def test_what_a_fork_can_not_do_is_refused_and_nothing_is_written(parent, tmp_pa
     said = capsys.readouterr().err
     assert words in said
     assert said.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_directory_that_is_there_is_left_alone(parent, tmp_path, capsys):
     assert fork(parent, tmp_path, "--at", str(KEPT))[0] == 2
     assert "is there already" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

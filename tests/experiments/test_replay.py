@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import hashlib
 import json
 import shutil
 import subprocess
@@ -16,57 +15,21 @@ from PIL import Image
 import labkit
 from labkit.errors import InputError
 from labkit.experiments.replay import recorded
+from labkit.experiments.replay.step import _on_devices
 from labkit.experiments.verify import verify_steps
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.reader import MetricsReader
+from tests.experiments.conftest import arguments as training
 from tests.properties.harness import labkit as command
-from tests.tiny import prepare_tiny
-
-STEPS = 8
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    prepare_tiny(folder)
-    return folder
+@pytest.fixture
+def run(trained) -> Path:
+    return trained
 
 
-def _arguments(run: Path, data_dir: Path) -> list[str]:
-    settings = {
-        "job-dir": run,
-        "data-dir": data_dir,
-        "dataset": "shapes",
-        "num-layers": 8,
-        "train-batch-size": 12,
-        "train-steps": STEPS,
-        "learning-rate": 0.05,
-        "label-smoothing": 0.1,
-        "validate-every-steps": 0,
-        "checkpoint-every-steps": 3,
-        "num-gpus": 0,
-    }
-    pairs = [[f"--{name}", str(value)] for name, value in settings.items()]
-    return ["train", "--deterministic", "--no-evaluate-test", *(word for pair in pairs for word in pair)]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory, data_dir) -> Path:
-    """A deterministic run of 8 steps, with checkpoints of steps 6 and 8."""
-    path = tmp_path_factory.mktemp("runs") / "run"
-    assert command(*_arguments(path, data_dir)) == 0
-    assert sorted(labkit.load_run(path).checkpoints) == [6, 8]
-    return path
-
-
-def _content(folder: Path) -> dict[str, tuple[str, int]]:
+def _content(folder: Path) -> dict[Path, tuple[bytes, int]]:
     return {
-        str(path.relative_to(folder)): (
-            hashlib.sha256(path.read_bytes()).hexdigest(),
-            path.stat().st_mtime_ns,
-        )
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()
     }
 
 
@@ -156,7 +119,7 @@ def test_the_command_writes_pictures_tables_and_arrays(run, tmp_path, capsys):
 def test_two_simulated_replicas_give_the_very_loss_again(tmp_path, data_dir):
     """In a process of its own, because TensorFlow splits the CPU only once."""
     replicas = ["--num-gpus", "2", "--simulate-missing-gpus", "--train-steps", "2"]
-    arguments = [*_arguments(tmp_path / "run", data_dir), *replicas]
+    arguments = training(tmp_path / "run", data_dir, *replicas)
     replay = ["replay", str(tmp_path / "run"), "--step", "2", "--output", str(tmp_path / "out")]
     program = f"from labkit.commands.main import main; assert main({arguments!r}) == 0; main({replay!r})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
@@ -170,24 +133,17 @@ def test_two_simulated_replicas_give_the_very_loss_again(tmp_path, data_dir):
 # ---- the batch alone -----------------------------------------------------------------------------------
 
 
-def test_the_batch_alone_needs_no_checkpoint_and_no_tensorflow(run, tmp_path):
+def test_the_batch_alone_needs_no_checkpoint_and_no_tensorflow_and_replaces_an_earlier_one(run, tmp_path):
+    words = ["replay", str(run), "--batch-only", "--output", str(tmp_path / "out"), "--step"]
+    assert command(*words, "6") == 0
     program = (
-        "import sys; from labkit.commands.main import main; "
-        f"code = main(['replay', {str(run)!r}, '--step', '5', '--batch-only', '--output', 'out']); "
+        f"import sys; from labkit.commands.main import main; code = main({[*words, '5']!r}); "
         "print(code, 'tensorflow' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=tmp_path
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "0 False", done.stderr
     assert len(list((tmp_path / "out" / "images").glob("*.png"))) == 12
-
-
-def test_an_earlier_replay_is_replaced(run, tmp_path):
-    for step in ("5", "6"):
-        arguments = ["replay", str(run), "--step", step, "--batch-only", "--output", str(tmp_path / "out")]
-        assert command(*arguments) == 0
-    assert json.loads((tmp_path / "out" / "replay.json").read_text())["step"] == 6
+    assert json.loads((tmp_path / "out" / "replay.json").read_text())["step"] == 5
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -218,28 +174,25 @@ def test_a_step_that_cant_be_made_again(run, tmp_path, monkeypatch, capsys, argu
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("row", [{}, {"step": "3", "loss": 1.0}, {"step": 3, "loss": "x"}, []])
-def test_a_step_whose_row_is_damaged(run, tmp_path, capsys, row):
+def test_a_step_whose_row_is_damaged(run, tmp_path, capsys):
     path = shutil.copytree(run, tmp_path / "run")
     lines = (path / "metrics.jsonl").read_text().splitlines()
     assert json.loads(lines[2])["step"] == 3
-    lines[2] = json.dumps({"split": "train", **row} if isinstance(row, dict) else row)
-    (path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    assert "the row of step 3" in _error(capsys, str(path), "--step", "3")
+    for row in ([], {}, {"step": "3", "loss": 1.0}, {"step": 3, "loss": "x"}):
+        lines[2] = json.dumps({"split": "train", **row} if isinstance(row, dict) else row)
+        (path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+        assert "the row of step 3" in _error(capsys, str(path), "--step", "3")
+        with pytest.raises(InputError, match="has no readable row of step 3"):
+            verify_steps(RunDirectory(path), start=0, steps=3)
     assert command("fork", str(path), "--at", "2", "--job-dir", str(tmp_path / "fork")) == 0
-    with pytest.raises(InputError, match="has no readable row of step 3"):
-        verify_steps(RunDirectory(path), start=0, steps=3)
     assert not verify_steps(RunDirectory(path), start=0, steps=2).differences
 
 
-def test_an_output_that_holds_something_else(run, tmp_path, capsys):
+def test_places_and_runs_that_cant_be_used(run, data_dir, tmp_path, capsys):
     (tmp_path / "mine.txt").touch()
     place = ["--step", "5", "--batch-only", "--output"]
     assert "neither empty nor an earlier replay" in _error(capsys, str(run), *place, str(tmp_path))
     assert "in the run directory" in _error(capsys, str(run), *place, str(run / "replay"))
-
-
-def test_a_data_set_that_is_gone_or_changed(run, data_dir, tmp_path, capsys):
     place = ["--step", "5", "--output", str(tmp_path / "out"), "--data-dir"]
     assert "no prepared 'shapes' data set" in _error(capsys, str(run), *place, str(tmp_path))
     path = shutil.copytree(run, tmp_path / "run")
@@ -247,16 +200,18 @@ def test_a_data_set_that_is_gone_or_changed(run, data_dir, tmp_path, capsys):
     environment["data"]["checksum"] = "0" * 64
     (path / "environment.json").write_text(json.dumps(environment))
     assert "was trained on other data" in _error(capsys, str(path), *place, str(data_dir))
-
-
-def test_what_is_no_run(tmp_path, capsys):
     (tmp_path / "comparison.json").write_text("{}")
     assert "is a comparison" in _error(capsys, str(tmp_path), "--step", "1")
     assert "no run at" in _error(capsys, str(tmp_path / "none"), "--step", "1")
 
 
-def test_a_run_that_started_from_other_weights_needs_its_first_checkpoint(run, tmp_path, monkeypatch):
-    directory = labkit.load_run(run)._directory
+def test_which_state_a_step_is_made_from(run, tmp_path, monkeypatch):
+    """A resumed run went on from a checkpoint, so later steps don't follow from a failed step's state."""
+    path = shutil.copytree(run, tmp_path / "run")
+    shutil.copytree(path / "checkpoints" / "step-00000006", path / "numerics" / "step-00000003")
+    directory = labkit.load_run(path)._directory
+    assert recorded.recorded_step(directory, 4).start.describe() == "numerics/step-00000003"
+    assert recorded.recorded_step(directory, 5).start.describe() == "the initial weights"
     config = labkit.load_run(run).config.replace({"start_from": "elsewhere"})
     monkeypatch.setattr(recorded, "recorded_config", lambda _: config)
     with pytest.raises(labkit.InputError, match=r"no checkpoint before that step \(its checkpoints: 6, 8\)"):
@@ -264,10 +219,8 @@ def test_a_run_that_started_from_other_weights_needs_its_first_checkpoint(run, t
     assert recorded.recorded_step(directory, 7).start.step == 6
 
 
-def test_a_cluster_is_said_to_be_equal_to_rounding(run, tmp_path):
-    from labkit.experiments.replay.step import _on_devices
-    from labkit.run_directory import RunDirectory
-
+def test_a_cluster_is_said_to_be_equal_to_rounding_and_what_was_beside_steps_is_left_out(run, tmp_path):
+    """A slow worker's wait above all: the replay is a ``worker:0`` too."""
     path = shutil.copytree(run, tmp_path / "run")
     (path / "cluster").mkdir()
     for description, replicas, num_gpus, words in (
@@ -281,34 +234,20 @@ def test_a_cluster_is_said_to_be_equal_to_rounding(run, tmp_path):
         assert config.distribution.num_gpus == num_gpus
         assert config.distribution.simulate_missing_gpus == (replicas > 1)
         assert words in notes[0]
+    found = recorded.recorded_step(RunDirectory(run), 7)
+    beside = {"slow_worker": "0:3", "callbacks": "mine.py", "inspect_every_steps": 1, "check_numerics": True}
+    beside |= {"profile_steps": "2:3", "debugger_dump": True}
+    config, _ = _on_devices(dataclasses.replace(found, config=found.config.replace(beside)), 0)
+    assert config.distribution.slowness_of("worker:0") == 1
+    assert config == _on_devices(found, 0)[0]
 
 
 def _change(path: Path, **values: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
-def test_what_a_run_did_beside_its_steps_is_left_out(run):
-    """A slow worker's wait above all: the replay is a ``worker:0`` too."""
-    from labkit.experiments.replay.step import _on_devices
-
-    found = recorded.recorded_step(labkit.load_run(run)._directory, 7)
-    beside = {
-        "slow_worker": "0:3",
-        "callbacks": "mine.py",
-        "inspect_every_steps": 1,
-        "check_numerics": True,
-        "profile_steps": "2:3",
-        "debugger_dump": True,
-    }
-    config, _ = _on_devices(dataclasses.replace(found, config=found.config.replace(beside)), 0)
-    assert config.distribution.slowness_of("worker:0") == 1
-    assert config == _on_devices(found, 0)[0]
-
-
 def test_a_step_of_an_earlier_session_has_that_sessions_replicas(run, tmp_path):
     """Here the last session, on two replicas, has written the newest checkpoint or hasn't written one."""
-    from labkit.experiments.replay.step import _on_devices
-
     path = shutil.copytree(run, tmp_path / "run")
     directory = labkit.load_run(path)._directory
     assert _on_devices(recorded.recorded_step(directory, 7), 0)[1] == ()
@@ -328,15 +267,6 @@ def test_a_step_of_an_earlier_session_has_that_sessions_replicas(run, tmp_path):
             recorded.recorded_step(directory, 7)
 
 
-def test_the_state_before_a_failed_step_serves_that_step_only(run, tmp_path):
-    """A resumed run went on from a checkpoint, so later steps don't follow from that state."""
-    path = shutil.copytree(run, tmp_path / "run")
-    shutil.copytree(path / "checkpoints" / "step-00000006", path / "numerics" / "step-00000003")
-    directory = labkit.load_run(path)._directory
-    assert recorded.recorded_step(directory, 4).start.describe() == "numerics/step-00000003"
-    assert recorded.recorded_step(directory, 5).start.describe() == "the initial weights"
-
-
 def test_the_batch_of_an_asynchronous_run_may_not_be_its_rows(run, tmp_path, capsys):
     path = shutil.copytree(run, tmp_path / "run")
     arguments = ["replay", str(path), "--step", "5", "--batch-only", "--output", str(tmp_path / "out")]
@@ -345,10 +275,3 @@ def test_the_batch_of_an_asynchronous_run_may_not_be_its_rows(run, tmp_path, cap
     _change(path / "environment.json", description="2 asynchronous workers with 1 parameter server")
     assert command(*arguments) == 0
     assert "row 5 of the metrics may be that of another batch" in capsys.readouterr().out
-
-
-def test_rows_are_those_that_count(run):
-    """The step is looked up in the rows, of which some are superseded after a resume."""
-    reader = MetricsReader(run / "metrics.jsonl")
-    reader.poll()
-    assert recorded.recorded_step(labkit.load_run(run)._directory, 7).row == reader.split("train")[6]

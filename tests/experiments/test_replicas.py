@@ -39,30 +39,24 @@ def comparison(synchronized: LayoutLosses | None, own: LayoutLosses | None = Non
 # ---- layouts -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("1 replica", Layout()),
-        ("2 logical devices", Layout(1, 2)),
-        ("1 logical device", Layout(1, 1)),
-        ("2 processes", Layout(2, 1)),
-        ("1 process", Layout(1, 1)),
-        ("2 processes × 4 logical devices", Layout(2, 4)),
-        ("2 processes x 4 logical devices", Layout(2, 4)),
-        ("8 GPUs", Layout(1, 8, "GPU")),
-        ("2 processes × 1 GPU", Layout(2, 1, "GPU")),
-    ],
-)
-def test_layout_names_are_parsed(name, expected):
-    assert Layout.parse(name) == expected
+NAMED = {
+    "1 replica": Layout(),
+    "2 logical devices": Layout(1, 2),
+    "1 logical device": Layout(1, 1),
+    "2 processes": Layout(2, 1),
+    "2 processes × 4 logical devices": Layout(2, 4),
+    "2 processes x 4 logical devices": Layout(2, 4),
+    "8 GPUs": Layout(1, 8, "GPU"),
+    "2 processes × 1 GPU": Layout(2, 1, "GPU"),
+}
 
 
-@pytest.mark.parametrize(
-    "name", ["", "two processes", "0 replicas", "2", "2 TPUs", "2 processes ×", "-1 GPUs"]
-)
-def test_unknown_layout_names_are_refused(name):
-    with pytest.raises(InputError, match="allowed: '1 replica'"):
-        Layout.parse(name)
+def test_layout_names_are_parsed_and_others_refused():
+    assert {name: Layout.parse(name) for name in NAMED} == NAMED
+    assert [Layout.parse(name).num_replicas for name in LAYOUTS] == [1, 2, 4, 2]
+    for name in ("", "two processes", "0 replicas", "2", "2 TPUs", "2 processes ×", "-1 GPUs"):
+        with pytest.raises(InputError, match="allowed: '1 replica'"):
+            Layout.parse(name)
 
 
 def test_the_command_of_each_layout():
@@ -201,12 +195,6 @@ def test_without_a_folder_the_settings_name_one(pretended, session_home):
     assert again.folder == found.folder
 
 
-def test_a_run_with_missing_steps_is_an_error(pretended, monkeypatch, tmp_path):
-    monkeypatch.setenv("LEFT_OUT", "1")
-    with pytest.raises(RuntimeError, match="3 training rows; expected: one a step from 1 to 4"):
-        compare_replicas(("1 replica",), steps=4, output=tmp_path)
-
-
 @pytest.mark.parametrize(
     ("program", "kind", "words"),
     [
@@ -226,6 +214,12 @@ def test_the_error_of_a_failed_training_quotes_its_output(
     monkeypatch.setattr(Layout, "command", lambda self, config: failing)
     with pytest.raises(kind, match=words):
         compare_replicas(("1 replica",), output=tmp_path)
+
+
+def test_a_run_with_missing_steps_is_an_error(pretended, monkeypatch, tmp_path):
+    monkeypatch.setenv("LEFT_OUT", "1")
+    with pytest.raises(RuntimeError, match="3 training rows; expected: one a step from 1 to 4"):
+        compare_replicas(("1 replica",), steps=4, output=tmp_path)
 
 
 def test_a_missing_data_set_is_prepared_first(pretended, monkeypatch, shapes_dir, tmp_path):
@@ -260,6 +254,13 @@ def test_the_table_of_known_losses():
     [own] = [row for row in rows[3:] if row.startswith("2 processes ")]
     assert own.split()[-3:] == ["1.0e-02", "2", "no"]
     assert repr(found) == str(found)
+    text = found.as_markdown()
+    assert text.count("| 1 replica | 2.500000 |") == 2 and text.count("## ") == 2
+    assert "All layouts agree" in text and "Not within" in text
+    first, second = json.loads(found.as_json())["comparisons"]
+    assert (first["sync_batch_norm"], first["agrees"], first["tolerance"]) == (True, True, 1e-5)
+    assert (second["sync_batch_norm"], second["agrees"], second["reference"]) == (False, False, "1 replica")
+    assert second["layouts"][1]["losses"] == [2.5, 2.26, 2.0]
     html = found._repr_html_()
     assert html.count("<tr>") == 7 and "replica&#x27;s own" in html and "sum gradients" in html
 
@@ -283,19 +284,6 @@ def test_it_is_said_in_words_whether_the_layouts_agree_and_why_not():
     assert "As many replicas" not in alike and "as many replicas" not in alike
     assert said(losses_of()).startswith("Only 1 replica was trained")
     assert losses_of().largest == 0
-
-
-def test_markdown_and_json_hold_both_parts():
-    found = comparison(losses_of(**{"2_processes": 3e-6}), losses_of(False, **{"2_processes": 0.01}))
-    text = found.as_markdown()
-    assert text.count("| 1 replica | 2.500000 |") == 2 and text.count("## ") == 2
-    assert "All layouts agree" in text and "Not within" in text
-    first, second = json.loads(found.as_json())["comparisons"]
-    assert (first["sync_batch_norm"], first["agrees"], first["tolerance"]) == (True, True, 1e-5)
-    assert (second["sync_batch_norm"], second["agrees"], second["reference"]) == (False, False, "1 replica")
-    assert second["layouts"][1]["replicas"] == 2
-    assert second["layouts"][1]["losses"] == [2.5, 2.26, 2.0]
-    assert json.loads(found.as_json())["config"]["model"]["num_layers"] == 8
 
 
 def test_the_figure_shows_losses_and_differences():
@@ -323,20 +311,9 @@ def test_the_figure_shows_losses_and_differences():
     assert plots.png(figure)
 
 
-def test_the_figure_of_a_single_layout_or_variant():
-    assert len(plots.replica_curves(comparison(losses_of(**{"2_processes": 0}))).axes) == 2
-    assert plots.png(plots.replica_curves(comparison(None, losses_of(False))))
-
-
 def test_the_module_needs_no_tensorflow():
     program = (
         "import sys, labkit; labkit.compare_replicas; "
         "from labkit.commands import replicas; sys.exit('tensorflow' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
-
-
-def test_the_layouts_that_are_compared_by_default():
-    replicas = [Layout.parse(name).num_replicas for name in LAYOUTS]
-    assert replicas == [1, 2, 4, 2]
-    assert Layout.parse(LAYOUTS[-1]).processes == 2

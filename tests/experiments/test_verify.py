@@ -11,32 +11,8 @@ import pytest
 from labkit.experiments.verify import Difference, VerifiedSteps
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.certificate import read_certificate
+from tests.experiments.conftest import KEPT, STEPS
 from tests.properties.harness import labkit
-from tests.tiny import prepare_tiny
-
-STEPS, KEPT = 8, 6  # and a checkpoint after the last step
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    prepare_tiny(folder)
-    return folder
-
-
-def train(path: Path, data_dir: Path, *more: str) -> int:
-    settings = "--dataset shapes --num-layers 8 --train-batch-size 12 --learning-rate 0.05 --num-gpus 0 "
-    settings += (
-        f"--train-steps {STEPS} --validate-every-steps 4 --checkpoint-every-steps 3 --no-evaluate-test"
-    )
-    return labkit("train", *settings.split(), "--job-dir", str(path), "--data-dir", str(data_dir), *more)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, data_dir) -> Path:
-    path = tmp_path_factory.mktemp("trained") / "run"
-    assert train(path, data_dir, "--deterministic") == 0
-    return path
 
 
 @pytest.fixture
@@ -111,25 +87,20 @@ def test_a_loss_that_differs_on_the_way_to_equal_weights_is_no_rounding():
         assert VerifiedSteps("", 1, 9, differences=[found], weights=weights).changed_row(1e-4) is None
 
 
-def test_a_row_that_is_missing_is_no_difference(run, verify):
-    run.certificate_path.unlink()
+def test_a_removed_row_is_found_and_one_that_was_added_since_is_no_change(run, verify):
     lines = metrics(run).splitlines(keepends=True)
+    run.metrics_path.write_bytes(b"".join([*lines, b'{"split": "train", "step": 9}\n']))
+    assert verify(run, "--files-only")[0] == 0
+    run.metrics_path.write_bytes(b"".join(lines[:-1]))
+    code, said = verify(run, "--files-only")
+    assert (code, "metrics.jsonl: 1 row of" in said) == (1, True)
+    run.certificate_path.unlink()
     run.metrics_path.write_bytes(b"".join(line for line in lines if b'"step": 7,' not in line))
     code, said = verify(run)
-    assert (code, "has no readable row of step 7" in said) == (2, True), said
-
-
-def test_a_removed_row_is_found(run, verify):
-    run.metrics_path.write_bytes(b"".join(metrics(run).splitlines(keepends=True)[:-1]))
-    code, said = verify(run, "--files-only")
-    assert code == 1
-    assert "metrics.jsonl: 1 row of" in said
-
-
-def test_rows_that_were_added_since_are_no_change(run, verify):
-    with open(run.metrics_path, "ab") as file:
-        file.write(b'{"split": "train", "step": 9}\n')
-    assert verify(run, "--files-only")[0] == 0
+    assert (code, "has no readable row of step 7" in said) == (2, True), "that is no difference"
+    run.metrics_path.unlink()
+    code, said = verify(run)
+    assert (code, "no step yet" in said) == (2, True)
 
 
 @pytest.mark.parametrize("step", [KEPT, STEPS])
@@ -185,11 +156,3 @@ def test_a_start_or_steps_that_are_not_there_are_refused(run, verify):
         code, said = verify(run, *flags)
         assert code == 2
         assert words in said
-
-
-def test_a_run_without_steps_is_refused(run, verify):
-    run.metrics_path.unlink()
-    run.certificate_path.unlink()
-    code, said = verify(run)
-    assert code == 2
-    assert "no step yet" in said

@@ -105,23 +105,6 @@ def test_a_history_has_the_losses_and_counts_what_is_forgotten():
     assert forgetting_events(history.right).tolist() == [1, 0, 0]
 
 
-def test_a_history_asks_every_few_steps_for_all_images():
-    class FakeTraining:
-        asked = 0
-
-        def logits(self, images):
-            self.asked += len(images)
-            return np.zeros((len(images), 2), np.float32)
-
-    training = FakeTraining()
-    history = ExampleHistory(np.zeros((1200, 2, 2, 3), np.uint8), np.zeros(1200, int), every=3)
-    for step in range(1, 8):
-        history.after_step(training, {"step": step})
-    assert history.steps == [3, 6]
-    assert training.asked == 2400
-    assert history.losses.shape == (2, 1200)
-
-
 def test_precision_and_recall_of_suspects():
     precision, recall = hunt_scores([3, 0, 1], np.array([False, True, False, True]))
     assert precision.tolist() == [1.0, 0.5, pytest.approx(2 / 3)]

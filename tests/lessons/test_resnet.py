@@ -1,7 +1,5 @@
 """What lessons 02 and 03 say of plain networks and ResNets, of descent, and of a loss's surface is so."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -89,19 +87,6 @@ def test_the_middle_of_a_surface_is_the_networks_loss_and_the_weights_stay():
     assert surface.center == pytest.approx(-log_p[np.arange(6), labels].mean(), rel=1e-4)
     assert surface.losses.shape == (3, 3)
     assert all(np.array_equal(one, other) for one, other in zip(before, model.get_weights(), strict=True))
-
-
-def test_ratios_are_drawn_for_layers_with_kernels(tmp_path):
-    row = {
-        "layers": ["stem_conv1", "stem_norm1", "stem_relu1", "logits"],
-        "update_ratio": [0.1, 0.2, None, 0.01],
-    }
-    lines = [json.dumps({"step": step, "wall_time": 1.0, **row}) for step in (1, 2)]
-    (tmp_path / "layers.jsonl").write_text("\n".join(lines) + "\n")
-    rows = the_loop.update_ratios(tmp_path)
-    axis = the_loop.ratio_figure(rows).axes[0]
-    assert axis.lines[0].get_ydata().tolist() == [0.1, 0.01]
-    assert [text.get_text() for text in axis.get_xticklabels()] == ["stem conv1", "logits"]
 
 
 def test_the_designer_draws_the_schedule_that_its_controls_say(monkeypatch):

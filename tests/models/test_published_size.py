@@ -1,6 +1,6 @@
 """The networks at the size published for ImageNet: counts, and outputs of other implementations.
 
-tests/training/test_published_size.py trains them.
+tests/training/test_steps.py trains them.
 """
 
 import keras

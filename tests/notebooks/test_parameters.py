@@ -1,6 +1,5 @@
 """The notebook's parameters: every flag, nothing else, whoever gives them."""
 
-import ast
 import re
 import shlex
 import subprocess
@@ -18,7 +17,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from labkit.cluster.local import LocalCluster
 from labkit.commands.main import parse
 from labkit.commands.train import training_of
-from labkit.config import Config, fields_by_name
+from labkit.config import Config
 from labkit.config.presets import preset_values
 from labkit.errors import InputError
 from labkit.notebook.cluster import CLUSTER_DEFAULTS
@@ -43,19 +42,6 @@ def test_the_cell_says_what_defaults_says():
     namespace: dict[str, object] = {"Optional": Optional}
     exec(parameters_cell(), namespace)
     assert {name: namespace[name] for name in assigned_names(parameters_cell())} == DEFAULTS
-
-
-def test_each_parameter_is_a_flag_with_its_type_and_a_comment():
-    fields = fields_by_name()
-    lines = parameters_cell().splitlines()
-    for statement in ast.parse(parameters_cell()).body:
-        assert isinstance(statement, ast.AnnAssign)
-        name, annotation = statement.target.id, ast.unparse(statement.annotation)
-        assert "  # " in lines[statement.lineno - 1], f"{name} has no comment"
-        if name in BESIDE:
-            continue
-        kind = fields[name].type.__name__
-        assert annotation == (f"Optional[{kind}]" if fields[name].optional else kind)
 
 
 def test_papermill_knows_every_parameter_of_the_cell_and_of_the_documents():

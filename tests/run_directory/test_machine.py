@@ -72,10 +72,6 @@ def test_a_place_that_cannot_be_written_ends_no_training(run, capfd):
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_the_rows_of_a_long_run_are_few():
-    assert [machine._pause(seconds) for seconds in (0, 900, 5000, 1e7)] == pytest.approx([1, 1, 5, 10])
-
-
 # ---- GPUs -----------------------------------------------------------------------------------------------
 
 OURS = 4711

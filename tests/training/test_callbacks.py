@@ -29,37 +29,25 @@ def trained(job_dir: Path, data_dir: Path, *callbacks: Callback, **fields: objec
     return train_as_planned(plan_training(Config.from_flat(values), callbacks=callbacks))
 
 
-@pytest.fixture(scope="module")
-def without(data_dir, tmp_path_factory) -> Path:
-    job_dir = tmp_path_factory.mktemp("callbacks") / "without"
-    assert train(job_dir, data_dir) == 0
-    return job_dir
-
-
-def test_they_are_called_at_every_point_in_order_and_change_nothing(without, data_dir, tmp_path):
+def test_they_are_called_at_every_point_in_order_and_change_nothing(whole, data_dir, tmp_path):
     recorder = Recorder()
     result = trained(tmp_path / "run", data_dir, recorder)
     expected: list[list[object]] = [["start", 0]]
     for step in range(1, STEPS + 1):
-        expected += [["before", step], ["after", step, losses(without)[step - 1]]]
+        expected += [["before", step], ["after", step, losses(whole)[step - 1]]]
         if step in (5, 10, STEPS):
             expected.append(["validation", step])
-        if step in saved_steps(without):
+        if step in saved_steps(whole):
             expected.append(["checkpoint", step])
     assert recorder.calls == [*expected, ["end", "finished"]]
     assert result.state == "finished"
-    assert losses(tmp_path / "run") == losses(without)
-
-
-def test_their_figures_are_in_the_rows_and_in_tensorboard(data_dir, tmp_path):
-    trained(tmp_path / "run", data_dir, Recorder())
+    assert losses(tmp_path / "run") == losses(whole)
     rows = metrics(tmp_path / "run").split("train")
     assert [row["twice_the_loss"] for row in rows] == [2 * row["loss"] for row in rows]
     assert [row["seen"] for row in metrics(tmp_path / "run").split("validation")] == [5, 10, STEPS]
     events = EventAccumulator(str(tmp_path / "run" / "events")).Reload()
-    assert [event.value for event in events.Scalars("train/twice_the_loss")] == pytest.approx(
-        [2 * row["loss"] for row in rows]
-    )
+    drawn = [event.value for event in events.Scalars("train/twice_the_loss")]
+    assert drawn == pytest.approx([2 * row["loss"] for row in rows])
 
 
 class AsksAt(Callback):
@@ -74,22 +62,22 @@ class AsksAt(Callback):
 
 
 @pytest.mark.long
-def test_a_validation_and_a_checkpoint_that_are_asked_for_come_after_that_step(without, data_dir, tmp_path):
+def test_a_validation_and_a_checkpoint_that_are_asked_for_come_after_that_step(whole, data_dir, tmp_path):
     job_dir = tmp_path / "run"
     asked = [AsksAt(3, "request_validation"), AsksAt(7, "request_checkpoint")]
     trained(job_dir, data_dir, *asked, AsksAt(5, "request_validation"))
     assert [row["step"] for row in metrics(job_dir).split("validation")] == [3, 5, 10, STEPS]
     assert 7 in saved_steps(job_dir)
-    assert losses(job_dir) == losses(without)
+    assert losses(job_dir) == losses(whole)
 
 
-def test_a_stop_ends_the_run_as_finished_validated_saved_and_tested(without, data_dir, tmp_path, capsys):
+def test_a_stop_ends_the_run_as_finished_validated_saved_and_tested(whole, data_dir, tmp_path, capsys):
     job_dir = tmp_path / "run"
     result = trained(job_dir, data_dir, AsksAt(7, "request_stop", "it is good enough"))
     status = RunDirectory(job_dir).read_status()
     assert (result.state, status.state, status.step) == ("finished", "finished", 7)
     assert status.message == f"stopped after 7 steps of {STEPS}: it is good enough"
-    assert losses(job_dir) == losses(without)[:7]
+    assert losses(job_dir) == losses(whole)[:7]
     assert [row["step"] for row in metrics(job_dir).split("validation")] == [5, 7]
     assert saved_steps(job_dir)[-1] == 7
     assert len(metrics(job_dir).split("test")) == 1
@@ -119,7 +107,7 @@ def test_early_stopping_by_its_flag_stops_where_it_would_without_an_interruption
 
 
 @pytest.mark.parametrize("method", ["before_step", "after_checkpoint", "on_end"])
-def test_a_callback_that_raises_fails_the_run_and_loses_no_step(method, without, data_dir, tmp_path):
+def test_a_callback_that_raises_fails_the_run_and_loses_no_step(method, whole, data_dir, tmp_path):
     def raises(self, training, *arguments):
         if training.step in (0, 5, STEPS):
             raise RuntimeError("my own mistake")
@@ -135,11 +123,11 @@ def test_a_callback_that_raises_fails_the_run_and_loses_no_step(method, without,
     assert saved_steps(job_dir)[-1:] == [status.step]
     if method == "after_checkpoint":
         assert train(job_dir, data_dir) == 0
-        assert losses(job_dir) == losses(without)
+        assert losses(job_dir) == losses(whole)
 
 
 @pytest.mark.long
-def test_what_was_asked_for_is_done_before_a_signal_stops_the_run(without, data_dir, tmp_path):
+def test_what_was_asked_for_is_done_before_a_signal_stops_the_run(whole, data_dir, tmp_path):
     class AsksAndStops(Callback):
         def after_step(self, training, row):
             if row["step"] == 3:
@@ -150,7 +138,7 @@ def test_what_was_asked_for_is_done_before_a_signal_stops_the_run(without, data_
     assert trained(job_dir, data_dir, AsksAndStops()).state == "interrupted"
     assert train(job_dir, data_dir) == 0
     assert [row["step"] for row in metrics(job_dir).split("validation")] == [3, 5, 10, STEPS]
-    assert losses(job_dir) == losses(without)
+    assert losses(job_dir) == losses(whole)
 
 
 def test_check_numerics_names_the_tensor_also_where_a_checkpoint_is_due(data_dir, tmp_path):

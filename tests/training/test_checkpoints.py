@@ -30,11 +30,14 @@ def save(store, variable, step, best=None):
     store.save(tf.train.Checkpoint(v=variable), state(step, best))
 
 
-def test_round_trip(store, variable):
-    save(store, variable, 7, best=7)
+@pytest.mark.parametrize("step", [7, 99_999_999])
+def test_round_trip(store, variable, step):
+    save(store, variable, step, best=step)
+    save(store, variable, step + 1)
     variable.assign([0, 0])
-    assert store.restore(tf.train.Checkpoint(v=variable), 7) == state(7, 7) == store.latest_state()
-    assert variable.numpy().tolist() == [7, -7]
+    assert store.restore(tf.train.Checkpoint(v=variable), step) == state(step, step)
+    assert variable.numpy().tolist() == pytest.approx([step, -step], rel=1e-6)
+    assert store.latest_state().step == step + 1 and store.steps() == [step, step + 1]
 
 
 def test_the_newest_and_the_best_are_kept(store, variable):
@@ -43,12 +46,6 @@ def test_the_newest_and_the_best_are_kept(store, variable):
     assert store.steps() == [2, 4, 5]
     save(store, variable, 6, best=6)
     assert store.steps() == [5, 6]
-
-
-def test_more_than_a_hundred_million_steps_stay_in_order(store, variable):
-    save(store, variable, 99_999_999)
-    save(store, variable, 100_000_000)
-    assert store.steps() == [99_999_999, 100_000_000]
 
 
 @pytest.mark.parametrize("moment", ["write", "rename"])
@@ -85,12 +82,6 @@ def test_damage_is_named_with_the_way_out(store, variable, damage):
     data.write_bytes(damage(data.read_bytes()))
     with pytest.raises(InputError, match="step-00000001.*remove this folder"):
         store.restore(tf.train.Checkpoint(v=variable), 1)
-
-
-def test_other_variables_are_refused(store, variable):
-    save(store, variable, 1)
-    with pytest.raises(InputError, match="step-00000001"):
-        store.restore(tf.train.Checkpoint(v=tf.Variable([1.0]), w=tf.Variable(2.0)), 1)
 
 
 def test_a_checkpoint_of_another_network_is_whole_and_kept(store, variable):

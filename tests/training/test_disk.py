@@ -6,12 +6,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import tensorflow as tf
 
-from labkit.errors import DiskFailure
 from labkit.run_directory import RunDirectory, directory
 from labkit.run_directory.disk import disk_failure
 from labkit.run_directory.metrics import MetricsWriter
@@ -181,24 +179,3 @@ def test_a_disk_that_is_really_full(data_dir, tmp_path):
 def test_which_errors_come_from_the_disk(error, words):
     found = disk_failure(error)
     assert found is None if words is None else found.startswith(words)
-
-
-def test_a_full_disk_of_a_cluster_is_one_sentence_too(monkeypatch):
-    """The writers are full as well: neither the reason nor the end of the telemetry is lost by that."""
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    chief = object.__new__(loop.TrainLoop)
-    for name in ("calls", "telemetry", "store", "membership", "console", "network", "triggers"):
-        setattr(chief, name, mock.MagicMock())
-    chief.writes, chief.step, chief.total_steps, chief.stopped_by, chief.resumed = True, 0, 10, "", False
-    chief.store.steps.return_value = [10]
-    workers = mock.MagicMock(**{"close.side_effect": full})
-    chief.calls.pending = chief.calls.any_failed = False
-    chief._make_engine = mock.MagicMock()
-    chief._make_engine.return_value.stop_is_agreed.return_value = False
-    monkeypatch.setattr(loop, "WorkerTelemetry", lambda *_: workers)
-    monkeypatch.setattr(chief, "_announce", lambda: None)
-    monkeypatch.setattr(chief, "_save_is_overdue", lambda: False)
-    monkeypatch.setattr(chief, "_make_step", mock.Mock(side_effect=full))
-    with pytest.raises(DiskFailure, match="No space left on device.*goes on from step 10"):
-        chief.run_to_end()
-    chief.telemetry.close.assert_called_once()

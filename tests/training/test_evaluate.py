@@ -1,12 +1,14 @@
-"""Evaluation figures against NumPy; every example once, for any batch size."""
+"""Evaluation figures against NumPy; every example once, with the same logits for any batch size."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from labkit.config import ModelConfig
 from labkit.data.network_input import standardize
 from labkit.data.shards import load_split
-from labkit.training.evaluate import Evaluation, evaluate_split
+from labkit.models.registry import build_model
+from labkit.training.evaluate import SMALLEST_HALF, Evaluation, evaluate_split, make_predict_step
 from labkit.training.scores import class_metrics
 
 LOGITS = np.array([[2, 1, 0, -1, -2, -3, -4], [0, 0, 0, 0, 0, 0, 9], [5, 4, 3, 2, 1, 0, -1.0]], np.float32)
@@ -43,3 +45,37 @@ def test_every_example_once_for_any_batch_size(shapes, batch_size):
     assert found.examples == len(labels) == shapes.count("validation")
     np.testing.assert_array_equal(found.labels, labels)
     np.testing.assert_allclose(found.logits, expected, rtol=1e-3, atol=1e-2)
+
+
+IMAGES = np.random.default_rng(0).normal(size=(2 * SMALLEST_HALF + 1, 32, 32, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("views", ["none", "mirror_and_shift"])
+@pytest.mark.parametrize(
+    ("precision", "tolerance"), [("float32", 1e-5), ("float64", 1e-5), ("mixed_bfloat16", 2e-2)]
+)
+def test_a_batch_by_halves_has_the_logits_of_small_batches(precision, tolerance, views):
+    model = build_model(
+        ModelConfig(num_layers=8, precision=precision), num_classes=10, image_shape=(32, 32, 3)
+    )
+    predict = make_predict_step(tf.distribute.get_strategy(), model, views)
+    assert _is_halved(predict, 2 * SMALLEST_HALF)
+    assert not _is_halved(predict, 2 * SMALLEST_HALF + 1) and not _is_halved(predict, SMALLEST_HALF)
+    expected = np.concatenate([predict(tf.constant(IMAGES[i : i + 43])) for i in (0, 43, 86)])
+    for size in (2 * SMALLEST_HALF, 2 * SMALLEST_HALF + 1):
+        found = predict(tf.constant(IMAGES[:size])).numpy()
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected[:size], rtol=tolerance, atol=tolerance)
+
+
+def test_a_batch_is_whole_where_operations_run_one_at_a_time_and_where_servers_hold_the_weights(monkeypatch):
+    model = build_model(ModelConfig(num_layers=8), num_classes=10, image_shape=(32, 32, 3))
+    strategy = tf.distribute.get_strategy()
+    assert not _is_halved(make_predict_step(strategy, model, has_remote_weights=True), 2 * SMALLEST_HALF)
+    monkeypatch.setattr(tf.config.threading, "get_inter_op_parallelism_threads", lambda: 1)
+    assert not _is_halved(make_predict_step(strategy, model), 2 * SMALLEST_HALF)
+
+
+def _is_halved(predict, size):
+    graph = predict.get_concrete_function(tf.TensorSpec([size, 32, 32, 3])).graph
+    return "While" in {operation.type for operation in graph.get_operations()}

@@ -121,20 +121,25 @@ def fake(tmp_path) -> FakeRun:
 # ---- which checkpoints ---------------------------------------------------------------------------------
 
 
-def test_each_checkpoint_is_evaluated_once_as_it_appears_until_the_run_is_finished(fake):
-    fake.status("running", 10)
-    fake.saved = {10}
+@pytest.mark.parametrize("meanwhile", ["running", "interrupted"])
+def test_each_checkpoint_is_evaluated_once_as_it_appears_until_the_run_is_finished(fake, meanwhile):
+    fake.status(meanwhile, 10)
+    fake.saved, fake.damaged = {5, 10}, {5}
 
     def later():
         fake.saved |= {20, 30}
+        fake.status("running", 30)
 
     def end():
         fake.saved.add(60)
         fake.status("finished", 60)
 
-    standing = fake.follow(later, end)
+    fake.during[30] = [end]
+    standing = fake.follow(later, lambda: None)
     assert (standing.state, standing.over) == ("finished", True)
     assert fake.evaluated == fake.rows() == fake.events == [10, 20, 30, 60]
+    assert len([line for line in fake.lines if "left out" in line]) == 1, "the damaged one is told once"
+    assert any("waiting 60 s" in line for line in fake.lines) is (meanwhile == "interrupted")
 
 
 def test_what_either_file_holds_is_not_evaluated_again(fake):
@@ -149,27 +154,11 @@ def test_what_either_file_holds_is_not_evaluated_again(fake):
     assert fake.evaluated == [10, 30]
     fake.follow()
     assert fake.evaluated == [10, 30]
-
-
-def test_the_batches_own_figures_are_no_evaluation_of_the_training_split(fake):
     fake.saved = {10}
-    fake.status("finished", 10)
-    MetricsWriter(fake.run.metrics_path).append([{"split": "train", "step": 10, "loss": 1.0}])
     fake.follow(split="train")
-    assert fake.evaluated == [10]
-
-
-def test_a_checkpoint_saved_while_the_run_ends_is_not_missed(fake):
-    fake.saved = {10}
-    fake.status("running", 10)
-
-    def ends():
-        fake.saved.add(60)
-        fake.status("finished", 60)
-
-    fake.during[10] = [ends]
-    fake.follow(lambda: None)
-    assert fake.rows() == [10, 60]
+    assert fake.evaluated == [10, 30, 10], "the batches' own figures are no evaluation"
+    assert CurveStore(fake.run.metrics_path).poll().curve("train", "loss").y.tolist() == [1.0]
+    assert read_curves(fake.run).curve("train", "loss").value.tolist() == [1.0]
 
 
 def test_a_checkpoint_that_is_pruned_while_it_is_read_gives_way_to_the_newest(fake):
@@ -178,14 +167,6 @@ def test_a_checkpoint_that_is_pruned_while_it_is_read_gives_way_to_the_newest(fa
     fake.follow()
     assert fake.evaluated == [40, 20, 30]
     assert "step 10 was removed" in fake.lines[0]
-
-
-def test_a_damaged_checkpoint_is_told_once_and_left_out(fake):
-    fake.saved, fake.damaged = {10, 20}, {10}
-    fake.status("running", 20)
-    fake.follow(lambda: None, lambda: None, lambda: fake.status("finished", 20))
-    assert fake.rows() == [20]
-    assert len([line for line in fake.lines if "left out" in line]) == 1
 
 
 def test_a_checkpoint_that_was_trained_anew_after_a_seam_is_evaluated_anew(fake):
@@ -224,13 +205,18 @@ def test_figures_of_a_run_that_was_started_over_meanwhile_are_dropped(fake):
     assert "started over" in fake.lines[0]
 
 
-def test_another_follower_that_was_quicker_has_the_row(fake):
+def test_another_follower_that_was_quicker_has_the_row_and_one_torn_by_a_kill_is_written_anew(fake):
     fake.saved = {10}
     fake.status("finished", 10)
-    fake.during[10] = [lambda: append_evaluation(fake.run.metrics_path, evaluation(10, accuracy=0.75), [])]
+    path = fake.run.metrics_path
+    fake.during[10] = [lambda: append_evaluation(path, evaluation(10, accuracy=0.75), [])]
     fake.follow()
-    assert fake.rows() == [10]
-    assert fake.events == []
+    assert fake.rows() == [10] and fake.events == []
+    with open(evaluations_path(path), "a") as file:
+        file.write('{"split": "validation", "step": 20, "lo')
+    assert append_evaluation(path, evaluation(20), [])
+    assert not append_evaluation(path, evaluation(20), [])
+    assert fake.rows() == [10, 20]
 
 
 def append_all(path: Path, turn) -> None:
@@ -256,29 +242,7 @@ def test_followers_at_the_same_time_write_each_row_once(tmp_path, monkeypatch):
     assert reader.damaged_lines == 0
 
 
-def test_a_row_torn_by_a_kill_is_written_anew(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    append_evaluation(path, evaluation(10), [])
-    with open(evaluations_path(path), "a") as file:
-        file.write('{"split": "validation", "step": 20, "lo')
-    assert append_evaluation(path, evaluation(20), [])
-    assert not append_evaluation(path, evaluation(20), [])
-    rows = RowReader(evaluations_path(path)).poll()
-    assert rows == [evaluation(10), evaluation(20)]
-
-
 # ---- when it ends --------------------------------------------------------------------------------------
-
-
-def test_a_run_that_moves_is_waited_for_without_end(fake):
-    fake.status("running", 1, heartbeat=0.0)  # its clock is wrong by decades: changes count, not clocks
-    clock = Clock()
-    watch = RunWatch(fake.run, 0.0, clock)
-    for heartbeat in range(20):
-        fake.status("running", 1, heartbeat=float(heartbeat))
-        clock.now += 14
-        standing = watch.look()
-        assert (standing.state, standing.over) == ("running", False)
 
 
 @pytest.mark.parametrize("state", ["interrupted", "failed"])
@@ -292,59 +256,34 @@ def test_a_run_that_stands_still_gets_its_time_and_may_go_on(fake, state):
     assert not watch.look().over
     fake.status("running", 11)
     assert watch.look().state == "running"
-    fake.status(state, 20)
+    fake.status(state, 20, message="SIGTERM at step 20")
     assert not watch.look().over
     clock.now += 60
     standing = watch.look()
     assert standing.over and standing.state == state
     assert f"is {state} at step 20 of 60" in standing.message
-
-
-def test_what_is_there_is_evaluated_before_the_end_of_a_run_that_stands_still(fake):
-    fake.saved = {10, 20}
-    fake.status("interrupted", 20, message="SIGTERM at step 20")
     standing = fake.follow(wait_seconds=0.0)
-    assert fake.rows() == [10, 20]
-    assert standing.state == "interrupted"
-    assert "SIGTERM at step 20" in standing.message
-
-
-def test_a_run_that_goes_on_is_followed_further(fake):
-    fake.saved = {10}
-    fake.status("interrupted", 10)
-
-    def go_on():
-        fake.saved.add(20)
-        fake.status("running", 20)
-
-    standing = fake.follow(go_on, lambda: fake.status("finished", 60))
-    assert standing.state == "finished"
-    assert fake.rows() == [10, 20]
-    assert "waiting 60 s" in fake.lines[1]
+    assert fake.rows() == [10], "what is there is evaluated before the end"
+    assert standing.state == state and "SIGTERM at step 20" in standing.message
 
 
 def test_a_killed_run_is_dead_at_once_and_a_silent_one_after_its_own_time(fake):
     clock = Clock()
+    mute = RunWatch(fake.run, 60.0, clock)
+    assert not mute.look().over
+    clock.now += 60
+    assert mute.look().over and "has not written its status yet" in mute.look().message
     fake.status("running", 10, pid=2**22 + 1, host=socket.gethostname())
     assert RunWatch(fake.run, 0.0, clock).look().state == "lost"
     fake.status("running", 10, stalled_after_seconds=300.0)
     watch = RunWatch(fake.run, 60.0, clock)
-    assert watch.look().state == "running"
-    clock.now += 299
-    assert watch.look().state == "running"
-    clock.now += 1
-    assert (watch.look().state, watch.look().over) == ("stalled", False)
-    clock.now += 60
-    assert (watch.look().state, watch.look().over) == ("stalled", True)
-
-
-def test_a_run_without_a_word_is_waited_for_as_long_as_asked(fake):
-    clock = Clock()
-    watch = RunWatch(fake.run, 60.0, clock)
-    assert not watch.look().over
-    clock.now += 60
-    standing = watch.look()
-    assert standing.over and "has not written its status yet" in standing.message
+    for heartbeat in range(20):  # its clock is wrong by decades: changes count, not clocks
+        fake.status("running", 10, heartbeat=float(heartbeat), stalled_after_seconds=300.0)
+        clock.now += 299
+        assert watch.look().state == "running"
+    for seconds, state, over in ((299, "running", False), (1, "stalled", False), (60, "stalled", True)):
+        clock.now += seconds
+        assert (watch.look().state, watch.look().over) == (state, over)
 
 
 def test_a_run_that_is_not_there_yet_may_appear_as_a_directory_or_in_the_home(tmp_path, monkeypatch):
@@ -426,58 +365,22 @@ def test_both_files_are_one_curve_with_each_step_once(tmp_path_factory, events):
     assert store.poll().version == snapshot.version, "nothing was written, nothing is drawn anew"
 
 
-def test_an_evaluation_of_the_training_split_is_no_point_of_the_batches_curve(tmp_path):
-    run = RunDirectory(tmp_path)
-    MetricsWriter(run.metrics_path).append([{"split": "train", "step": 10, "loss": 1.0}])
-    append_evaluation(run.metrics_path, evaluation(10, "train", loss=5.0), [])
-    assert CurveStore(run.metrics_path).poll().curve("train", "loss").y.tolist() == [1.0]
-    assert read_curves(run).curve("train", "loss").value.tolist() == [1.0]
-
-
-def test_what_was_handed_out_stays_what_it_was_when_rows_come_beside_it(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    store = CurveStore(path)
-    MetricsWriter(path).append([evaluation(20)])
-    early = store.poll()
-    append_evaluation(path, evaluation(10), [])
-    late = store.poll()
-    assert late.version > early.version
-    assert early.curve("validation", "loss").step.tolist() == [20]
-    assert late.curve("validation", "loss").step.tolist() == [10, 20]
-
-
-def test_rows_that_are_no_rows_disturb_no_reader(tmp_path):
-    run = RunDirectory(tmp_path)
-    lines = ['{"split": ["x"], "step": 1}', '{"split": "test", "step": null}', "[1]", "{", '{"step": {}}']
-    evaluations_path(run.metrics_path).write_text("\n".join(lines) + "\n")
-    append_evaluation(run.metrics_path, evaluation(10), [])
-    snapshot = CurveStore(run.metrics_path).poll()
-    assert snapshot.curve("validation", "loss").step.tolist() == [10]
-    assert snapshot.damaged_lines == len(lines)
-    assert read_curves(run).curve("validation", "loss").step.tolist() == [10]
-
-
 # ---- the command ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nowhere", "--watch", "--wait-seconds", "0"], ["no run at 'nowhere' within 0 s"]),
-        (["nowhere", "--watch", "--checkpoint", "best"], ["--checkpoint is 'best' with --watch"]),
-        (["nowhere", "--wait-seconds", "5"], ["--wait-seconds is for --watch"]),
-        (["nowhere", "--watch", "--wait-seconds", "soon"], ["--wait-seconds", "'soon'", "at least 0"]),
-        (["nowhere", "--watch", "--wait-seconds", "-1"], ["--wait-seconds"]),
+        (["--watch", "--wait-seconds", "0"], ["no run at 'nowhere' within 0 s"]),
+        (["--watch", "--checkpoint", "best"], ["--checkpoint is 'best' with --watch"]),
+        (["--wait-seconds", "5"], ["--wait-seconds is for --watch"]),
+        (["--watch", "--wait-seconds", "soon"], ["--wait-seconds", "'soon'", "at least 0"]),
     ],
-    ids=lambda value: " ".join(value) if value[0] == "nowhere" else "",
+    ids=" ".join,
 )
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, arguments, words):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
-    try:
-        code = cli.main(["evaluate", *arguments])
-    except SystemExit as ended:  # argparse's own way
-        code = ended.code
-    assert code == 2
+    assert cli.main(["evaluate", "nowhere", *arguments]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     [line] = shown.err.splitlines()

@@ -8,23 +8,14 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import Selection
-from labkit.training.telemetry import SECONDS_TO_START, WorkerTelemetry
+from labkit.training.telemetry import SECONDS_TO_START
 from tests.properties.harness import assert_bit_equal, checkpoint_values, losses, metrics
 from tests.training.small import BATCH, STEPS, TEST, TRAIN, VALIDATION, saved_steps, train
-
-
-@pytest.fixture(scope="module")
-def whole(data_dir, tmp_path_factory) -> Path:
-    """A run without a stop."""
-    job_dir = tmp_path_factory.mktemp("loop") / "whole"
-    assert train(job_dir, data_dir) == 0
-    return job_dir
 
 
 def test_each_step_has_a_row(whole):
@@ -48,14 +39,6 @@ def test_it_validates_and_saves_when_asked_and_at_the_end_and_tests_the_best(who
     assert test["step"] == chosen[-1] == selection.step
 
 
-@pytest.mark.parametrize("rate", [None, 5.0])
-def test_the_console_names_stragglers_whenever_a_row_of_a_worker_was_written(rate):
-    workers = Mock()
-    workers.add.return_value = rate
-    workers._stragglers.news.return_value = ["straggler: worker:1"]
-    assert WorkerTelemetry.record(workers, Mock()) == ["straggler: worker:1"] * (rate is not None)
-
-
 class SignalAt(io.StringIO):
     """Output that sends SIGUSR1 to this process, as a batch system does, when a line says ``words``."""
 
@@ -69,8 +52,8 @@ class SignalAt(io.StringIO):
         return super().write(text)
 
 
-def test_a_stop_saves_and_going_on_from_there_equals_no_stop(whole, data_dir):
-    stopped = whole.with_name("stopped")
+def test_a_stop_saves_and_going_on_from_there_equals_no_stop(whole, data_dir, tmp_path):
+    stopped = tmp_path / "stopped"
     with contextlib.redirect_stdout(SignalAt(f"step 7/{STEPS}")):
         assert train(stopped, data_dir) == 128 + signal.SIGUSR1
     status = RunDirectory(stopped).read_status()

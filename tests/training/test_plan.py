@@ -13,7 +13,6 @@ from labkit.run_directory import RunDirectory, RunLock, Status
 from labkit.run_directory.disk import discard
 from labkit.training import data_choice, plan
 from labkit.training.place import place_run
-from labkit.training.train import train
 from tests.tiny import prepare_tiny
 
 
@@ -88,11 +87,8 @@ def test_another_configuration_is_refused_with_the_difference(run, manifest):
     with pytest.raises(InputError, match="--seed is 0 there, 5 here.*--overwrite"):
         place_run(config(run.path, seed=5), manifest)
     assert found(config(run.path, seed=5), manifest, overwrite=True) == "new"
-
-
-def test_devices_threads_and_logging_may_change(run, manifest):
     changed = {"num_intra_threads": 1, "log_every_steps": 1, "keep_checkpoints": 9, "eval_batch_size": 7}
-    assert found(config(run.path, **changed), manifest) == "resumable"
+    assert found(config(run.path, **changed), manifest) == "resumable", "these may change"
 
 
 def test_what_a_run_killed_in_its_first_moments_left_is_no_obstacle(tmp_path, manifest):
@@ -113,37 +109,27 @@ def test_overwriting_leaves_what_is_not_the_runs(run):
     assert {path.name for path in run.path.iterdir()} == {"notes.md", "figures", "events", "checkpoints"}
 
 
-@pytest.mark.parametrize("content", ["{}", '{"auths": {}}', '{"data": {}, "model": {}}'])
-@pytest.mark.parametrize("overwrite", [True, False])
-def test_a_config_of_something_else_is_no_run(tmp_path, content, overwrite, manifest):
-    (tmp_path / "config.json").write_text(content)
-    (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(InputError, match="config.json is damaged"):
-        place_run(config(tmp_path), manifest, overwrite=overwrite)
-    assert (tmp_path / "thesis.tex").read_text() == "mine"
-
-
-def test_a_name_that_is_too_long_is_one_line(tmp_path, manifest):
-    with pytest.raises(InputError, match="File name too long"):
-        place_run(config(tmp_path / ("x" * 300)), manifest)
-
-
-def test_a_directory_with_other_things_is_left_alone(tmp_path, manifest):
-    (tmp_path / "thesis.tex").write_text("mine")
-    for overwrite in (False, True):
-        with pytest.raises(InputError, match="neither empty nor a run"):
-            place_run(config(tmp_path), manifest, overwrite=overwrite)
-
-
+@pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize(
-    "content", ["{", "[]", '{"data": {"train_batch": 1}}', '{"data": 3}', '{"run": {"seed": -1}}']
+    ("name", "content", "said"),
+    [
+        *(("config.json", text, "config.json is damaged") for text in ("{}", '{"auths": {}}')),
+        *(("config.json", text, "config.json can't be read") for text in ("[]", "{")),
+        ("config.json", '{"data": {"train_batch": 1}}', "config.json"),
+        ("config.json", '{"run": {"seed": -1}}', "config.json"),
+        ("letter", "mine", "neither empty nor a run"),
+        (None, None, "File name too long"),
+    ],
 )
-def test_a_damaged_configuration_is_one_line(run, content, manifest):
-    run.config_path.write_text(content)
-    with pytest.raises(InputError) as refusal:
-        place_run(config(run.path), manifest)
+def test_what_is_no_run_is_left_alone_in_one_line(tmp_path, name, content, said, overwrite, manifest):
+    """A config.json of another program and a damaged one of a run's look alike."""
+    (tmp_path / "thesis.tex").write_text("mine")
+    if name:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=said) as refusal:
+        place_run(config(tmp_path if name else tmp_path / ("x" * 300)), manifest, overwrite=overwrite)
     assert "\n" not in str(refusal.value)
-    assert str(run.config_path) in str(refusal.value)
+    assert (tmp_path / "thesis.tex").read_text() == "mine"
 
 
 # ---- the whole plan --------------------------------------------------------------------------------------
@@ -207,11 +193,6 @@ def test_whoever_trains_alone_refuses_to_be_a_task(by, steps, monkeypatch):
     assert steps == []
 
 
-def test_a_measurement_names_its_data_set_too(steps, manifest):
-    wanted = Config.from_flat({"data_dir": str(manifest.directory.parent), "train_batch_size": 20})
-    assert plan.plan_measurement(wanted).config.data.dataset == "shapes"
-
-
 def test_a_finished_run_that_is_gone_by_now_is_planned_with_devices(steps, run, manifest):
     run.write_status(Status("finished", step=10, total_steps=10))
     planned = plan.plan_training(config(run.path, data_dir=str(manifest.directory.parent)))
@@ -240,9 +221,3 @@ def test_a_notebooks_cluster_means_the_data_set_of_the_run_too(steps, tmp_path, 
     with pytest.raises(InputError, match="pets"):
         plan.plan_data(wanted)
     assert plan.plan_data(wanted, overwrite=True)[1].dataset == "shapes"
-
-
-def test_a_plan_without_devices_is_not_taken_for_a_finished_run(manifest, tmp_path):
-    planned = plan.plan_run(config(tmp_path / "new", data_dir=str(manifest.directory.parent)))
-    with pytest.raises(TypeError, match="plan_training"):
-        train(planned)

@@ -44,29 +44,20 @@ def test_several_labels_counted_one_by_one():
     assert multi_label_scores(LABELS, LOGITS)["f1_micro"] == pytest.approx(8 / 10)
 
 
-def test_nothing_true_and_nothing_predicted_has_no_f1():
-    found = multi_label_scores(np.zeros((3, 2), np.int32), np.full((3, 2), -1.0))
-    assert (found["accuracy"], found["f1_micro"], found["f1_macro"]) == (1, 0, 0)
-
-
-def test_the_figures_of_each_label():
+def test_the_figures_of_each_label_and_of_each_class_of_one_label():
     rows = class_metrics(LABELS, LOGITS > 0, CLASSES)
     assert rows[0] == {"name": "a", "count": 2, "recall": 1.0, "precision": 1.0, "f1": 1.0}
     assert rows[1] == {"name": "b", "count": 3, "recall": pytest.approx(2 / 3), "precision": 1.0, "f1": 0.8}
     assert rows[2] == {"name": "c", "count": 0, "recall": None, "precision": 0.0, "f1": 0.0}
     assert rows[3] == {"name": "d", "count": 0, "recall": None, "precision": None, "f1": None}
-
-
-def test_the_figures_of_each_class_of_one_label():
     rows = class_metrics(np.array([0, 0, 1]), np.array([0, 1, 1]), CLASSES)
     assert rows[0] == {"name": "a", "count": 2, "accuracy": 0.5, "precision": 1.0}
     assert rows[1] == {"name": "b", "count": 1, "accuracy": 1.0, "precision": 0.5}
     assert rows[3] == {"name": "d", "count": 0, "accuracy": None, "precision": None}
-
-
-def test_right_is_every_label():
-    assert right(LOGITS > 0, LABELS).tolist() == [True, False, True, False, True]
+    assert right(LOGITS > 0, LABELS).tolist() == [True, False, True, False, True], "right is every label"
     assert right(np.array([1, 2]), np.array([1, 0])).tolist() == [True, False]
+    nothing = multi_label_scores(np.zeros((3, 2), np.int32), np.full((3, 2), -1.0))
+    assert (nothing["accuracy"], nothing["f1_micro"], nothing["f1_macro"]) == (1, 0, 0)
 
 
 def test_the_first_of_each_class_that_has_one():

@@ -67,9 +67,6 @@ def test_every_image_is_evaluated_once(manifest, batch_size):
     expected = 1 / (1 + np.exp(-predict(standardize(images, manifest)).numpy().astype(np.float64)))
     assert found.metrics == pytest.approx(scores_by_hand(labels, expected), rel=1e-4)
     assert found.confusion() is None
-
-
-def test_the_loss_for_one_label_does_not_evaluate_several(manifest):
     with pytest.raises(ValueError, match=r"'softmax' isn't for shapes_multilabel: target shape \(10,\)"):
         evaluate_split(tf.distribute.get_strategy(), None, manifest, "test", global_batch_size=10)
 

@@ -89,6 +89,10 @@ def test_status_follows_the_run(run):
     telemetry.state("failed", "loss is nan at step 1")
     telemetry.close()
     assert (run.read_status().liveness(), run.read_status().message) == ("failed", "loss is nan at step 1")
+    line = step_line(row(5, 1.25), 10, 90.0, 75.0)
+    for part in ("5/10", "1.2500", "0.500", "0.1", "100", "average 90", "0.320", "1.0%", "1:15"):
+        assert part in line
+    assert [format_duration(seconds) for seconds in (None, 0.4, 61, 3600)] == ["-", "0:00", "1:01", "1:00:00"]
 
 
 def test_pace_leaves_the_compiling_step_out_and_averages_by_time():
@@ -108,17 +112,6 @@ def test_pace_leaves_the_compiling_step_out_and_averages_by_time():
     pace.add(1.0, 0.0)
     assert pace.lap()["examples_per_second"] == pytest.approx(100.0)
     assert pace.average_examples_per_second() == pytest.approx(60.0)
-
-
-def test_the_console_line_has_every_figure():
-    line = step_line(row(5, 1.25), 10, 90.0, 75.0)
-    for part in ("5/10", "1.2500", "0.500", "0.1", "100", "average 90", "0.320", "1.0%", "1:15"):
-        assert part in line
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(None, "-"), (0.4, "0:00"), (61, "1:01"), (3600, "1:00:00")])
-def test_durations(seconds, text):
-    assert format_duration(seconds) == text
 
 
 def test_an_evaluation_is_recorded_once_a_step(run):

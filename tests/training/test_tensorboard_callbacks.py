@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from labkit.callbacks.builtin import builtin_callbacks
 from labkit.callbacks.callback import Callback
 from labkit.config import Config
 from labkit.training.plan import plan_training
@@ -52,10 +51,6 @@ def operations(events) -> set[str]:
     graph = tf.compat.v1.GraphDef.FromString(content)
     nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
     return {node.op for node in nodes}
-
-
-def test_nothing_is_written_unless_it_is_asked_for():
-    assert builtin_callbacks(Config().run) == []
 
 
 def test_the_graph_is_that_of_the_training_step_which_is_traced_once(trained):
