@@ -16,7 +16,7 @@ from labkit import tables
 from labkit.commands import main as cli
 from tests.commands.in_process import answer, ends_well, refused, tree
 from tests.commands.made_runs import evaluation, make_run, whole_run
-from tests.fuzzing import damaged_bytes
+from tests.fuzzing import as_file, damaged_bytes, damaged_json
 
 
 @pytest.fixture
@@ -128,12 +128,14 @@ def hurt(tmp_path_factory):
     return whole_run(folder, "hurt")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), name=st.sampled_from(FILES))
 def test_a_damaged_run_is_listed_and_shown(hurt, data, name):
     good = (hurt.path / name).read_bytes()
-    other = st.sampled_from([b"", b"[]", b"\xff\xfe", b"[1", None])
-    content = data.draw(damaged_bytes(good) | other)
+    kinds = [damaged_bytes(good), st.sampled_from([b"", b"[]", b"\xff\xfe", b"[1", None])]
+    if name.endswith(".json"):  # values of another kind, too
+        kinds.append(damaged_json(json.loads(good)).map(as_file))
+    content = data.draw(st.one_of(kinds))
     try:
         if content is None:
             (hurt.path / name).unlink()
