@@ -7,15 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from app.acting import buttons, launches
+from app.acting import launches
 from app.acting.draft import check, draft_of, new_draft, with_data_set, with_preset
-from app.images.pictures import MAX_BYTES
 from labkit.commands import main as cli
 from labkit.commands.main import parse
 from labkit.commands.train import training_of
@@ -23,14 +21,13 @@ from labkit.config import Config
 from labkit.config.presets import PRESETS, merged_with_preset, preset_values
 from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
-from labkit.parts.trust import accept, files_of, is_accepted
+from labkit.parts.trust import accept
 from labkit.run_directory import RunDirectory
 from labkit.startup.child import REASON
 from tests.app.conftest import change_environment, configure, in_cluster
 from tests.app.pages import button, checked, open_page, press, words
 from tests.commands.in_process import config_of
 from tests.commands.test_manage import TRAINING
-from tests.parts.test_trust import FILE, foreign
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -344,28 +341,3 @@ def test_a_read_only_dashboard_acts_on_nothing(make_run, monkeypatch, started, t
     assert not new.path.exists()
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-
-
-def test_other_sites_reach_no_session_of_the_dashboard_and_pictures_have_its_limit():
-    server = tomllib.loads((CHECKOUT / "app" / ".streamlit" / "config.toml").read_text())["server"]
-    assert server["address"] == "127.0.0.1"
-    assert server["enableCORS"] is server["enableXsrfProtection"] is True
-    assert server["maxUploadSize"] * 2**20 == MAX_BYTES
-
-
-def test_the_page_shows_the_code_before_its_button_works(tmp_path, monkeypatch):
-    code = tmp_path / "mine.py"
-    code.write_text(FILE)
-    run = foreign(tmp_path, callbacks=str(code))
-    started = []
-    monkeypatch.setattr(launches, "_launched", lambda arguments, run, **_: started.append(arguments))
-    with pytest.raises(InputError, match="--trust"):
-        launches.resume(run)
-    assert not started
-
-    shown = open_page("live", run)
-    assert any(FILE.strip() in one.value.strip() for one in shown.code)
-    press(shown, "I trust it: resume")
-    assert started == [["resume", str(run.path)]]
-    assert is_accepted(recorded_config(run), files_of(recorded_config(run)))
-    assert buttons.failure_of(run) == ""

@@ -4,6 +4,7 @@ import os
 import pwd
 import sys
 import time
+import tomllib
 import webbrowser
 
 import pytest
@@ -12,15 +13,21 @@ from starlette.datastructures import Headers
 from streamlit import config
 
 from app import gate, state
-from app.acting import launches
+from app.acting import buttons, launches
 from app.images import answers
+from app.images.pictures import MAX_BYTES
 from app.run_table import actions
 from labkit.commands import dashboard
 from labkit.commands import main as cli
+from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
+from labkit.parts.trust import files_of, is_accepted
 from labkit.run_directory import RunDirectory
 from labkit.startup import others
 from labkit.startup.others import other_users
+from tests.app.browser import CHECKOUT
+from tests.app.pages import open_page, press
+from tests.parts.test_trust import FILE, foreign
 
 
 @pytest.fixture
@@ -166,3 +173,28 @@ def test_a_named_host_stands_for_its_own_port_and_for_no_other_page(monkeypatch,
     monkeypatch.setenv("LABKIT_HOSTS", hosts)
     refusal = gate._refusal(Headers({"host": host, "origin": origin}), needs_origin=True)
     assert (refusal == "") is passes, refusal
+
+
+def test_other_sites_reach_no_session_of_the_dashboard_and_pictures_have_its_limit():
+    server = tomllib.loads((CHECKOUT / "app" / ".streamlit" / "config.toml").read_text())["server"]
+    assert server["address"] == "127.0.0.1"
+    assert server["enableCORS"] is server["enableXsrfProtection"] is True
+    assert server["maxUploadSize"] * 2**20 == MAX_BYTES
+
+
+def test_the_page_shows_the_code_before_its_button_works(tmp_path, monkeypatch):
+    code = tmp_path / "mine.py"
+    code.write_text(FILE)
+    run = foreign(tmp_path, callbacks=str(code))
+    started = []
+    monkeypatch.setattr(launches, "_launched", lambda arguments, run, **_: started.append(arguments))
+    with pytest.raises(InputError, match="--trust"):
+        launches.resume(run)
+    assert not started
+
+    shown = open_page("live", run)
+    assert any(FILE.strip() in one.value.strip() for one in shown.code)
+    press(shown, "I trust it: resume")
+    assert started == [["resume", str(run.path)]]
+    assert is_accepted(recorded_config(run), files_of(recorded_config(run)))
+    assert buttons.failure_of(run) == ""
