@@ -46,6 +46,7 @@ class Published:
     num_classes: int
 
 
+MNIST = Published("MNIST", (32, 32, 1), 10)  # whose 28x28 pixels have a border in the paper
 CIFAR10 = Published("CIFAR-10", (32, 32, 3), 10)
 IMAGENET = Published("ImageNet", (224, 224, 3), 1000)
 
@@ -117,6 +118,13 @@ ARCHITECTURES: dict[str, Architecture] = {
             "plain stack of 3x3 convolutions and maximum pools, with batch normalization",
             "Simonyan & Zisserman 2014, arXiv:1409.1556",
             {"basic": Depths(16, listed=(11, 13, 16, 19))},
+        ),
+        Architecture(
+            "lenet",
+            "LeNet-5: two convolutions, three dense layers, tanh",
+            "LeCun et al. 1998, doi:10.1109/5.726791",
+            {"basic": Depths(5, listed=(5,))},
+            published=MNIST,
         ),
         Architecture(
             "tutorial_cnn",

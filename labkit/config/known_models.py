@@ -62,6 +62,7 @@ KNOWN_MODELS = (
     KnownModel("vgg13", 9_413_066, 228_267_008, 156, 0.94, _CIFAR_MODELS),
     KnownModel("vgg16", 14_724_042, 313_201_664, 212, 0.9416, _CIFAR_MODELS),
     KnownModel("vgg19", 20_035_018, 398_136_320, 268, 0.9391, _CIFAR_MODELS),
+    KnownModel("lenet", 61_706, 416_520, 16),
     KnownModel("tutorial_cnn", 1_756_426, 32_778_112, 19, 0.86, "the tutorial, on crops of 24x24 pixels"),
     KnownModel(
         "fast", 1_971_328, 118_147_360, 51, 0.9401, "Jordan 2024, airbench94_muon.py, six views of each image"

@@ -1,4 +1,9 @@
-"""Networks without shortcuts: VGG, the network of TensorFlow's tutorial, and one that trains in seconds.
+"""Networks without shortcuts: LeNet, VGG, the network of TensorFlow's tutorial, one that trains in seconds.
+
+``lenet``: LeNet-5 of LeCun, Bottou, Bengio & Haffner, "Gradient-Based Learning Applied to Document
+Recognition" (1998), section II.B, in the form that is common today: plain averages in place of trained
+subsampling, all maps of the second convolution connected, tanh without its factors, and logits in place of
+distances.
 
 VGG: Simonyan & Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition" (2014),
 arXiv:1409.1556: five stages of 3x3 convolutions, each followed by max pooling, which reduce a 32x32 image to
@@ -28,7 +33,44 @@ from typing import Any
 
 import keras
 
+from labkit.errors import InputError
 from labkit.models.layer_factory import LayerFactory
+
+# ---- LeNet
+
+LENET_SMALLEST = 13  # pixels: below, nothing is left of the image behind the second convolution
+
+
+def lenet(layers: LayerFactory, images, *, num_classes: int) -> keras.KerasTensor:
+    """Return the logits of LeNet-5 for ``images``, float32 [batch, num_classes].
+
+    Args:
+        layers: makes the layers; it decides layout, precision and seed. There is no normalization.
+        images: float [batch, height, width, channels], or channels first if the factory uses that layout.
+            Published for 32x32.
+        num_classes: number of logits.
+
+    Raises:
+        InputError: the images are too small.
+    """
+    sides = images.shape[1:3] if layers.data_format == "channels_last" else images.shape[2:]
+    if min(sides) < LENET_SMALLEST:
+        raise InputError(
+            f"--model lenet needs images of {LENET_SMALLEST}x{LENET_SMALLEST} pixels or more, not "
+            f"{'x'.join(map(str, sides))}; choose another --model"
+        )
+    x = images
+    for stage, filters in enumerate((6, 16), start=1):
+        with layers.name_scope(f"stage{stage}"):
+            x = layers.tanh(layers.biased_conv(x, filters, 5, padding="valid"))
+            x = layers.average_pool(x, 2)
+    with layers.name_scope("stage3"):
+        x = layers.flatten(x)
+        for units in (120, 84):
+            x = layers.tanh(layers.dense(x, units))
+    with layers.name_scope("head"):
+        return layers.logits(x, num_classes)
+
 
 # ---- VGG
 

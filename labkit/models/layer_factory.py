@@ -176,10 +176,11 @@ class LayerFactory:
         return self._apply(keras.layers.ZeroPadding2D, "pad", x, size // 2, **self._layout), "valid"
 
     def biased_conv(
-        self, x, filters: int, kernel_size: int, *, stddev: float | None = None, bias: float = 0.0
-    ):
-        """Convolution with initial bias ``bias``; ``stddev``: as in ``dense``."""
-        options = {"padding": "same", **self._layout, **self._biased(stddev, bias)}
+        self, x, filters: int, kernel_size: int, *, padding: str = "same", stddev: float | None = None,
+        bias: float = 0.0,
+    ):  # fmt: skip
+        """Convolution with initial bias ``bias``; ``padding``: of Keras; ``stddev``: as in ``dense``."""
+        options = {"padding": padding, **self._layout, **self._biased(stddev, bias)}
         return self._apply(self.conv_layer, "conv", x, filters, kernel_size, **options)
 
     def dense(self, x, units: int, *, stddev: float | None = None, bias: float = 0.0):
@@ -264,6 +265,10 @@ class LayerFactory:
     def sigmoid(self, x):
         """Logistic function."""
         return self._apply(keras.layers.Activation, "sigmoid", x, "sigmoid")
+
+    def tanh(self, x):
+        """Hyperbolic tangent."""
+        return self._apply(keras.layers.Activation, "tanh", x, "tanh")
 
     def gelu(self, x):
         """Gaussian error linear unit (Hendrycks & Gimpel, 2016, arXiv:1606.08415)."""

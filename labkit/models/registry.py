@@ -9,7 +9,7 @@ import tensorflow as tf
 from labkit.config import ModelConfig
 from labkit.config.architectures import model_name
 from labkit.models.brought import brought_model
-from labkit.models.convnets import fast_net, imagenet_vgg, tutorial_cnn, vgg
+from labkit.models.convnets import fast_net, imagenet_vgg, lenet, tutorial_cnn, vgg
 from labkit.models.keras_application import keras_application
 from labkit.models.layer_factory import LayerFactory
 from labkit.models.resnet import imagenet_resnet, imagenet_se_resnet, resnet, se_resnet, wide_resnet
@@ -36,6 +36,7 @@ BUILDERS: dict[str, tuple[Callable[..., Any], Callable[[ModelConfig], dict[str, 
         lambda config: {"num_layers": config.depth, "width_factor": config.width_factor},
     ),
     "vgg": (vgg, _depth),
+    "lenet": (lenet, lambda config: {}),
     "tutorial_cnn": (tutorial_cnn, lambda config: {}),
     "fast": (
         fast_net,

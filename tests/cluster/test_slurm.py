@@ -177,6 +177,7 @@ def test_a_configuration_survives_as_arguments():
         else:
             changed[name] = info.type((info.default or 1) / 2 if info.below else (info.default or 1) + 1)
     fixed = {"model": "fast", "application": "MobileNetV2", "num_layers": 8, "resnet_version": 1}
+    fixed["bottleneck_stride"] = "first"
     fixed |= {"block": "basic", "num_gpus": 1, "progressive_resizing": "16:0.25,24:0.5"}
     fixed |= {"cutout_size": 0, "random_resized_crop": 0.0, "mixup_alpha": 0.0}  # what others need
     fixed |= {"learning_rate_schedule": "one_cycle", "optimizer": "muon"}

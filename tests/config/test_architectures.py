@@ -20,6 +20,7 @@ NAMES = {
     "wide_resnet16_1": {"model": "wide_resnet"},
     "wide_resnet28_1.3333333333": {"model": "wide_resnet", "num_layers": 28, "width_factor": 1.3333333333},
     "vgg11": {"model": "vgg", "num_layers": 11},
+    "lenet": {"model": "lenet"},
     "tutorial_cnn": {"model": "tutorial_cnn"},
     "fast": {"model": "fast"},
     "fast_0.5": {"model": "fast", "width_factor": 0.5},

@@ -41,6 +41,7 @@ CASES = [
     "wide_resnet10_2",
     "vgg11",
     "tutorial_cnn",
+    "lenet",
     "fast_0.25",
     "imagenet_resnet18",
     "imagenet_se_resnet18",

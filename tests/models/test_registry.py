@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from labkit.config import ModelConfig
 from labkit.config.architectures import ARCHITECTURES, model_name
+from labkit.errors import InputError
 from labkit.models.registry import BUILDERS, build_model
 from tests.models.keras_weights import load_weights
 from tests.models.reference_weights import batch
@@ -32,6 +33,7 @@ WITH_REFERENCE: dict[str, dict] = {
     "tutorial_cnn": {"model": "tutorial_cnn"},
     "fast_0.25": {"model": "fast", "width_factor": 0.25, "activation": "gelu"},
     "fast_0.5": {"model": "fast", "width_factor": 0.5, "activation": "silu"},
+    "lenet": {"model": "lenet"},
 }  # fmt: skip
 # These are compared with other implementations in test_published_size.py.
 PUBLISHED_SIZE: dict[str, dict] = {
@@ -40,7 +42,7 @@ PUBLISHED_SIZE: dict[str, dict] = {
     "imagenet_vgg11": {"model": "imagenet_vgg", "num_layers": 11},
 }
 CASES = WITH_REFERENCE | PUBLISHED_SIZE
-ONE_OF_EACH = ["resnet8", "se_resnet8", "wide_resnet10_2", "vgg11", "tutorial_cnn", "fast_0.25"]
+ONE_OF_EACH = ["resnet8", "se_resnet8", "wide_resnet10_2", "vgg11", "tutorial_cnn", "fast_0.25", "lenet"]
 ONE_OF_EACH += PUBLISHED_SIZE
 EACH = [pytest.param(name, marks=pytest.mark.long if name in PUBLISHED_SIZE else ()) for name in ONE_OF_EACH]
 
@@ -147,3 +149,9 @@ def test_a_checkpoint_of_one_layout_loads_into_the_other(name, tmp_path):
     other = build(name, seed=9, data_format="channels_first")
     tf.train.Checkpoint(model=other).restore(saved).assert_existing_objects_matched().assert_consumed()
     np.testing.assert_allclose(other(IMAGES), logits(name), rtol=1e-3, atol=1e-3)
+
+
+def test_images_that_are_too_small_are_refused_in_one_line():
+    assert build("lenet", size=(13, 13, 1)).output.shape == (None, 10)
+    with pytest.raises(InputError, match="--model lenet needs images of 13x13 pixels or more, not 12x32"):
+        build("lenet", size=(12, 32, 1))

@@ -148,6 +148,21 @@ def vgg(layout: str, channels: int = 3, classes: int = 10) -> nn.Module:
     return nn.Sequential(layers, nn.Flatten(), nn.Linear(channels, classes))
 
 
+class ByRows(nn.Flatten):
+    """Flattens row by row, with the channels last, as Keras does."""
+
+    def forward(self, x):
+        return super().forward(x.permute(0, 2, 3, 1))
+
+
+def lenet(channels: int = 3, classes: int = 10) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(channels, 6, 5), nn.Tanh(), nn.AvgPool2d(2),
+        nn.Conv2d(6, 16, 5), nn.Tanh(), nn.AvgPool2d(2), ByRows(),
+        nn.Linear(400, 120), nn.Tanh(), nn.Linear(120, 84), nn.Tanh(), nn.Linear(84, classes),
+    )  # fmt: skip
+
+
 class TutorialCNN(nn.Module):
     def __init__(self, size: int = 32, classes: int = 10) -> None:
         super().__init__()
