@@ -44,6 +44,8 @@ def models(
         name_map: File that says which is which, as for labkit train.
         json: Prints JSON, for programs.
     """
+    if name is None and (start_from or name_map):
+        raise InputError("--start-from and --name-map need a network; name it first, such as resnet20")
     if name is None:
         described = [_listed(model) for model in KNOWN_MODELS]
         if json:

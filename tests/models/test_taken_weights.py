@@ -299,5 +299,6 @@ def test_labkit_models_shows_what_becomes_of_each_weight(tmp_path, capsys):
     path = save(tmp_path / "theirs.safetensors", torchvision_weights(18))
     assert cli.main(["models", "imagenet_resnet18", "--start-from", str(path)]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert cli.main(["models", "--start-from", str(path)]) == 2  # without a network
     assert ["layer4.0.downsample.1.running_var", "stage4_block1_norm1/moving_variance", "loaded"] in lines
     assert ["fc.weight", "logits/kernel", "new:", "[512,", "10]", "there,", "[512,", "1000]", "here"] in lines
