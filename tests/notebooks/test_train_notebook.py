@@ -76,34 +76,28 @@ def on_cpu(tmp_path_factory: pytest.TempPathFactory, shapes) -> Execution:
     return papermill(tmp_path_factory.mktemp("cpu"), num_gpus=0, **SMALL)
 
 
-def test_it_runs_from_any_folder(on_cpu, session_home):
+def test_it_runs_from_any_folder_and_its_pictures_need_no_kernel(on_cpu, session_home):
     assert on_cpu.code == 0, on_cpu.said
     assert on_cpu.run.path.parent == session_home / "runs"
     status = on_cpu.run.read_status()
     assert (status.state, status.step) == ("finished", SMALL["train_steps"])
-
-
-def test_it_shows_its_data_and_devices(on_cpu):
     data = on_cpu.run.read_environment()["data"]
-    assert f"shapes in {data['directory']}" in on_cpu.text
-    assert "devices: CPU" in on_cpu.text
-    assert "One process trained this run" in on_cpu.text
+    metrics = json.loads((on_cpu.run.predictions_path / "test.json").read_text())
+    for said in (
+        f"shapes in {data['directory']}",
+        "devices: CPU",
+        "One process trained this run",
+        f"test accuracy {metrics['accuracy']:.4f}",
+    ):
+        assert said in on_cpu.text
     assert "SIMULATED" not in on_cpu.text
-
-
-def test_every_result_is_a_picture_that_needs_no_kernel(on_cpu):
     for cell in ("images", "curves", "confusion", "classes", "wrong"):
         kinds = on_cpu.mime_types(cell)
         assert "image/png" in kinds, f"cell {cell} shows {kinds}"
         assert "application/vnd.jupyter.widget-view+json" not in kinds
-
-
-def test_it_ends_with_the_accuracy_of_the_run(on_cpu):
-    metrics = json.loads((on_cpu.run.predictions_path / "test.json").read_text())
     conclusion = conclusion_of(read_notebook(on_cpu.path))
     assert conclusion["accuracy"] == pytest.approx(metrics["accuracy"])
     assert conclusion["examples"] == metrics["examples"]
-    assert f"test accuracy {metrics['accuracy']:.4f}" in on_cpu.text
 
 
 def test_running_it_again_trains_nothing_and_shows_everything(on_cpu, tmp_path):
@@ -174,13 +168,8 @@ def test_simulated_gpus_are_announced_and_any_flag_is_accepted(tmp_path):
 CLUSTER = {**SMALL, "train_steps": 30, "log_every_steps": 10, "num_gpus": 0}
 
 
-@pytest.fixture(scope="module")
-def multi_worker(tmp_path_factory: pytest.TempPathFactory) -> Execution:
-    folder = tmp_path_factory.mktemp("multi_worker")
-    return papermill(folder, strategy="multi_worker", num_workers=2, seed=1, **CLUSTER)
-
-
-def test_two_workers_train_and_the_notebook_shows_their_output(multi_worker):
+def test_two_workers_train_and_every_cell_works_for_a_cluster(tmp_path):
+    multi_worker = papermill(tmp_path, strategy="multi_worker", num_workers=2, seed=1, **CLUSTER)
     assert multi_worker.code == 0, multi_worker.said
     status, environment = multi_worker.run.read_status(), multi_worker.run.read_environment()
     assert (status.state, status.step) == ("finished", 30)
@@ -194,9 +183,6 @@ def test_two_workers_train_and_the_notebook_shows_their_output(multi_worker):
     (bar,) = multi_worker.outputs("training", "display_data")
     assert bar.data["text/plain"].startswith("30/30 steps (100%)  loss ")
     assert "<polyline" in bar.data["text/html"]
-
-
-def test_every_later_cell_works_for_a_cluster(multi_worker):
     for cell in ("curves", "workers", "confusion", "classes", "wrong"):
         assert "image/png" in multi_worker.mime_types(cell)
     conclusion = conclusion_of(read_notebook(multi_worker.path))
@@ -222,21 +208,9 @@ def test_workers_train_with_a_parameter_server(tmp_path):
     ("given", "said"),
     [
         ({"num_gpu": 2}, "InputError: unknown parameter 'num_gpu'; did you mean 'num_gpus'?"),
-        # tests/notebooks/test_parameters.py holds these two without a kernel.
-        pytest.param(
-            {"num_layers": 9},
-            "InputError: --num-layers is 9; allowed with basic blocks: 6n+2",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            {"strategy": "multi_worker", "num_ps": 1},
-            "InputError: num_ps is 1 with strategy 'multi_worker'",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
+        (
             {"num_gpus": 99, "train_batch_size": 99, "eval_batch_size": 99, "simulate_missing_gpus": False},
             "InputError: --num-gpus is 99",
-            marks=pytest.mark.long,
         ),
     ],
 )
