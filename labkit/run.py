@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.config import Config
 from labkit.config.arguments import argument, plain
+from labkit.config.recorded import recorded_config
 from labkit.errors import InputError, short
 from labkit.parts.trust import with_consent
 from labkit.run_directory import RunDirectory, Status, list_runs
@@ -84,7 +85,7 @@ class Run:
         A file of code and an address to listen on that this account hasn't trained this run with are left
         out, with a warning: whoever trains with this configuration hasn't asked for them.
         """
-        config, left_out = with_consent(Config.from_json(self._directory.read_config()))
+        config, left_out = with_consent(recorded_config(self._directory))
         if left_out:
             warnings.warn(f"{self.path}: left out of its configuration: {left_out}", stacklevel=2)
         return config

@@ -173,3 +173,34 @@ def normalizes_rows(input_shape, num_classes):
 
 
 number = 3
+
+
+# ---- an optimizer
+
+
+class Signum(keras.optimizers.Optimizer):
+    """Bernstein et al., 2018: the sign of the mean gradient."""
+
+    def __init__(self, learning_rate=0.01, beta=0.9, **kwargs):
+        super().__init__(learning_rate=learning_rate, **kwargs)
+        self.beta = beta
+
+    def build(self, variables):
+        super().build(variables)
+        self.means = self.add_optimizer_variables(variables, "mean")
+
+    def update_step(self, gradient, variable, learning_rate):
+        mean = self.means[self._get_variable_index(variable)]
+        self.assign(mean, self.beta * mean + (1 - self.beta) * gradient)
+        self.assign_sub(variable, keras.ops.cast(learning_rate, variable.dtype) * keras.ops.sign(mean))
+
+    def get_config(self):
+        return super().get_config() | {"beta": self.beta}
+
+
+def slow_lion():
+    return keras.optimizers.Lion(0.0005)
+
+
+def no_optimizer():
+    return None

@@ -25,12 +25,14 @@ class CheckNumerics(Callback):
         import tensorflow as tf
 
         self._variables = training.network.state_variables
-        assert len({variable.dtype for variable in self._variables}) == 1
+        dtype = self._variables[0].dtype
 
-        # One vector instead of some two hundred values to return and check.
+        # One vector instead of some two hundred values to return and check. Counts fit in: float32 counts
+        # exactly to 16 million.
         @tf.function(autograph=False)
         def copied() -> tuple[Any, Any]:
-            state = tf.concat([tf.reshape(variable, [-1]) for variable in self._variables], axis=0)
+            parts = [tf.reshape(tf.cast(variable, dtype), [-1]) for variable in self._variables]
+            state = tf.concat(parts, axis=0)
             return state, tf.reduce_all(tf.math.is_finite(state))
 
         self._copied = copied
@@ -48,7 +50,8 @@ class CheckNumerics(Callback):
 
         parts = tf.split(state, [math.prod(variable.shape) for variable in self._variables])
         return [
-            tf.reshape(part, variable.shape) for part, variable in zip(parts, self._variables, strict=True)
+            tf.cast(tf.reshape(part, variable.shape), variable.dtype)
+            for part, variable in zip(parts, self._variables, strict=True)
         ]
 
     def _explained(self, training: TrainingView, step: int, loss: float, state: Any) -> str:

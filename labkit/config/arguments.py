@@ -82,13 +82,13 @@ def arguments_of(text: str | None) -> dict[str, Any]:
     return values
 
 
-def spelled_arguments(text: str) -> str:
-    """Return arguments in one spelling. Raises InputError for a text that ``arguments_of`` refuses."""
+def spelled_arguments(flag: str, text: str) -> str:
+    """Return a flag's arguments in one spelling. Raises InputError if ``arguments_of`` refuses the text."""
     try:
         values = arguments_of(text)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         raise InputError(
-            f"--model-arguments is {short(text)}; allowed: NAME=VALUE, separated by commas, such as "
+            f"{flag} is {short(text)}; allowed: NAME=VALUE, separated by commas, such as "
             "width=64,activation='gelu'"
         ) from None
     return text_of_arguments(values)

@@ -180,7 +180,12 @@ _REMOVED: dict[str, Any] = {
 }
 
 # Fields that older versions hadn't, with their defaults: with these, the same command finds the same run.
-_LATER: dict[str, Any] = {"model_arguments": None, "bottleneck_stride": "first", "name_map": None}
+_LATER: dict[str, Any] = {
+    "model_arguments": None,
+    "bottleneck_stride": "first",
+    "name_map": None,
+    "optimizer_arguments": None,
+}
 
 # Renamed fields that older versions recorded.
 _RENAMED = {"histograms_every_steps": "inspect_every_steps"}

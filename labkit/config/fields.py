@@ -47,7 +47,9 @@ class FieldInfo:
         help: what it does, in sentences that stand alone and don't repeat the default.
         choices, minimum, maximum, below: the allowed values.
         is_path: whether it names a file or folder, which must be on this machine.
-        is_code: whether it may name something in a file, too: ``FILE.py:NAME``, or a ``.keras`` file.
+        is_code: whether it may name something in a file, too: ``FILE.py:NAME``.
+        may_be_saved: whether that may be a ``.keras`` file.
+        of_code: the field that names what this one has the arguments of, such as ``width=64``.
         spelled: of a text that is a name: returns it in its one spelling, or raises InputError.
         unset: what happens where the value is None, in words.
         group: of ``GROUPS``; the owner's where it is left out.
@@ -75,6 +77,8 @@ class FieldInfo:
     below: float | None = None
     is_path: bool = False
     is_code: bool = False
+    may_be_saved: bool = False
+    of_code: str = ""
     spelled: Callable[[str], str] | None = None
     unset: str = ""
     group: str
@@ -99,7 +103,7 @@ class FieldInfo:
         if self.is_path:
             return value
         found = CODE.fullmatch(value) if self.is_code and isinstance(value, str) else None
-        return found["path"] or found["saved"] if found else None
+        return found["path"] or (found["saved"] if self.may_be_saved else None) if found else None
 
     def canonical(self, value: Any) -> Any:
         """Return a value without the folder of the file of code that it names, which may be anywhere."""
@@ -156,7 +160,7 @@ class FieldInfo:
             return None
         if self.type is str and isinstance(value, os.PathLike):
             value = os.fspath(value)
-        if self.spelled is spelled_arguments and isinstance(value, Mapping):
+        if self.of_code and isinstance(value, Mapping):
             value = text_of_arguments(value)
         good = has_type(value, self.type) and not (self.type is str and "\0" in value)
         if good and self.type is float:
@@ -174,6 +178,8 @@ class FieldInfo:
             good = value <= self.maximum
         if not good:
             raise InputError(f"{self.flag} is {short(value)}; allowed: {self.allowed}")
+        if self.of_code:
+            return spelled_arguments(self.flag, value)
         return value if self.spelled is None else self.spelled(value)
 
 

@@ -13,7 +13,6 @@ from labkit.config.architectures import (
     parse_model_name,
     resolved_depth,
 )
-from labkit.config.arguments import spelled_arguments
 from labkit.config.fields import CODE, OF_THE_NETWORK, FieldOwner, fields_of, option
 from labkit.errors import InputError
 
@@ -32,6 +31,7 @@ class ModelConfig(FieldOwner):
         "NAME(input_shape, num_classes), that returns a Keras model; FILE.keras is a saved one.",
         choices=tuple(ARCHITECTURES),
         is_code=True,
+        may_be_saved=True,
         acts="run",
         common=True,
         fork=OF_THE_NETWORK,
@@ -39,7 +39,7 @@ class ModelConfig(FieldOwner):
     model_arguments: str | None = option(
         None,
         "Further arguments of your own --model, such as width=64,activation='gelu'.",
-        spelled=spelled_arguments,
+        of_code="model",
         unset="none",
         fork=OF_THE_NETWORK,
     )

@@ -5,6 +5,35 @@ from dataclasses import dataclass
 from labkit.config.fields import OF_THE_OPTIMIZER, FieldOwner, option
 from labkit.errors import InputError
 
+LABKITS = ("sgd", "adamw", "muon")
+# Keras's classes, by the names of the flag. Its SGD, AdamW and Muon have labkit's in place of them.
+KERAS_OPTIMIZERS = {
+    "adadelta": "Adadelta",
+    "adafactor": "Adafactor",
+    "adagrad": "Adagrad",
+    "adam": "Adam",
+    "adamax": "Adamax",
+    "ftrl": "Ftrl",
+    "lamb": "Lamb",
+    "lion": "Lion",
+    "nadam": "Nadam",
+    "rmsprop": "RMSprop",
+    "keras_muon": "Muon",
+    "schedule_free_adamw": "ScheduleFreeAdamW",
+}
+ADAPTIVE = ("adamw", *KERAS_OPTIMIZERS)  # whose steps are about as large as the learning rate
+KERAS_LEARNING_RATE = 0.001  # the default of nearly all of them
+# What an optimizer of Keras can do and labkit does in its place, with the way to have it.
+LEFT_TO_LABKIT = {
+    "weight_decay": "give --weight-decay with --weight-decay-mode decoupled",
+    "global_clipnorm": "give --gradient-clip-norm",
+    "clipnorm": "labkit clips the norm of the whole gradient, --gradient-clip-norm",
+    "clipvalue": "labkit clips the norm of the whole gradient, --gradient-clip-norm",
+    "use_ema": "give --ema-decay",
+    "loss_scale_factor": "no precision of labkit needs a scaled loss",
+    "gradient_accumulation_steps": "give --accumulate-steps",
+}
+
 
 @dataclass(frozen=True)
 class OptimizerConfig(FieldOwner):
@@ -12,10 +41,20 @@ class OptimizerConfig(FieldOwner):
 
     optimizer: str = option(
         "sgd",
-        "Optimizer: sgd with momentum; adamw, which decouples weight decay and wants a learning rate near "
-        "0.001; or muon, which updates convolutions that a normalization follows, without weight decay, and "
-        "leaves the rest to sgd.",
-        choices=("sgd", "adamw", "muon"),
+        "Optimizer: sgd with momentum; adamw, which decouples weight decay; or muon, which updates "
+        "convolutions that a normalization follows, without weight decay, and leaves the rest to sgd. The "
+        "others are Keras's, which like adamw have a learning rate of 0.001 where none is given. "
+        "FILE.py:NAME is a Keras optimizer of your own: a class, or a function that returns one.",
+        choices=(*LABKITS, *KERAS_OPTIMIZERS),
+        is_code=True,
+        acts="run",
+        fork=OF_THE_OPTIMIZER,
+    )
+    optimizer_arguments: str | None = option(
+        None,
+        "Further arguments of an optimizer of Keras or your own, such as beta_1=0.95.",
+        of_code="optimizer",
+        unset="none",
         fork=OF_THE_OPTIMIZER,
     )
     adamw_beta1: float = option(
@@ -131,6 +170,13 @@ class OptimizerConfig(FieldOwner):
     )
 
     def __post_init__(self) -> None:
+        if isinstance(self.optimizer, str) and self.optimizer.lower() in (*LABKITS, *KERAS_OPTIMIZERS):
+            object.__setattr__(self, "optimizer", self.optimizer.lower())  # RMSprop is Keras's spelling
         super().__post_init__()
+        if self.optimizer_arguments and self.optimizer in LABKITS:
+            raise InputError(
+                f"--optimizer-arguments is {self.optimizer_arguments!r} with --optimizer {self.optimizer}, "
+                "which has flags of its own; it needs an optimizer of Keras or your own"
+            )
         if self.optimizer == "muon" and self.learning_rate == 0:
             raise InputError("--learning-rate is 0.0; allowed with --optimizer muon: above 0")

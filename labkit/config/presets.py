@@ -11,6 +11,7 @@ from typing import Any
 from labkit.config.architectures import architecture_of
 from labkit.config.arguments import argument
 from labkit.config.config import fields_by_name
+from labkit.config.optimizer import ADAPTIVE, KERAS_LEARNING_RATE
 from labkit.errors import InputError, unknown_name_error
 
 
@@ -179,7 +180,7 @@ def merged_with_preset(
 ) -> dict[str, Any]:
     """Return the values of a preset, if one is named, and ``given`` ones, which take precedence.
 
-    What ``given`` makes useless is left out of the preset: Muon's learning rate with another optimizer, the
+    What ``given`` makes useless is left out of the preset: the learning rates of another optimizer, the
     length with another one, and the depth if the given model has none such. ``base``: values in place of a
     preset's.
     """
@@ -197,6 +198,8 @@ def merged_with_preset(
             raise InputError(f"--epochs is {epochs} beside --train-steps {steps}; give one of the two")
         for length in ("train_steps", "epochs", "steps_range"):
             values.pop(length, None)
+    if given.get("optimizer", "sgd") in ADAPTIVE and given["optimizer"] != values.get("optimizer"):
+        values["learning_rate"] = KERAS_LEARNING_RATE  # not that of another optimizer
     merged, known = {**values, **given}, fields_by_name()
     for name in (values.keys() & known.keys()) - given.keys():
         other, *wanted = known[name].only_with or (name, merged[name])

@@ -74,6 +74,9 @@ class Optimizer(tf.Module):
         """All variables that a step changes: those of ``slots``, then ``counters``."""
         return [*(slot for slots in self.slots.values() for slot in slots), *self.counters]
 
+    def begin(self) -> None:
+        """Start anew with initial weights that have been loaded."""
+
     def make_slots(self, name: str) -> list[tf.Variable]:
         """Return a variable of zeros for each weight."""
         slots = []

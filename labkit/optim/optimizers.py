@@ -1,4 +1,4 @@
-"""The optimizers: SGD with momentum, with Muon for the kernels of convolutions, and AdamW."""
+"""labkit's optimizers: SGD with momentum, with Muon for the kernels of convolutions, and AdamW."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from labkit.config import OptimizerConfig
+from labkit.config.optimizer import LABKITS
+from labkit.optim.keras_optimizer import KerasOptimizer
 from labkit.optim.muon import muon_kernels, update_kernel
 from labkit.optim.optimizer import Optimizer
 
@@ -125,4 +127,7 @@ class AdamW(Optimizer):
 
 def make_optimizer(model: keras.Model, config: OptimizerConfig, head_factor: float = 1.0) -> Optimizer:
     """Return the optimizer; see ``Optimizer`` for the arguments. Call it inside ``strategy.scope()``."""
-    return (AdamW if config.optimizer == "adamw" else SGD)(model, config, head_factor)
+    if config.optimizer == "adamw":
+        return AdamW(model, config, head_factor)
+    by = SGD if config.optimizer in LABKITS else KerasOptimizer
+    return by(model, config, head_factor)

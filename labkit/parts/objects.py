@@ -1,5 +1,6 @@
 """Objects that are given to a function of ``import labkit`` in place of a name, as files that hold them."""
 
+import inspect
 import os
 import sys
 import tempfile
@@ -9,10 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from labkit.config.optimizer import KERAS_OPTIMIZERS, LEFT_TO_LABKIT
 from labkit.errors import InputError, short
 from labkit.parts.source import file_of, source_of
 
 SAVED = "model.keras"
+# The parts that may be given as objects, and what they may be.
+ALLOWED = {
+    "model": "a name, 'FILE.py:NAME', a function (input_shape, num_classes) that returns a Keras model, or a "
+    "Keras model",
+    "optimizer": "a name, 'FILE.py:NAME', a Keras optimizer, or a function or class that gives one",
+}
 
 
 @contextmanager
@@ -26,23 +34,70 @@ def as_files(flags: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """
     with tempfile.TemporaryDirectory(prefix="labkit-") as folder:
         given = dict(flags)
-        if "model" in given:
-            given["model"] = _reference("model", given["model"], Path(folder))
+        keras, place = sys.modules.get("keras"), Path(folder)
+        for argument in ALLOWED.keys() & given.keys():
+            value = given[argument]
+            if value is None or isinstance(value, str | os.PathLike):
+                continue
+            if keras is not None and isinstance(value, keras.Model) and argument == "model":
+                given[argument] = str(_saved(argument, value, place / SAVED))
+            elif keras is not None and isinstance(value, keras.optimizers.Optimizer):
+                given |= _settings_of_optimizer(value, given, place)
+            else:
+                given[argument] = _reference(argument, value, place)
         yield given
 
 
-def _reference(argument: str, value: Any, folder: Path) -> Any:
-    if value is None or isinstance(value, str | os.PathLike):
-        return value
-    keras = sys.modules.get("keras")
-    if keras is not None and isinstance(value, keras.Model):
-        return str(_saved(argument, value, folder / SAVED))
-    name = getattr(value, "__name__", "")
-    if not callable(value) or not name:
+def _settings_of_optimizer(optimizer: Any, given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the flags that stand for a Keras optimizer. Raises InputError, also for one given twice.
+
+    As in ``model.fit``, its learning rate stays as it is unless a schedule is given.
+    """
+    kind, settings = type(optimizer), dict(optimizer.get_config())
+    known = {name: short for short, name in KERAS_OPTIMIZERS.items()} | {"AdamW": "adam", "SGD": "sgd"}
+    builtin = kind.__module__.startswith("keras.")
+    if builtin and kind.__name__ not in known:
+        raise InputError(f"optimizer is a {kind.__name__}, which wraps others; allowed: one that doesn't")
+    del settings["name"], settings["ema_momentum"], settings["ema_overwrite_frequency"]
+    rate = settings.pop("learning_rate")
+    if not isinstance(rate, float):
         raise InputError(
-            f"{argument} is {short(value)[:100]}; allowed: a name, 'FILE.py:NAME', a function (input_shape, "
-            "num_classes) that returns a Keras model, or a Keras model"
+            "optimizer has a schedule of its own; give it a number, and learning_rate_schedule beside it"
         )
+    flags: dict[str, Any] = {"learning_rate": float(f"{rate:.7g}"), "weight_decay": 0.0}
+    if (decay := settings.pop("weight_decay", None)) is not None:
+        flags |= {"weight_decay": float(decay), "weight_decay_mode": "decoupled"}
+    if (norm := settings.pop("global_clipnorm", None)) is not None:
+        flags["gradient_clip_norm"] = float(norm)
+    for name, instead in LEFT_TO_LABKIT.items():
+        if (value := settings.pop(name, None)) not in (None, False):
+            raise InputError(f"optimizer has {name}={value!r}, which labkit does instead; {instead}")
+    twice = [name for name in ("learning_rate", "weight_decay", "gradient_clip_norm") if name in given]
+    if twice and twice[0] in flags and (twice[0] != "weight_decay" or decay is not None):
+        raise InputError(f"{twice[0]} is given, and the optimizer has one; leave one of them out")
+    flags = {name: value for name, value in flags.items() if name not in given}
+    if "learning_rate_schedule" not in given:
+        flags["learning_rate_schedule"] = "constant"
+    if builtin and kind.__name__ == "SGD":
+        return flags | settings | {"optimizer": "sgd"}
+    own = inspect.signature(kind).parameters
+    if missing := [name for name in own if name not in optimizer.get_config() and name != "kwargs"]:
+        raise InputError(
+            f"optimizer is a {kind.__name__}, whose get_config has no {missing[0]!r}, so it can't be made "
+            "again; add it there, or give a function that returns the optimizer"
+        )
+    name = known[kind.__name__] if builtin else _reference("optimizer", kind, folder)
+    flags["optimizer_arguments"] = {name: value for name, value in settings.items() if value is not None}
+    return flags | {"optimizer": name}
+
+
+def _reference(argument: str, value: Any, folder: Path) -> str:
+    """Return ``FILE.py:NAME`` for a function or a class. Raises InputError for anything else."""
+    name = getattr(value, "__name__", "")
+    if isinstance(value, type) and value.__module__.startswith("keras."):
+        return name
+    if not callable(value) or not name:
+        raise InputError(f"{argument} is {short(value)[:100]}; allowed: {ALLOWED[argument]}")
     path = file_of(value)
     if path is None:
         path = folder / f"{name}.py"

@@ -148,7 +148,8 @@ def with_consent(config: Config) -> tuple[Config, str]:
         pass
     known = fields_by_name()
     words = ", ".join(f"{name}={value!r}" for name, value in found.items())
-    return config.replace({name: known[name].default for name in found}), words
+    left_out = [name for name, info in known.items() if name in found or info.of_code in found]
+    return config.replace({name: known[name].default for name in left_out}), words
 
 
 def accept(config: Config, files: Mapping[str, bytes], tasks: Tasks = None, *, now: bool = False) -> None:

@@ -198,6 +198,29 @@ def is_called_once(operation: keras.Operation) -> bool:
     return len(operation._inbound_nodes) == 1
 
 
+def update_by_keras(
+    optimizer: Any, gradients: Any, variables: Any, learning_rate: Any, update_each: Callable[..., None]
+) -> None:
+    """Let a Keras optimizer update weights in cross-replica context, with gradients that are summed.
+
+    What it does once for all weights, it does; then ``update_each`` gets the three, to call ``update_step``
+    for each weight. Keras itself does so in replica context only, and sums there.
+    """
+    kind = type(optimizer)
+    distributing = next(base for base in kind.__mro__ if "_distributed_tf_update_step" in vars(base))
+
+    def _backend_update_step(self: Any, *arguments: Any) -> None:
+        update_each(*arguments)
+
+    # Behind the optimizer's own class, whose method may call this one, and before TensorFlow's.
+    behind = type("Behind", (distributing,), {"_backend_update_step": _backend_update_step})
+    object.__setattr__(optimizer, "__class__", type(kind.__name__, (kind, behind), {}))
+    try:
+        optimizer._backend_update_step(gradients, variables, learning_rate)
+    finally:
+        object.__setattr__(optimizer, "__class__", kind)
+
+
 @contextmanager
 def names_from_the_beginning() -> Iterator[None]:
     """Let Keras name layers as in a new process, so that another copy of a network has the same names."""

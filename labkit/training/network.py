@@ -180,6 +180,7 @@ class Network(TrainedNetwork):
         self.adapt_to_data()
         if transfer is not None:
             transfer.load(self.model)
+            self.optimizer.begin()
         if self.average is not None:
             self.average.begin()
 
@@ -236,7 +237,8 @@ class Network(TrainedNetwork):
 
     def state_is_finite(self) -> bool:
         """Return whether nothing that a step changes is NaN or infinite."""
-        return all(bool(tf.reduce_all(tf.math.is_finite(value))) for value in self.state_variables)
+        numbers = (value for value in self.state_variables if value.dtype.is_floating)
+        return all(bool(tf.reduce_all(tf.math.is_finite(value))) for value in numbers)
 
     def checkpoint_bytes(self) -> int:
         """Return about how many bytes a checkpoint has."""

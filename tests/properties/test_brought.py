@@ -1,4 +1,4 @@
-"""Networks of one's own keep every guarantee: resume, replicas, replay, export."""
+"""Networks and optimizers of one's own keep every guarantee: resume, replicas, replay, export."""
 
 import functools
 import json
@@ -29,28 +29,37 @@ FIELDS = {
     "validate_every_steps": 0,
 }
 LONG = pytest.mark.long
+OPTIMIZERS = {
+    "own": {"optimizer": f"{OWN}:Signum", "optimizer_arguments": "beta=0.8"},
+    "adam": {"optimizer": "adam", "weight_decay_mode": "decoupled"},
+    "nadam": {"optimizer": "nadam", "gradient_clip_norm": 1.0},
+}
 EACH = ["functional", *(pytest.param(name, marks=LONG) for name in NETWORKS[1:])]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
+def fields_of(name: str) -> dict:
+    return FIELDS | OPTIMIZERS.get(name, {"model": f"{OWN}:{name}"})
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Return what gives the run of a network; each trains once."""
+    """Return what gives the run of a network, or of an optimizer; each trains once."""
 
     @functools.cache
     def made(name: str) -> Path:
         run = tmp_path_factory.mktemp(name) / "run"
-        train(run, model=f"{OWN}:{name}", **FIELDS)
+        train(run, **fields_of(name))
         return run
 
     return made
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", [*EACH, "own", pytest.param("nadam", marks=LONG)])
 def test_going_on_equals_no_interruption(whole, name):
     stopped = killed_behind(whole(name), SAVED)
-    train(stopped, model=f"{OWN}:{name}", **FIELDS)
+    train(stopped, **fields_of(name))
     assert losses(whole(name)) == losses(stopped)
     first, second = (checkpoint_values(run, STEPS) for run in (whole(name), stopped))
     assert first.keys() == second.keys() and len(first) > 4
@@ -58,16 +67,16 @@ def test_going_on_equals_no_interruption(whole, name):
 
 
 @LONG
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [*NETWORKS, *OPTIMIZERS])
 def test_two_replicas_equal_one(whole, name, tmp_path):
     replicas = {"num_gpus": 2, "simulate_missing_gpus": True}
-    train(tmp_path / "two", model=f"{OWN}:{name}", **FIELDS | replicas)
+    train(tmp_path / "two", **fields_of(name) | replicas)
     apart = np.abs(np.subtract(losses(whole(name)), losses(tmp_path / "two")))
     assert apart.max() < 1e-7
 
 
 @LONG
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [*NETWORKS, *OPTIMIZERS])
 def test_a_replayed_step_has_the_loss_of_its_row(whole, name, tmp_path):
     run, step = whole(name), SAVED + 2
     assert labkit("replay", str(run), "--step", str(step), "--output", str(tmp_path / "made")) == 0
