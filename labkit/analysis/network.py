@@ -134,13 +134,13 @@ def restored_network(
     """
     import_tensorflow()
     from labkit.training.checkpoints import CheckpointStore
-    from labkit.training.losses import LOSSES
+    from labkit.training.objective import loss_of
 
     store = CheckpointStore(run.checkpoints_path)
     state = store.state(store.step_of(checkpoint))
     check_same_data(manifest, state.data_checksum, run.path)
     model = trained_model(config, manifest, store, state.step)
-    loss = LOSSES[config.optimizer.loss]
+    loss = loss_of(config, manifest)
     return Classifier(model, manifest, loss, state.step, network_input_of(config.data)), state
 
 

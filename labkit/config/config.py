@@ -182,9 +182,15 @@ _REMOVED: dict[str, Any] = {
 # Fields that older versions hadn't, with their defaults: with these, the same command finds the same run.
 _LATER: dict[str, Any] = {
     "model_arguments": None,
+_LATER: dict[str, Any] = {
     "bottleneck_stride": "first",
     "name_map": None,
     "optimizer_arguments": None,
+    "loss_arguments": None,
+    "class_weights": None,
+    "metrics": None,
+    "best_by": None,
+}
 }
 
 # Renamed fields that older versions recorded.

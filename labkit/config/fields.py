@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import os
 import re
 import types
@@ -160,8 +161,8 @@ class FieldInfo:
             return None
         if self.type is str and isinstance(value, os.PathLike):
             value = os.fspath(value)
-        if self.of_code and isinstance(value, Mapping):
-            value = text_of_arguments(value)
+        if isinstance(value, Mapping) and (self.of_code or self.spelled is not None):
+            value = text_of_arguments(value) if self.of_code else json.dumps(value, default=str)
         good = has_type(value, self.type) and not (self.type is str and "\0" in value)
         if good and self.type is float:
             good = abs(value) < 2**1023  # beyond, a whole number is no float
@@ -179,7 +180,7 @@ class FieldInfo:
         if not good:
             raise InputError(f"{self.flag} is {short(value)}; allowed: {self.allowed}")
         if self.of_code:
-            return spelled_arguments(self.flag, value)
+            return spelled_arguments(self.flag, value) or None
         return value if self.spelled is None else self.spelled(value)
 
 

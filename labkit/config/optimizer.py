@@ -1,9 +1,12 @@
 """How the weights of a run move."""
 
+import json
 from dataclasses import dataclass
 
+from labkit.config.arguments import has_type
 from labkit.config.fields import OF_THE_OPTIMIZER, FieldOwner, option
-from labkit.errors import InputError
+from labkit.errors import InputError, short
+from labkit.home import expanded
 
 LABKITS = ("sgd", "adamw", "muon")
 # Keras's classes, by the names of the flag. Its SGD, AdamW and Muon have labkit's in place of them.
@@ -22,6 +25,12 @@ KERAS_OPTIMIZERS = {
     "schedule_free_adamw": "ScheduleFreeAdamW",
 }
 ADAPTIVE = ("adamw", *KERAS_OPTIMIZERS)  # whose steps are about as large as the learning rate
+# Losses of Keras for one label in each image, and for several.
+KERAS_LOSSES = {
+    "focal": ("CategoricalFocalCrossentropy", "BinaryFocalCrossentropy"),
+    "categorical_hinge": ("CategoricalHinge", None),
+}
+OF_THE_LOSS = "the losses before and after the fork would be of two kinds"
 KERAS_LEARNING_RATE = 0.001  # the default of nearly all of them
 # What an optimizer of Keras can do and labkit does in its place, with the way to have it.
 LEFT_TO_LABKIT = {
@@ -33,6 +42,25 @@ LEFT_TO_LABKIT = {
     "loss_scale_factor": "no precision of labkit needs a scaled loss",
     "gradient_accumulation_steps": "give --accumulate-steps",
 }
+
+
+def spelled_class_weights(text: str) -> str:
+    """Return ``--class-weights`` in one spelling; a file's name becomes its content. Raises InputError."""
+    if text == "balanced":
+        return text
+    allowed = 'allowed: balanced, a JSON file, or its text, such as {"cat": 2, "dog": 0.5}'
+    try:
+        content = text if text.lstrip().startswith("{") else expanded(text).read_text(encoding="utf-8")
+        weights = json.loads(content)
+        good = isinstance(weights, dict) and all(
+            has_type(weight, float) and 0 <= weight < 2**31 for weight in weights.values()
+        )
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"--class-weights is {short(text)} ({reason}); {allowed}") from None
+    if not good:
+        raise InputError(f"--class-weights is {short(text)}; {allowed}, no weight below 0")
+    return json.dumps(weights, sort_keys=True, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -152,9 +180,28 @@ class OptimizerConfig(FieldOwner):
     )
     loss: str = option(
         "softmax",
-        "Cross-entropy: softmax for one label in each image, sigmoid for several independent ones.",
-        choices=("softmax", "sigmoid"),
-        fork="the losses before and after the fork would be of two kinds",
+        "Cross-entropy: softmax for one label in each image, sigmoid for several independent ones. focal and "
+        "categorical_hinge are Keras's. FILE.py:NAME is a function of your own, NAME(labels, logits), that "
+        "returns the loss of each image. Weight decay isn't part of it.",
+        choices=("softmax", "sigmoid", *KERAS_LOSSES),
+        is_code=True,
+        acts="run",
+        fork=OF_THE_LOSS,
+    )
+    loss_arguments: str | None = option(
+        None,
+        "Further arguments of a loss of Keras or your own, such as gamma=3.",
+        of_code="loss",
+        unset="none",
+        fork=OF_THE_LOSS,
+    )
+    class_weights: str | None = option(
+        None,
+        "How much an image of each class counts in the training loss: balanced gives all classes the same "
+        'weight in all; or a JSON file, or its text, such as {"cat": 2}, where classes left out have 1.',
+        spelled=spelled_class_weights,
+        unset="each image counts the same",
+        fork=OF_THE_LOSS,
     )
     label_smoothing: float = option(
         0.0,
@@ -177,6 +224,16 @@ class OptimizerConfig(FieldOwner):
             raise InputError(
                 f"--optimizer-arguments is {self.optimizer_arguments!r} with --optimizer {self.optimizer}, "
                 "which has flags of its own; it needs an optimizer of Keras or your own"
+            )
+        if self.loss_arguments and self.loss in ("softmax", "sigmoid"):
+            raise InputError(
+                f"--loss-arguments is {self.loss_arguments!r} with --loss {self.loss}, which has none but "
+                "--label-smoothing; it needs a loss of Keras or your own"
+            )
+        if self.label_smoothing and self.loss not in ("softmax", "sigmoid"):
+            raise InputError(
+                f"--label-smoothing is {self.label_smoothing} with --loss {self.loss}; it needs softmax or "
+                "sigmoid (a loss of Keras may take it: --loss-arguments label_smoothing=0.1)"
             )
         if self.optimizer == "muon" and self.learning_rate == 0:
             raise InputError("--learning-rate is 0.0; allowed with --optimizer muon: above 0")

@@ -4,11 +4,27 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Self
 
-from labkit.config.fields import OF_THE_ORDER, FieldOwner, option
+from labkit.config.fields import CODE, OF_THE_ORDER, FieldOwner, option
 from labkit.errors import InputError
 
 _DEFAULT_STEPS, _MOST_STEPS = 80_000, 10**9  # 80,000: cifar10_estimator of 2017
 MOST_VALIDATIONS = 20  # of a run that doesn't say how often to validate
+
+
+METRICS = ("balanced_accuracy", "f1_macro", "auc")
+
+
+def spelled_metrics(text: str) -> str:
+    """Return ``--metrics`` in one spelling. Raises InputError for an unknown name."""
+    if CODE.fullmatch(text):
+        return text
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in METRICS]:
+        raise InputError(
+            f"--metrics has {unknown[0]!r}; allowed: {', '.join(METRICS)}, separated by commas, or "
+            "FILE.py:NAME"
+        )
+    return ",".join(dict.fromkeys(names))
 
 
 @dataclass(frozen=True)
@@ -93,6 +109,21 @@ class RunConfig(FieldOwner):
         "Validations in a row without a better result after which the training stops.",
         unset="never stops early",
         minimum=1,
+    )
+    metrics: str | None = option(
+        None,
+        "Further metrics of an evaluation: balanced_accuracy, f1_macro and auc, separated by commas; or "
+        "FILE.py:NAME, a function (labels, logits), a metric of Keras, or a list of such things.",
+        is_code=True,
+        acts="run",
+        spelled=spelled_metrics,
+        unset="those of the loss",
+    )
+    best_by: str | None = option(
+        None,
+        "Metric of the validation by which the best checkpoint is chosen, and a training stops early. Of "
+        "loss, and of what ends in loss or error, the lowest is best.",
+        unset="accuracy, or micro-F1 with several labels",
     )
     callbacks: str | None = option(
         None,

@@ -84,7 +84,7 @@ def diagnose_step(
         batch: of the step; its images not resized.
         config: of the run.
         num_replicas: that shared the batch.
-        loss: the run's, with ``per_example`` (``labkit.training.losses``).
+        loss: the run's, with ``of_training`` (``labkit.training.losses``).
         before, after: the values of ``state_variables`` before and after the step.
     """
     smoothing = config.optimizer.label_smoothing
@@ -93,7 +93,7 @@ def diagnose_step(
         batch.standardized,
         batch.targets,
         step_index=batch.step - 1,
-        per_example=lambda labels, logits: loss.per_example(labels, logits, smoothing),
+        per_example=lambda labels, logits: loss.of_training(labels, logits, smoothing),
         # With synchronized batch normalization, the statistics are those of the whole batch.
         num_slices=1 if config.model.sync_batch_norm else num_replicas,
         image_size=config.data.image_size_at(batch.step - 1, config.run.train_steps),

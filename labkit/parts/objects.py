@@ -5,12 +5,12 @@ import os
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from labkit.config.optimizer import KERAS_OPTIMIZERS, LEFT_TO_LABKIT
+from labkit.config.optimizer import KERAS_LOSSES, KERAS_OPTIMIZERS, LEFT_TO_LABKIT
 from labkit.errors import InputError, short
 from labkit.parts.source import file_of, source_of
 
@@ -19,6 +19,8 @@ SAVED = "model.keras"
 ALLOWED = {
     "model": "a name, 'FILE.py:NAME', a function (input_shape, num_classes) that returns a Keras model, or a "
     "Keras model",
+    "loss": "a name, 'FILE.py:NAME', a function (labels, logits) that returns [batch], or a Keras loss",
+    "metrics": "names, 'FILE.py:NAME', and functions (labels, logits) or classes of Keras metrics in a list",
     "optimizer": "a name, 'FILE.py:NAME', a Keras optimizer, or a function or class that gives one",
 }
 
@@ -43,6 +45,10 @@ def as_files(flags: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 given[argument] = str(_saved(argument, value, place / SAVED))
             elif keras is not None and isinstance(value, keras.optimizers.Optimizer):
                 given |= _settings_of_optimizer(value, given, place)
+            elif keras is not None and isinstance(value, keras.losses.Loss) and argument == "loss":
+                given |= _settings_of_loss(value, place)
+            elif argument == "metrics" and isinstance(value, list | tuple):
+                given[argument] = _list_of_metrics(value, place)
             else:
                 given[argument] = _reference(argument, value, place)
         yield given
@@ -91,14 +97,54 @@ def _settings_of_optimizer(optimizer: Any, given: Mapping[str, Any], folder: Pat
     return flags | {"optimizer": name}
 
 
+def _settings_of_loss(loss: Any, folder: Path) -> dict[str, Any]:
+    """Return the flags that stand for a Keras loss. Raises InputError."""
+    kind, settings = type(loss), dict(loss.get_config())
+    known = {name: short for short, names in KERAS_LOSSES.items() for name in names if name}
+    if settings.pop("from_logits", True) is not True:
+        raise InputError(f"loss is a {kind.__name__} of probabilities; make it with from_logits=True")
+    own = {
+        name: value
+        for name, value in settings.items()
+        if name not in ("name", "reduction", "dtype", "axis") and value is not None
+    }
+    if not kind.__module__.startswith("keras."):
+        return {"loss": _reference("loss", kind, folder), "loss_arguments": own}
+    if kind.__name__ in ("CategoricalCrossentropy", "SparseCategoricalCrossentropy"):
+        return {"loss": "softmax", "label_smoothing": own.get("label_smoothing", 0.0)}
+    if kind.__name__ not in known:
+        raise InputError(
+            f"loss is Keras's {kind.__name__}; allowed: {', '.join(known)}, CategoricalCrossentropy, a loss "
+            "of your own class or function, softmax, or sigmoid, which sums over the labels"
+        )
+    return {"loss": known[kind.__name__], "loss_arguments": own}
+
+
+def _list_of_metrics(metrics: Sequence[Any], folder: Path) -> str:
+    """Return names of metrics, or the file with a list of metrics and their sources. Raises InputError."""
+    names = [one for one in metrics if isinstance(one, str)]
+    if len(names) == len(metrics):
+        return ",".join(names)
+    own = [one for one in metrics if not isinstance(one, str)]
+    if len(own) == 1 and not names:
+        return _reference("metrics", own[0], folder)
+    if unnamed := [one for one in own if not callable(one) or not getattr(one, "__name__", "")]:
+        raise InputError(f"metrics has {short(unnamed[0])[:100]}; allowed: {ALLOWED['metrics']}")
+    path = folder / "metrics.py"
+    items = ", ".join(repr(one) if isinstance(one, str) else one.__name__ for one in metrics)
+    path.write_text(source_of("metrics", *own) + f"\n\nMETRICS = [{items}]\n", encoding="utf-8")
+    return f"{path}:METRICS"
+
+
 def _reference(argument: str, value: Any, folder: Path) -> str:
     """Return ``FILE.py:NAME`` for a function or a class. Raises InputError for anything else."""
     name = getattr(value, "__name__", "")
-    if isinstance(value, type) and value.__module__.startswith("keras."):
+    is_keras = isinstance(value, type) and value.__module__.startswith("keras.")
+    if is_keras and argument == "optimizer":
         return name
     if not callable(value) or not name:
         raise InputError(f"{argument} is {short(value)[:100]}; allowed: {ALLOWED[argument]}")
-    path = file_of(value)
+    path = None if is_keras else file_of(value)
     if path is None:
         path = folder / f"{name}.py"
         path.write_text(source_of(argument, value), encoding="utf-8")

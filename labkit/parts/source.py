@@ -34,18 +34,19 @@ def _module_of(value: Any) -> str:
     return module if getattr(sys.modules.get(module), name, None) is value else ""
 
 
-def source_of(argument: str, value: Any) -> str:
-    """Return the text of a Python file that defines a function or class under its own name.
+def source_of(argument: str, *values: Any) -> str:
+    """Return the text of a Python file that defines functions or classes under their own names.
 
     Args:
-        argument: that the user gave it as, for the error.
-        value: the function or class.
+        argument: that the user gave them as, for the error.
+        values: the functions or classes.
 
-    Raises InputError if its source, or something that it uses, can't be written into a file.
+    Raises InputError if a source, or something that one uses, can't be written into a file.
     """
     imports: dict[str, str] = {}
     parts: dict[str, str] = {}
-    _add(argument, value.__name__, value, imports, parts)
+    for value in values:
+        _add(argument, value.__name__, value, imports, parts)
     return "\n".join(sorted(imports.values())) + "\n\n\n" + "\n\n\n".join(parts.values()) + "\n"
 
 

@@ -83,6 +83,9 @@ class MetricsWriter:
         os.close(self._descriptor)
 
 
+_NO_METRICS = ("epoch", "wall_time", "seconds")  # numbers of an evaluation that are none
+
+
 def metrics_in_words(row: Mapping[str, Any], names: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the metrics of an evaluation as text: ``loss 0.6931  accuracy 0.5000  …``.
 
@@ -92,8 +95,13 @@ def metrics_in_words(row: Mapping[str, Any], names: Mapping[str, str] = MappingP
 
     What is no number, in a damaged row, is left out.
     """
-    known = [(names.get(key, key), row[key]) for key in EVALUATION_METRICS if _is_number(row.get(key))]
-    return "  ".join(f"{name} {value:.4f}" for name, value in known)
+    known = [key for key in EVALUATION_METRICS if _is_number(row.get(key))]
+    own = [
+        key
+        for key, value in row.items()
+        if key not in (*known, *_NO_METRICS) and not key.startswith("tta_") and isinstance(value, float)
+    ]
+    return "  ".join(f"{names.get(key, key)} {row[key]:.4f}" for key in (*known, *own))
 
 
 def _is_number(value: Any) -> bool:
@@ -101,13 +109,18 @@ def _is_number(value: Any) -> bool:
 
 
 def selection_metric(row: Mapping[str, Any]) -> float:
-    """Return the metric that the best checkpoint is chosen by: accuracy, or micro-F1 with several labels.
+    """Return what the best checkpoint is chosen by: the larger, the better; minus infinity without a number.
 
-    With several labels, accuracy counts images whose labels are all right. With many labels there may be no
-    such image, whatever the checkpoint. Without a number, in a damaged row, it is minus infinity.
+    That is the metric that the row names as ``best_by``, or the opposite of it for a loss or an error.
+    Without one it is accuracy, or micro-F1 with several labels: there, accuracy counts images whose labels
+    are all right, and with many labels there may be none, whatever the checkpoint.
     """
-    value = row.get("f1_micro", row.get("accuracy"))
-    return value if _is_number(value) and value == value else -math.inf
+    name = row.get("best_by")
+    named = name if isinstance(name, str) else "f1_micro" if "f1_micro" in row else "accuracy"
+    value: Any = row.get(named)
+    if not _is_number(value) or value != value:
+        return -math.inf
+    return float(-value if named.endswith(("loss", "error")) else value)
 
 
 @dataclass

@@ -298,10 +298,10 @@ def lines_at_start(network: "Network", run: RunDirectory, step: int, *, resumed:
                 f"their accuracy can stay near guessing until step {whole:,}"
             )
     if devices.asynchronous_workers > 1:
+        guessing = network.loss.chance(manifest.num_classes)
         lines.append(
-            f"note: gradients of {devices.asynchronous_workers} asynchronous workers are some updates "
-            "old; if the loss stays near that of guessing, "
-            f"{network.loss.chance(manifest.num_classes):.2f}, "
+            f"note: gradients of {devices.asynchronous_workers} asynchronous workers are some updates old; "
+            f"if the loss stays near that of guessing{'' if math.isnan(guessing) else f', {guessing:.2f}'}, "
             "lower --learning-rate or --momentum"
         )
     if network.freezing:

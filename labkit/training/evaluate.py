@@ -84,8 +84,10 @@ class Evaluation:
                 "tta_accuracy": self.augmented.accuracy,
                 "tta_seconds": self.augmented.seconds,
             }
+        chosen_by = self.loss_function.best_by if self.split == "validation" else None
         return augmented | {
             "split": self.split,
+            **({"best_by": chosen_by} if chosen_by else {}),
             **self.metrics,
             "examples": self.examples,
             "seconds": self.seconds,

@@ -95,17 +95,19 @@ class Loss:
     """A loss with its metrics and predictions.
 
     Args:
-        name: the value of ``--loss``, and Keras's name of the function from logits to probabilities.
+        name: Keras's name of the function from logits to probabilities.
         multi_label: whether images have any number of labels, with targets [batch, num_classes], rather than
             exactly one, with targets [batch].
         per_example: (targets, logits, label_smoothing) to the loss of each example, [batch].
         step_metrics: the metrics of a training step, by name: (targets, logits) to the value of each example,
             [batch], from 0 to 1. ``accuracy`` is the first.
         scores: (labels [n] or [n, num_classes], logits [n, num_classes]), NumPy arrays, to the metrics of a
-            split: ``loss`` without label smoothing, ``accuracy``, and others.
+            split: ``loss`` without label smoothing and class weights, ``accuracy``, and others.
         probabilities: logits to probabilities float64, NumPy arrays [n, num_classes].
         predictions: logits to predictions, NumPy arrays: classes int [n], or bool [n, num_classes].
-        chance: the number of classes to the loss of an untrained model.
+        chance: the number of classes to the loss of an untrained model; NaN for one that isn't known.
+        class_weights: float [num_classes]: what an image of each class counts in training; None: the same.
+        best_by: which of ``scores`` decides between checkpoints; None: ``selection_metric``'s own choice.
     """
 
     name: str
@@ -116,13 +118,30 @@ class Loss:
     probabilities: Callable[[np.ndarray], np.ndarray]
     predictions: Callable[[np.ndarray], np.ndarray]
     chance: Callable[[int], float]
+    class_weights: tuple[float, ...] | None = None
+    best_by: str | None = None
+
+    def of_training(self, targets: tf.Tensor, logits: tf.Tensor, label_smoothing: float) -> tf.Tensor:
+        """Return what each example adds to the training loss, [batch]: the loss, weighted by its classes.
+
+        An example with several labels has the mean weight of those that it has; one without any has 1.
+        """
+        losses = self.per_example(targets, logits, label_smoothing)
+        if self.class_weights is None:
+            return losses
+        weights = tf.constant(self.class_weights, losses.dtype)
+        if targets.shape.rank == 1:
+            return losses * tf.gather(weights, tf.cast(targets, tf.int32))
+        shares = tf.cast(targets, losses.dtype)
+        total = tf.reduce_sum(shares, axis=-1)
+        return losses * tf.where(total > 0, tf.linalg.matvec(shares, weights) / tf.maximum(total, 1e-9), 1.0)
 
     def step_metrics_of(
         self, targets: tf.Tensor, logits: tf.Tensor, label_smoothing: float, global_batch_size: int
     ) -> list[tf.Tensor]:
         """Return a replica's share of the mean loss and ``step_metrics`` of the global batch."""
         with tf.name_scope("loss"):
-            losses = self.per_example(targets, logits, label_smoothing)
+            losses = self.of_training(targets, logits, label_smoothing)
             # The loss is scaled only here. Dividing by the global batch size makes the sum over replicas the
             # mean over the global batch, however it is split.
             mean_loss = tf.reduce_sum(losses) / global_batch_size

@@ -34,7 +34,7 @@ from labkit.optim.network import TrainedNetwork
 from labkit.optim.schedules import learning_rate_at
 from labkit.training.checkpoints import CheckpointState, checkpoint_of_network
 from labkit.training.evaluate import Evaluation, evaluate_split, make_predict_step
-from labkit.training.losses import LOSSES, Loss
+from labkit.training.objective import loss_of
 from labkit.training.step import make_train_step
 
 ADAPTING_BATCH, ADAPTING_BATCHES = 500, 10  # 5,000 images, as in airbench
@@ -51,12 +51,13 @@ class Network(TrainedNetwork):
         strategy: the strategy of a cluster; None makes one for this process.
 
     Attributes, beside those of ``TrainedNetwork``:
+        loss: the training loss, with the metrics.
         train_step_for: takes a set of frozen layers, an image size, and whether the step is inspected, and
             returns the compiled step for them (cached).
         predict_step: runs under ``evaluation_strategy``, with the average of the weights if there is one.
         augmented_predict_step: the same with test-time augmentation; None if that is off.
 
-    Raises InputError as ``build_model_to_train`` does.
+    Raises InputError as ``build_model_to_train`` and ``loss_of`` do.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Network(TrainedNetwork):
         remote = devices.asynchronous_workers > 0
         placement = config.distribution.variable_placement if remote else "round_robin"
         self.devices = devices
+        self.loss = loss_of(config, manifest)
         self.strategy = strategy or make_strategy(devices, config.distribution.variable_strategy)
         with self.strategy.scope(), variables_on_servers(placement, devices.num_ps):
             super().__init__(config, manifest, data_format)
@@ -99,11 +101,6 @@ class Network(TrainedNetwork):
     def evaluated_model(self) -> keras.Model:
         """The network that is evaluated: with the average of the weights if the run keeps one."""
         return self.model if self.average is None else self.average.averaged
-
-    @property
-    def loss(self) -> Loss:
-        """The training loss, with its metrics."""
-        return LOSSES[self.config.optimizer.loss]
 
     @property
     def steps_per_epoch(self) -> float:

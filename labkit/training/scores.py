@@ -137,3 +137,45 @@ def class_metrics(
 
 def _ratio(part: int, whole: int) -> float | None:
     return float(part / whole) if whole else None
+
+
+def balanced_accuracy(labels: Array, logits: Array) -> float:
+    """Return the mean recall of the classes that are there, as scikit-learn's ``balanced_accuracy_score``."""
+    true, taken = _true_and_taken(labels, logits)
+    counts = true.sum(axis=0)
+    return float(((true & taken).sum(axis=0)[counts > 0] / counts[counts > 0]).mean())
+
+
+def macro_f1(labels: Array, logits: Array) -> float:
+    """Return the mean F1 of the classes; that of one without any true or predicted example is 0."""
+    true, taken = _true_and_taken(labels, logits)
+    hits, either = (true & taken).sum(axis=0), true.sum(axis=0) + taken.sum(axis=0)
+    return float((2 * hits / np.maximum(either, 1)).mean())
+
+
+def auc(labels: Array, logits: Array) -> float:
+    """Return the mean area under the ROC curves, each class against the others.
+
+    It is the probability that an example of the class has a larger value (probability, or logit with several
+    labels) than one without it, ties counted half; of classes that all or no examples have there is none.
+    As scikit-learn's ``roc_auc_score`` with ``multi_class="ovr"``.
+    """
+    values = softmax(logits) if labels.ndim == 1 else logits.astype(np.float64)
+    areas = []
+    for place, true in enumerate(indicators(labels, logits.shape[1]).T):
+        inside = int(true.sum())
+        if 0 < inside < len(true):
+            _, where, counts = np.unique(values[:, place], return_inverse=True, return_counts=True)
+            ranks = (np.cumsum(counts) - (counts - 1) / 2)[where]  # equal values share their mean rank
+            above = ranks[true].sum() - inside * (inside + 1) / 2
+            areas.append(above / (inside * (len(true) - inside)))
+    return float(np.mean(areas)) if areas else float("nan")
+
+
+def _true_and_taken(labels: Array, logits: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    predicted = logits.argmax(axis=1) if labels.ndim == 1 else logits > 0
+    return indicators(labels, logits.shape[1]), indicators(predicted, logits.shape[1])
+
+
+# The metrics of ``--metrics``, by name.
+FURTHER = {"balanced_accuracy": balanced_accuracy, "f1_macro": macro_f1, "auc": auc}

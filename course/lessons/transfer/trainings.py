@@ -24,7 +24,7 @@ from labkit.models.initial_weights import weights_by_name
 from labkit.models.registry import build_model
 from labkit.optim.optimizers import SGD
 from labkit.training.checkpoints import prepare_transfer
-from labkit.training.losses import LOSSES
+from labkit.training.objective import loss_of
 
 TEST_IMAGES = 500
 
@@ -187,7 +187,7 @@ class Trainer:
         return [weight.numpy() for weight in fresh.weights]
 
     def _train_step(self, frozen: Frozen, size: int) -> Step:
-        loss = LOSSES[self.config.optimizer.loss]
+        loss = loss_of(self.config, self.manifest)
         return one_device_step(self.model, self.optimizer, size, loss=loss, frozen=frozen)
 
     def _batch(self, images: Any, labels: Any, step: int, size: int, seed: int) -> tuple[Any, Any]:

@@ -1,0 +1,260 @@
+"""What a run trains for and is judged by: its loss with class weights, and its further metrics.
+
+Losses and metrics of Keras, and of one's own, become ``Loss`` objects like the built-in ones.
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from labkit.config import Config
+from labkit.config.arguments import arguments_of
+from labkit.config.fields import CODE
+from labkit.config.optimizer import KERAS_LOSSES
+from labkit.data.manifest import Manifest
+from labkit.data.shards import read_labels
+from labkit.errors import InputError, short, unknown_name_error
+from labkit.parts.code import first_line, named_object
+from labkit.training import scores
+from labkit.training.losses import LOSSES, SIGMOID, SOFTMAX, Loss
+
+PerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+Metric = Callable[[np.ndarray, np.ndarray], float]
+_AT_ONCE = 4096  # examples of a split, whose loss or metric is computed together
+
+
+def loss_of(config: Config, manifest: Manifest) -> Loss:
+    """Return the loss of a configuration on a data set, with its metrics.
+
+    Raises InputError if a loss or a metric of one's own can't be made, or doesn't give what it should, and
+    for a class that the data set doesn't have.
+    """
+    chosen = config.optimizer
+    base = SIGMOID if manifest.multi_label else SOFTMAX
+    if chosen.loss in LOSSES:
+        loss = LOSSES[chosen.loss]
+    else:
+        flag = f"--loss {chosen.loss}"
+        per_example = _checked(flag, _per_example(flag, config, base), manifest)
+        loss = _with_loss(base, per_example)
+    if chosen.class_weights is not None:
+        loss = replace(loss, class_weights=_class_weights(chosen.class_weights, manifest))
+    further = _further_metrics(config, manifest)
+    if further:
+        loss = _with_metrics(loss, further)
+    return replace(loss, best_by=_best_by(config, loss, manifest))
+
+
+# ---- the loss ------------------------------------------------------------------------------------------
+
+
+def _per_example(flag: str, config: Config, base: Loss) -> PerExample:
+    """Return (labels, logits) to the loss of each example. Raises InputError."""
+    name, arguments = config.optimizer.loss, arguments_of(config.optimizer.loss_arguments)
+    if name in KERAS_LOSSES:
+        kind = KERAS_LOSSES[name][base.multi_label]
+        if kind is None:
+            raise InputError(f"{flag} is for one label in each image; choose sigmoid or focal")
+        found = getattr(keras.losses, kind)
+    else:
+        found = named_object("--loss", name)
+    if inspect.isclass(found) or not _takes_two(found):
+        try:
+            if "from_logits" in inspect.signature(found).parameters:
+                arguments = {"from_logits": True} | arguments
+            found = found(**arguments)
+        except Exception as error:
+            raise InputError(f"{flag} failed, called with {arguments}: {first_line(error)}") from None
+        arguments = {}
+    if isinstance(found, keras.losses.Loss):
+        return _of_keras(flag, found)
+    if not callable(found):
+        raise InputError(f"{flag} is {short(found)}; allowed: a function (labels, logits), or a Keras loss")
+    return lambda labels, logits: found(labels, logits, **arguments)
+
+
+def _takes_two(function: Any) -> bool:
+    """Return whether a function's first two arguments are to be given: labels and logits."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return True
+    return (
+        len([one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]) > 1
+    )
+
+
+def _of_keras(flag: str, loss: keras.losses.Loss) -> PerExample:
+    settings = loss.get_config()
+    if settings.get("from_logits", True) is not True:
+        raise InputError(
+            f"{flag} takes probabilities, and labkit gives logits; make it with from_logits=True"
+        )
+    is_sparse = type(loss).__name__.startswith("Sparse")
+
+    def per_example(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+        if labels.shape.rank == 1 and not is_sparse:
+            labels = tf.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
+        return loss.call(labels, logits)  # without the mean that calling the object would take
+
+    return per_example
+
+
+def _checked(flag: str, per_example: PerExample, manifest: Manifest) -> PerExample:
+    """Return the function after a call with numbers as those of a batch. Raises InputError for a misfit."""
+    labels, logits = example(manifest)
+    try:
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            losses = tf.convert_to_tensor(per_example(labels, logits))
+        gradient = tape.gradient(losses, logits)
+    except InputError:
+        raise
+    except Exception as error:
+        given = f"labels {list(labels.shape)} and logits {list(logits.shape)}"
+        raise InputError(f"{flag} failed for {given}: {first_line(error)}") from None
+    if losses.shape != [len(labels)] or not losses.dtype.is_floating:
+        raise InputError(
+            f"{flag} returned {losses.dtype.name} {list(losses.shape)} for a batch of {len(labels)}; "
+            "allowed: a float for each image, [batch], without a mean over the batch"
+        )
+    if gradient is None:
+        raise InputError(
+            f"{flag} has no gradient with respect to the logits, so nothing can be trained with it"
+        )
+    return per_example
+
+
+def example(manifest: Manifest) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return labels and logits of five images that aren't there, to try a function on."""
+    random = np.random.default_rng(0)
+    logits = random.normal(size=(5, manifest.num_classes)).astype(np.float32)
+    if manifest.multi_label:
+        labels = random.integers(0, 2, size=logits.shape)
+    else:
+        labels = np.arange(5) % manifest.num_classes
+    return tf.constant(labels, tf.int32), tf.constant(logits)
+
+
+def _with_loss(base: Loss, per_example: PerExample) -> Loss:
+    """Return a loss that differs from ``base`` by its values."""
+
+    def of_each(targets: tf.Tensor, logits: tf.Tensor, label_smoothing: float = 0.0) -> tf.Tensor:
+        return tf.cast(per_example(targets, logits), logits.dtype)
+
+    def of_split(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
+        parts = [
+            of_each(
+                tf.constant(labels[start : start + _AT_ONCE]), tf.constant(logits[start : start + _AT_ONCE])
+            )
+            for start in range(0, max(len(labels), 1), _AT_ONCE)
+        ]
+        mean = np.concatenate([part.numpy() for part in parts]).mean(dtype=np.float64)
+        return base.scores(labels, logits) | {"loss": float(mean)}
+
+    return replace(base, per_example=of_each, scores=of_split, chance=lambda num_classes: float("nan"))
+
+
+def _class_weights(text: str, manifest: Manifest) -> tuple[float, ...]:
+    """Return the weight of each class. Raises InputError for one that the data set doesn't have."""
+    if text == "balanced":  # as in scikit-learn: each class has the same weight in all
+        labels = read_labels(manifest, "train", np.arange(manifest.count("train")))
+        counts = scores.indicators(labels, manifest.num_classes).sum(axis=0)
+        total = counts.sum() / max(1, np.count_nonzero(counts))
+        return tuple(float(total / count) if count else 1.0 for count in counts)
+    given: Mapping[str, float] = json.loads(text)
+    for name in given:
+        if name not in manifest.classes:
+            raise unknown_name_error("class of --class-weights", name, manifest.classes)
+    return tuple(float(given.get(name, 1.0)) for name in manifest.classes)
+
+
+# ---- metrics -------------------------------------------------------------------------------------------
+
+
+def _further_metrics(config: Config, manifest: Manifest) -> dict[str, Metric]:
+    """Return the metrics of ``--metrics`` by name. Raises InputError for one that gives no number."""
+    text = config.run.metrics
+    if text is None:
+        return {}
+    if CODE.fullmatch(text) is None:
+        return {name: scores.FURTHER[name] for name in text.split(",")}
+    flag, found = f"--metrics {text}", named_object("--metrics", text)
+    named: dict[str, Metric] = {}
+    for one in found if isinstance(found, list | tuple) else [found]:
+        if isinstance(one, str) and one in scores.FURTHER:
+            named[one] = scores.FURTHER[one]
+            continue
+        name, metric = _own_metric(flag, one)
+        labels, logits = (value.numpy() for value in example(manifest))
+        try:
+            float(metric(labels, logits))
+        except Exception as error:
+            given = f"labels {list(labels.shape)} and logits {list(logits.shape)}"
+            raise InputError(f"{flag}: {name} failed for {given}: {first_line(error)}") from None
+        named[name] = metric
+    return named
+
+
+def _own_metric(flag: str, one: Any) -> tuple[str, Metric]:
+    """Return a metric's name, and (labels, logits) to its value on a split. Raises InputError."""
+    if inspect.isclass(one) and issubclass(one, keras.metrics.Metric):
+        one = one()
+    if isinstance(one, keras.metrics.Metric):
+        return one.name, _of_keras_metric(one)
+    name = getattr(one, "__name__", "")
+    if not callable(one) or not name:
+        raise InputError(
+            f"{flag} has {short(one)}; allowed: a function (labels, logits), a metric of Keras, one of "
+            f"{', '.join(scores.FURTHER)}, or a list of these"
+        )
+
+    def mean(labels: np.ndarray, logits: np.ndarray) -> float:
+        """Return the mean of the values of all examples, or the one number for the split."""
+        values = np.asarray(one(tf.constant(labels), tf.constant(logits)), np.float64)
+        if values.shape not in ((), (len(labels),)):
+            raise InputError(f"it returned {list(values.shape)}; allowed: a number, or one for each image")
+        return float(values.mean())
+
+    return name, mean
+
+
+def _of_keras_metric(metric: keras.metrics.Metric) -> Metric:
+    def value(labels: np.ndarray, logits: np.ndarray) -> float:
+        """Return the metric of probabilities, as in ``model.compile``, over the whole split."""
+        sparse = type(metric).__name__.startswith("Sparse")
+        shares = scores.sigmoid(logits) if labels.ndim == 2 else scores.softmax(logits)
+        targets = labels if sparse else scores.indicators(labels, logits.shape[1]).astype(np.float32)
+        metric.reset_state()
+        for start in range(0, max(len(labels), 1), _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            metric.update_state(targets[part], shares[part].astype(np.float32))
+        return float(metric.result())
+
+    return value
+
+
+def _with_metrics(loss: Loss, further: Mapping[str, Metric]) -> Loss:
+    def of_split(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
+        return loss.scores(labels, logits) | {
+            name: float(metric(labels, logits)) for name, metric in further.items()
+        }
+
+    return replace(loss, scores=of_split)
+
+
+def _best_by(config: Config, loss: Loss, manifest: Manifest) -> str | None:
+    """Return the metric of ``--best-by``. Raises InputError if validations don't have it."""
+    name = config.run.best_by
+    if name is None:
+        return None
+    names = loss.scores(*(value.numpy() for value in example(manifest)))
+    if name not in names:
+        raise InputError(f"--best-by is {name!r}; this run's validations have: {', '.join(names)}")
+    return name

@@ -1,0 +1,170 @@
+"""Losses and metrics of Keras and of one's own, and weights of classes."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import sklearn.metrics
+import tensorflow as tf
+
+from labkit.config import Config
+from labkit.errors import InputError
+from labkit.parts.code import allow
+from labkit.parts.objects import as_files
+from labkit.run_directory.metrics import Selection, selection_metric
+from labkit.training import scores
+from labkit.training.losses import SOFTMAX, softmax_cross_entropy
+from labkit.training.objective import loss_of
+from tests import own_nets
+
+OWN = Path(own_nets.__file__)
+
+
+@pytest.fixture(autouse=True)
+def allowed():
+    allow({str(OWN): OWN.read_bytes()})
+
+
+@pytest.fixture
+def several(shapes):
+    return replace(shapes, multi_label=True)
+
+
+def of(manifest, **values):
+    return loss_of(Config.from_flat(values), manifest)
+
+
+def batch(count=64, classes=10, several=False):
+    random = np.random.default_rng(3)
+    logits = random.normal(size=(count, classes)).astype(np.float32)
+    labels = random.integers(0, 2, logits.shape) if several else random.integers(0, classes, count)
+    return labels.astype(np.int32), logits
+
+
+def test_losses_of_keras_are_its_own_values(shapes, several):
+    labels, logits = batch()
+    hot = np.eye(10, dtype=np.float32)[labels]
+    focal = keras.losses.CategoricalFocalCrossentropy(gamma=3, from_logits=True, reduction=None)
+    ours = of(shapes, loss="focal", loss_arguments="gamma=3").per_example(tf.constant(labels), logits, 0.0)
+    np.testing.assert_allclose(ours, focal(hot, logits), rtol=1e-6)
+    hinge = keras.losses.CategoricalHinge(reduction=None)
+    ours = of(shapes, loss="categorical_hinge").per_example(tf.constant(labels), logits, 0.0)
+    np.testing.assert_allclose(ours, hinge(hot, logits), rtol=1e-6)
+    labels, logits = batch(several=True)
+    focal = keras.losses.BinaryFocalCrossentropy(from_logits=True, reduction=None)
+    ours = of(several, loss="focal").per_example(tf.constant(labels), tf.constant(logits), 0.0)
+    np.testing.assert_allclose(ours, focal(labels, logits), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["plain_loss", "TemperedLoss"])
+def test_a_loss_of_ones_own_is_the_loss_of_steps_and_evaluations(shapes, name):
+    loss = of(shapes, loss=f"{OWN}:{name}", loss_arguments="scale=2.0")
+    labels, logits = batch(5000)
+    scaled = logits if name == "plain_loss" else 2.0 * logits
+    expected = softmax_cross_entropy(tf.constant(labels), tf.constant(scaled)).numpy()
+    expected *= 2.0 if name == "plain_loss" else 1.0
+    mean, accuracy = loss.step_metrics_of(tf.constant(labels), tf.constant(logits), 0.0, len(labels))
+    assert float(mean) == pytest.approx(expected.mean(), rel=1e-5)
+    found = loss.scores(labels, logits)
+    assert found["loss"] == pytest.approx(expected.mean(), rel=1e-5)
+    assert found["accuracy"] == pytest.approx(float(accuracy)) == SOFTMAX.scores(labels, logits)["accuracy"]
+
+
+def test_class_weights_are_those_of_scikit_learn_and_count_in_training_alone(shapes):
+    labels, logits = batch()
+    plain = of(shapes).per_example(tf.constant(labels), tf.constant(logits), 0.0).numpy()
+    given = of(shapes, class_weights={"ring": 3, "disc": 0.5})
+    weights = np.ones(10)
+    weights[[shapes.classes.index("ring"), shapes.classes.index("disc")]] = 3, 0.5
+    hot = tf.constant(np.eye(10, dtype=np.float32)[labels])
+    for targets in (tf.constant(labels), hot):
+        weighted = given.of_training(targets, tf.constant(logits), 0.0)
+        np.testing.assert_allclose(weighted, plain * weights[labels], rtol=1e-5)
+    assert given.scores(labels, logits) == of(shapes).scores(labels, logits)
+    # In shapes all classes have as many images.
+    np.testing.assert_allclose(of(shapes, class_weights="balanced").class_weights, np.ones(10))
+
+
+def test_metrics_are_those_of_scikit_learn(shapes):
+    labels, logits = batch(300)
+    logits[::7] = 0  # equal values
+    found = of(shapes, metrics="auc, f1_macro,balanced_accuracy,auc").scores(labels, logits)
+    shares, predicted = scores.softmax(logits), logits.argmax(axis=1)
+    assert found["auc"] == pytest.approx(sklearn.metrics.roc_auc_score(labels, shares, multi_class="ovr"))
+    assert found["f1_macro"] == pytest.approx(sklearn.metrics.f1_score(labels, predicted, average="macro"))
+    balanced = sklearn.metrics.balanced_accuracy_score(labels, predicted)
+    assert found["balanced_accuracy"] == pytest.approx(balanced)
+    labels, logits = batch(300, several=True)
+    assert scores.auc(labels, logits) == pytest.approx(sklearn.metrics.roc_auc_score(labels, logits))
+
+
+def test_metrics_of_ones_own_and_of_keras(shapes):
+    labels, logits = batch(5000)
+    found = of(shapes, metrics=f"{OWN}:METRICS").scores(labels, logits)
+    assert list(found) == ["loss", "accuracy", "top5_accuracy", "among_two", "top3", "auc"]
+    best = np.argsort(-logits, axis=1)
+    assert found["among_two"] == pytest.approx((best[:, :2] == labels[:, None]).any(axis=1).mean())
+    assert found["top3"] == pytest.approx((best[:, :3] == labels[:, None]).any(axis=1).mean())
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"loss": f"{OWN}:mean_loss"}, "without a mean over the batch"),
+        ({"loss": f"{OWN}:labels_as_loss"}, "no gradient"),
+        ({"loss": f"{OWN}:plain_loss", "loss_arguments": "gamma=1"}, "'gamma'"),
+        ({"loss": "focal", "loss_arguments": "from_logits=False"}, "from_logits=True"),
+        ({"metrics": f"{OWN}:whole_batches"}, "allowed: a number, or one for each image"),
+        ({"metrics": f"{OWN}:OWN_NUMBER"}, "has 3"),
+        ({"class_weights": {"bird": 2}}, "'bird'"),
+        ({"best_by": "auc"}, "have: loss, accuracy, top5_accuracy"),
+    ],
+)
+def test_what_gives_no_loss_or_metric_is_refused_in_one_line(shapes, values, words):
+    with pytest.raises(InputError, match=words) as caught:
+        of(shapes, **values)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"metrics": "auc,accurate"}, "--metrics has 'accurate'"),
+        ({"class_weights": "nowhere.json"}, "No such file"),
+        ({"class_weights": {"disc": -1}}, "no weight below 0"),
+        ({"loss_arguments": "gamma=1"}, "none but --label-smoothing"),
+        ({"loss": "focal", "label_smoothing": 0.1}, "--loss-arguments label_smoothing"),
+    ],
+)
+def test_what_never_fits_is_refused_before_tensorflow(values, words):
+    with pytest.raises(InputError, match=words):
+        Config.from_flat(values)
+
+
+def test_a_file_of_class_weights_is_recorded_by_its_content(tmp_path):
+    (tmp_path / "weights.json").write_text(json.dumps({"b c": 2, "a": 1.5}))
+    config = Config.from_flat({"class_weights": tmp_path / "weights.json"})
+    assert config == Config.from_flat({"class_weights": {"a": 1.5, "b c": 2}})
+
+
+def test_objects_are_the_same_as_flags(tmp_path):
+    focal = keras.losses.CategoricalFocalCrossentropy(gamma=1.0, from_logits=True)
+    with as_files({"loss": focal, "metrics": [own_nets.among_two, "auc"]}) as flags:
+        assert flags["loss"] == "focal" and flags["loss_arguments"]["gamma"] == 1.0
+        path, _, name = flags["metrics"].rpartition(":")
+        assert name == "METRICS" and "METRICS = [among_two, 'auc']" in Path(path).read_text()
+    for loss in (keras.losses.CategoricalFocalCrossentropy(), keras.losses.MeanSquaredError(), 3):
+        with pytest.raises(InputError, match="^loss is"), as_files({"loss": loss}):
+            pass
+
+
+def test_the_best_checkpoint_is_chosen_by_the_named_metric():
+    selection = Selection()
+    rows = [(1, 0.9, 2.0), (2, 0.8, 1.0), (3, 0.95, 1.5)]
+    for step, accuracy, loss in rows:
+        selection.add({"step": step, "accuracy": accuracy, "loss": loss, "best_by": "loss"})
+    assert selection.step == 2
+    assert selection_metric({"accuracy": 0.5, "best_by": "gone"}) == -np.inf
