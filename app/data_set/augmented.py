@@ -100,7 +100,7 @@ def augmented_image(
     made = []
     for place, epoch in enumerate(epochs):
         step = steps[place]
-        seen_at = step or epoch * count // config.data.train_batch_size + 1
+        seen_at = step or epoch * count // config.data.images_per_step + 1
         image = _resized(images[place], config.data.image_size_at(seen_at - 1, config.run.train_steps))
         made.append(
             AugmentedImage(
@@ -116,7 +116,7 @@ def _steps(manifest: Manifest, config: Config, index: int, epochs: list[int]) ->
         return [None] * len(epochs)
     count, key = find_split(manifest, "train").count, order_key(config.run.seed)
     samples = [epoch * count + _position(count, key, epoch, index) for epoch in epochs]
-    return [sample // config.data.train_batch_size + 1 for sample in samples]
+    return [sample // config.data.images_per_step + 1 for sample in samples]
 
 
 def _position(count: int, key: int, epoch: int, index: int) -> int:
@@ -222,7 +222,7 @@ def augmentation(run: RunDirectory, manifest: Manifest) -> None:
             cards.Card(image.image, [f"epoch {image.epoch:,}", *filter(None, [step, image.in_words(), size])])
         )
     st.html(cards.grid(shown))
-    last = config.run.train_steps * config.data.train_batch_size // max(count, 1)
+    last = config.run.train_steps * config.data.images_per_step // max(count, 1)
     words = "The pixels are exactly those of the training, before standardization. "
     if made[0].step is None:
         words += "The steps aren't known, because this run reads its examples as a stream. "

@@ -86,7 +86,7 @@ class Config:
 
     def with_steps_for(self, examples: int) -> Self:
         """Return this with the steps that ``--epochs`` makes of a number of training examples."""
-        run = self.run.with_steps_for(examples, self.data.train_batch_size)
+        run = self.run.with_steps_for(examples, self.data.images_per_step)
         return dataclasses.replace(self, run=run)
 
     def flat(self) -> dict[str, Any]:
@@ -190,6 +190,7 @@ _LATER: dict[str, Any] = {
     "class_weights": None,
     "metrics": None,
     "best_by": None,
+    "accumulate_steps": 1,
 }
 }
 

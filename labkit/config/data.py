@@ -31,11 +31,20 @@ class DataConfig(FieldOwner):
     )
     train_batch_size: int = option(
         128,
-        "Examples in a training step, over all replicas.",
+        "Examples in a training step, over all replicas; with --accumulate-steps in each of its passes.",
         minimum=1,
         maximum=2**17,
         common=True,
         fork=OF_THE_ORDER,
+    )
+    accumulate_steps: int = option(
+        1,
+        "Passes of a step, each over --train-batch-size examples, whose gradients are summed before the "
+        "update: the batch of a step is as many times as large, in the memory of one.",
+        minimum=1,
+        maximum=2**10,
+        fork=OF_THE_ORDER,
+        synchronous=True,
     )
     eval_batch_size: int = option(
         100,
@@ -149,6 +158,11 @@ class DataConfig(FieldOwner):
                 f"--progressive-resizing is {self.progressive_resizing!r}; allowed: a side in pixels, a "
                 "colon, a share of the run (ascending, up to 1), comma-separated, for example 16:0.3,24:0.7"
             )
+
+    @property
+    def images_per_step(self) -> int:
+        """The examples of an update of the weights: those of all its passes, over all replicas."""
+        return self.train_batch_size * self.accumulate_steps
 
     @property
     def image_sizes(self) -> tuple[tuple[int, float], ...]:

@@ -98,7 +98,7 @@ def batch_from_memory(
 
 def samples_of(data: DataConfig, step: int) -> NDArray[np.int64]:
     """Return the numbers of a step's examples in the endless stream of epochs, int64 [n]."""
-    return (step - 1) * data.train_batch_size + np.arange(data.train_batch_size)
+    return (step - 1) * data.images_per_step + np.arange(data.images_per_step)
 
 
 def as_seen(

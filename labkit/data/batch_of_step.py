@@ -41,10 +41,10 @@ def _from_stream(manifest: Manifest, data: DataConfig, seed: int, samples: NDArr
     import_tensorflow()
     from labkit.data.pipeline import train_dataset
 
-    step_index = int(samples[0]) // data.train_batch_size
+    step_index = int(samples[0]) // data.images_per_step
     [batch] = train_dataset(
         manifest,
-        global_batch_size=data.train_batch_size,
+        global_batch_size=data.images_per_step,
         seed=seed,
         start_step=step_index,
         stop_step=step_index + 1,

@@ -95,7 +95,7 @@ def diagnose_step(
         step_index=batch.step - 1,
         per_example=lambda labels, logits: loss.of_training(labels, logits, smoothing),
         # With synchronized batch normalization, the statistics are those of the whole batch.
-        num_slices=1 if config.model.sync_batch_norm else num_replicas,
+        num_slices=config.data.accumulate_steps * (1 if config.model.sync_batch_norm else num_replicas),
         image_size=config.data.image_size_at(batch.step - 1, config.run.train_steps),
     )
     first = _first_of_state(network, before, "state") or diagnosis.first

@@ -68,7 +68,7 @@ class CheckpointEvaluator:
                 "give the command again"
             )
         evaluation = self._network.evaluate(self._split, on_batch=self._on_batch)
-        epoch = step * self._config.data.train_batch_size / self._manifest.count("train")
+        epoch = step * self._config.data.images_per_step / self._manifest.count("train")
         return evaluation, evaluation.row() | {"step": step, "epoch": epoch, "wall_time": self._read_at}
 
     def write_event(self, row: dict[str, Any]) -> None:

@@ -41,9 +41,10 @@ def check_fits(config: Config, manifest: Manifest) -> None:
             "--validation-size N"
         )
     examples = manifest.count("train")
-    if data.train_batch_size > examples:
+    passes = f" with {data.accumulate_steps} passes a step" if data.accumulate_steps > 1 else ""
+    if data.images_per_step > examples:
         raise InputError(
-            f"--train-batch-size is {data.train_batch_size}; allowed: at most {examples}, "
+            f"--train-batch-size is {data.train_batch_size}{passes}; allowed: at most {examples}, "
             f"the training examples of {manifest.dataset} in {manifest.directory}"
         )
     whole = min(manifest.image_shape[:2])
@@ -79,6 +80,17 @@ def check_layout(
             f"--gradient-compression is {config.distribution.gradient_compression}, but there is one "
             "replica, which exchanges no gradients; leave it out"
         )
+    passes = config.data.accumulate_steps
+    refused = {
+        "--sync-batch-norm over several replicas": config.model.sync_batch_norm and num_replicas > 1,
+        "--inspect-every-steps": config.run.inspect_every_steps > 0,
+    }
+    for what, is_asked_for in refused.items():
+        if passes > 1 and is_asked_for:
+            raise InputError(
+                f"--accumulate-steps is {passes} with {what}, which needs the whole batch at once; leave one "
+                "of them out"
+            )
     if config.distribution.xla and reason:
         raise InputError(f"--xla needs one replica per process; here: {reason}; leave --xla out")
 

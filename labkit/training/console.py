@@ -273,7 +273,7 @@ def lines_at_start(network: "Network", run: RunDirectory, step: int, *, resumed:
     triggers = Triggers(config.run, network.steps_per_epoch, manifest.count("validation") > 0)
     validations = triggers.validations_until(total_steps) - triggers.validations_until(step)
     lines.append(
-        f"{counted(total_steps - step, 'step')} of {counted(config.data.train_batch_size, 'example')}, "
+        f"{counted(total_steps - step, 'step')} of {counted(config.data.images_per_step, 'example')}, "
         f"{(total_steps - step) / network.steps_per_epoch:.3g} epochs, {counted(validations, 'validation')}"
         f"{', a test at the end' if config.run.evaluate_test and manifest.count('test') else ''}"
     )

@@ -73,7 +73,7 @@ class TrainLoop:
         self.validated_step = self.saved_step = -1  # in this process
         self.saved_at = time.monotonic()
         self.stopped_by = ""
-        self.pace = Pace(self.config.data.train_batch_size, self._evaluated_after)
+        self.pace = Pace(self.config.data.images_per_step, self._evaluated_after)
         validates = bool(self.manifest.splits.get("validation"))
         self.triggers = Triggers(self.config.run, network.steps_per_epoch, validates)
         self.workers: WorkerTelemetry | None = None
@@ -237,7 +237,7 @@ class TrainLoop:
         """Record a completed step. Returns its metrics row."""
         started = time.perf_counter()
         self.step, seconds = result.step, result.seconds
-        rate = self.config.data.train_batch_size / seconds
+        rate = self.config.data.images_per_step / seconds
         sharing = self.devices.asynchronous_workers or self.devices.num_replicas
         row: dict[str, Any] = {
             "split": "train",

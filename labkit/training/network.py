@@ -105,7 +105,7 @@ class Network(TrainedNetwork):
     @property
     def steps_per_epoch(self) -> float:
         """Training examples divided by the global batch size; rarely a whole number."""
-        return self.manifest.count("train") / self.config.data.train_batch_size
+        return self.manifest.count("train") / self.config.data.images_per_step
 
     @property
     def steps(self) -> Steps:
@@ -252,7 +252,7 @@ def _compiled_step(
     reports. An ``inspected`` step returns the tensors of ``StepObserver`` as well, and isn't compiled by XLA.
     """
     config, devices, loss = network.config, network.devices, network.loss
-    batch_size, smoothing = config.data.train_batch_size, config.optimizer.label_smoothing
+    batch_size, smoothing = config.data.images_per_step, config.optimizer.label_smoothing
     variables = network.strategy, network.model, network.optimizer, network.step
     observer: Unobserved = UNOBSERVED
     if inspected:
@@ -288,6 +288,7 @@ def _compiled_step(
         global_batch_size=batch_size,
         loss=loss,
         label_smoothing=smoothing,
+        passes=config.data.accumulate_steps,
         xla=config.distribution.xla and not inspected,
         reduce=timer.sum_over_replicas if timer else sum_over_replicas,
     )
@@ -323,7 +324,7 @@ def training_batches(network: Network, *, start_step: int, stop_step: int) -> It
     def batches(_: Any) -> tf.data.Dataset:
         dataset = train_dataset(
             manifest,
-            global_batch_size=data.train_batch_size,
+            global_batch_size=data.images_per_step,
             seed=config.run.seed,
             start_step=start_step,
             stop_step=stop_step,

@@ -28,6 +28,7 @@ def make_train_step(
     frozen: Frozen = frozenset(),
     image_size: int | None = None,
     follow: Callable[[Any, tf.Tensor], None] = lambda strategy, step: None,
+    passes: int = 1,
     xla: bool = False,
     compression: str = "none",
     reduce: Callable[..., list[Any]] = sum_over_replicas,
@@ -39,6 +40,10 @@ def make_train_step(
     if this process was asked to stop. It returns float [n + 2], equal in every process: the mean loss
     and the n ``loss.step_metrics`` of the global batch, and the number of replicas that were asked to stop.
     ``frozen`` layers aren't updated; ``follow`` is called after each update; ``observer`` sees the values.
+
+    With several ``passes`` each replica's slice is computed in as many parts, one after the other, and the
+    parts' gradients are summed. Batch normalization uses the statistics of each part; their mean counts for
+    the moving averages.
     """
     network = observer.network(model, image_size)
     indices = trained_indices(model, frozen)
@@ -54,7 +59,27 @@ def make_train_step(
             metrics = loss.step_metrics_of(labels, logits, label_smoothing, global_batch_size)
         statistics = statistics_of(model, recorded)
         with tf.name_scope("gradient_tape/"):  # where the tape's own operations stand
-            return metrics, compressed(tape.gradient(metrics[0], weights), compression), statistics
+            return metrics, tape.gradient(metrics[0], weights), statistics
+
+    def in_passes(images, labels, done, first):
+        """Return what ``loss_and_gradients`` does for the whole slice, from one part after the other."""
+        size = images.shape[0] // passes
+        parts = [tf.reshape(value, [passes, size, *value.shape[1:]]) for value in (images, labels)]
+
+        def of_pass(number):
+            shown = (value[number] for value in parts)
+            return loss_and_gradients(*shown, done, first + number * size)
+
+        begin = of_pass(0)
+
+        def add(number, *sums):
+            values = zip(sums, tf.nest.flatten(of_pass(number)), strict=True)
+            return number + 1, *(total + value for total, value in values)
+
+        state = (tf.constant(1), *tf.nest.flatten(begin))
+        _, *sums = tf.while_loop(lambda number, *_: number < passes, add, state, parallel_iterations=1)
+        metrics, gradients, statistics = tf.nest.pack_sequence_as(begin, sums)
+        return metrics, gradients, tf.nest.map_structure(lambda total: total / passes, statistics)
 
     def reduce_and_update(strategy, gradients, statistics, activations, learning_rate, done):
         gradients = reduce(strategy, gradients, weights)
@@ -64,7 +89,10 @@ def make_train_step(
         follow(strategy, done)
 
     def replica_step(images, labels, learning_rate, stop, done):
-        metrics, gradients, statistics = loss_and_gradients(images, labels, done, start_of(global_batch_size))
+        compute = loss_and_gradients if passes == 1 else in_passes
+        metrics, gradients, statistics = compute(images, labels, done, start_of(global_batch_size))
+        with tf.name_scope("gradient_tape/"):
+            gradients = compressed(gradients, compression)
         arguments = (gradients, statistics, observer.activations(), learning_rate, done)
         tf.distribute.get_replica_context().merge_call(reduce_and_update, args=arguments)
         return tf.stack([*metrics, tf.cast(stop, metrics[0].dtype)])

@@ -220,7 +220,7 @@ class WorkerTelemetry(WorkerMetrics):
             membership.folder,
             first_step=first_step,
             # Synchronous workers share each batch; an asynchronous worker has a whole batch.
-            examples_per_step=network.config.data.train_batch_size / devices.num_workers,
+            examples_per_step=network.config.data.images_per_step / devices.num_workers,
             replicas=devices.num_local_replicas,
         )
         # An asynchronous worker gets its batches from the coordinator; its wait isn't measured.

@@ -88,7 +88,7 @@ class Bench:
             self._data[split] = standardize(halved(images), manifest), labels
         self._model = self._network(seed=0)
         self._optimizer = SGD(self._model, config.optimizer)
-        self._step = one_device_step(self._model, self._optimizer, config.data.train_batch_size)
+        self._step = one_device_step(self._model, self._optimizer, config.data.images_per_step)
         self._predict = tf.function(
             lambda images: self._model(images, training=False), reduce_retracing=True, autograph=False
         )
@@ -116,7 +116,7 @@ class Bench:
 
         restart(self._model, self._optimizer, self._network(seed).weights)
         images, labels = self._data["train"]
-        steps, batch = self.config.run.train_steps, self.config.data.train_batch_size
+        steps, batch = self.config.run.train_steps, self.config.data.images_per_step
         schedule = replace(self.config.optimizer, learning_rate_schedule=recipe, learning_rate=learning_rate)
         random = np.random.default_rng(seed)
         order = np.concatenate(

@@ -145,7 +145,7 @@ def images_of_step(
     """
     batches = train_dataset(
         manifest,
-        global_batch_size=config.data.train_batch_size,
+        global_batch_size=config.data.images_per_step,
         seed=config.run.seed,
         start_step=step if began_at is None else began_at,
         stop_step=step + 1,

@@ -54,7 +54,7 @@ class Photographs:
     def __init__(
         self, folder: Path, images: NDArray[np.uint8], labels: NDArray[Any], config: Config, delay: float
     ) -> None:
-        size = self.batch_size = min(config.data.train_batch_size, len(images))
+        size = self.batch_size = min(config.data.images_per_step, len(images))
         self.delay, self.side = delay, images.shape[1]
         self.batches = min(config.run.train_steps, len(images) // size)
         chosen = labels[: self.batches * size].reshape(self.batches, size)
@@ -141,7 +141,7 @@ def training_step(config: Config, manifest: Manifest) -> Callable[[Any, Any], fl
         image_shape=manifest.image_shape,
         seed=config.run.seed,
     )
-    step = one_device_step(model, SGD(model, config.optimizer), config.data.train_batch_size)
+    step = one_device_step(model, SGD(model, config.optimizer), config.data.images_per_step)
     return lambda images, labels: float(step(images, labels, config.optimizer.learning_rate)[0])
 
 

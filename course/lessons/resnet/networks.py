@@ -93,7 +93,7 @@ def train_small(model: keras.Model, data: SmallImages, config: Config) -> Traine
         data: at least one batch of examples. Each epoch has an order of its own.
         config: its steps, batch size, seed and everything about the optimizer count.
     """
-    batch_size, steps = config.data.train_batch_size, config.run.train_steps
+    batch_size, steps = config.data.images_per_step, config.run.train_steps
     step = one_device_step(model, SGD(model, config.optimizer), batch_size)
     count, per_epoch = len(data.labels), len(data.labels) // batch_size
     orders = (
@@ -119,7 +119,7 @@ def observe(model: keras.Model, data: SmallImages, config: Config) -> Observatio
         data: at least one batch of examples.
         config: its batch size and everything about the optimizer count.
     """
-    batch_size, weights = config.data.train_batch_size, model.get_weights()
+    batch_size, weights = config.data.images_per_step, model.get_weights()
     observer = StepObserver(model, batch_size)
     step = make_train_step(
         tf.distribute.get_strategy(),

@@ -153,7 +153,7 @@ class Trainer:
             images: uint8 [n, height, width, channels].
             targets: int32 [n], or zeros and ones [n, classes] for the loss ``sigmoid``.
         """
-        size = min(self.config.data.train_batch_size, len(images))
+        size = min(self.config.data.images_per_step, len(images))
         values = {} if learning_rate is None else {"learning_rate": learning_rate}
         recipe = self.config.replace({"train_steps": steps, **values}).optimizer
         train_steps(

@@ -46,7 +46,7 @@ def batch_without_tensorflow(run: RunDirectory, step: int) -> RunBatch:
             "This run streamed its data, so the order of the images comes from TensorFlow's shuffle buffer, "
             "which this page doesn't have. This command finds the batch:"
         )
-    size = config.data.train_batch_size
+    size = config.data.images_per_step
     if size * int(np.prod(manifest.image_shape)) > MAX_BYTES:
         raise NeedsReplay(f"A batch of {size:,} images is too large for this page. This command writes it:")
     side = config.data.image_size_at(step - 1, last)

@@ -151,7 +151,7 @@ def _configuration(steps: int, preset: str | None, flags: Mapping[str, Any]) -> 
     values = {**SETTINGS, **flags} if preset is None else requested_values(preset, flags)[0]
     # Nothing is evaluated unless asked for; the size must be a multiple of the replicas all the same.
     values = {"validate_every_steps": 0} | values | {"evaluate_test": False}
-    values.setdefault("eval_batch_size", Config.from_flat(values).data.train_batch_size)
+    values.setdefault("eval_batch_size", Config.from_flat(values).data.images_per_step)
     return Config.from_flat(values)
 
 

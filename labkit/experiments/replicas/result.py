@@ -150,7 +150,7 @@ class ReplicaComparison:
     def title(self) -> str:
         config = self.config
         return (
-            f"{model_name(config.model)} on {config.data.dataset}, batch {config.data.train_batch_size}, "
+            f"{model_name(config.model)} on {config.data.dataset}, batch {config.data.images_per_step}, "
             f"learning rate {config.optimizer.learning_rate:g}, {config.model.precision}"
         )
 

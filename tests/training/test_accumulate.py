@@ -1,0 +1,52 @@
+"""Steps of several passes equal steps with the whole batch."""
+
+import numpy as np
+import pytest
+
+from labkit.config import Config
+from labkit.errors import InputError
+from labkit.training.checks import check_layout
+from tests.properties.harness import checkpoint_values, labkit, losses, train
+
+FIELDS = {
+    # Without batch normalization, whose statistics are those of a pass; dropout and mixup belong to the batch.
+    "model": "tutorial_cnn",
+    "num_layers": None,
+    "batch_norm_decay": None,
+    "dropout_rate": 0.3,
+    "mixup_alpha": 0.2,
+    "train_steps": 3,
+    "learning_rate": 0.05,
+    "precision": "float64",
+    "validate_every_steps": 0,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_passes_equal_the_batch_as_many_times_as_large(tmp_path):
+    train(tmp_path / "whole", train_batch_size=48, **FIELDS)
+    in_passes = {"train_batch_size": 16, "accumulate_steps": 3}
+    train(tmp_path / "passes", **in_passes, **FIELDS)
+    replicas = {"num_gpus": 2, "simulate_missing_gpus": True}
+    train(tmp_path / "replicas", **in_passes, **replicas, **FIELDS)
+    for name in ("passes", "replicas"):
+        assert np.abs(np.subtract(losses(tmp_path / "whole"), losses(tmp_path / name))).max() < 1e-10
+        found, expected = (checkpoint_values(tmp_path / run, 3) for run in (name, "whole"))
+        assert all(np.allclose(found[key], value, atol=1e-9) for key, value in expected.items())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_batch_normalization_has_the_statistics_of_a_pass_and_verifies(tmp_path):
+    fields = {"train_steps": 4, "train_batch_size": 16, "accumulate_steps": 2, "validate_every_steps": 0}
+    train(tmp_path / "run", model="resnet", num_layers=8, checkpoint_every_steps=2, **fields)
+    assert labkit("verify", str(tmp_path / "run")) == 0
+    assert labkit("replay", str(tmp_path / "run"), "--step", "3", "--output", str(tmp_path / "made")) == 0
+
+
+def test_what_needs_the_whole_batch_at_once_is_refused():
+    for values in ({"sync_batch_norm": True}, {"inspect_every_steps": 5}):
+        config = Config.from_flat({"accumulate_steps": 2, **values})
+        with pytest.raises(InputError, match="--accumulate-steps is 2 with --"):
+            check_layout(config, num_local_replicas=2)
