@@ -78,6 +78,7 @@ PAGES = (  # the module in app.views, title, icon, and path of the address
     ("start", "Start", "add_circle", "start"),
     ("live", "Live", "monitoring", "live"),
     ("layers", "Layers", "layers", "layers"),
+    ("media", "Media", "perm_media", "media"),
     ("predictions", "Predictions", "grid_view", "predictions"),
     ("image", "Image", "image_search", "image"),
     ("data", "Data", "photo_library", "data"),

@@ -4,6 +4,7 @@ Importing this module loads neither TensorFlow nor NumPy.
 """
 
 import difflib
+import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from labkit.callbacks.media import MediaWriter
     from labkit.tensorboard.events import EventWriter
 
 Metrics = Mapping[str, float] | None
@@ -37,9 +39,19 @@ class Callback:
 
     Training waits while a method runs. An exception ends the run as failed; its checkpoints are kept.
 
-    A callback that counts something over many steps can restore its count in ``on_start``, after a resume,
-    from ``training.rows("train")``.
+    What a callback remembers over many steps goes into checkpoints by ``state``, and comes back by
+    ``restore``.
     """
+
+    def state(self) -> Any:
+        """Return what a resumed run has to know: a value of JSON, saved in each checkpoint; None: nothing."""
+        return None
+
+    def restore(self, state: Any) -> None:
+        """Take back what ``state`` returned at the checkpoint from which the run goes on.
+
+        Called before ``on_start``, and not for a new run.
+        """
 
     def on_start(self, training: "TrainingView") -> None:
         """Called once, before the first step of this process."""
@@ -69,7 +81,7 @@ class Callback:
         """
 
 
-METHODS = tuple(name for name in vars(Callback) if not name.startswith("_"))
+METHODS = tuple(name for name in vars(Callback) if name.startswith(("on_", "before_", "after_")))
 
 
 # ---- what a callback sees
@@ -104,6 +116,7 @@ class TrainingView:
         self.requests = Requests()
         self._step = self._first_step = 0
         self._events: EventWriter | None = None
+        self._media: MediaWriter | None = None
 
     @property
     def step(self) -> int:
@@ -145,10 +158,89 @@ class TrainingView:
         Args:
             images: pixels, uint8 [n, height, width, channels].
         """
+        return self.network.model(self._as_input(images), training=False).numpy()
+
+    def outputs(self, layers: str | Sequence[str], images: "NDArray[np.uint8]") -> "dict[str, NDArray[Any]]":
+        """Return what layers give for images with the current weights, as in an evaluation, by their names.
+
+        Args:
+            layers: names or patterns, such as ``stage2_*``; ``labkit models`` shows the names.
+            images: pixels, uint8 [n, height, width, channels].
+
+        Raises InputError if no layer has such a name.
+        """
+        from labkit.models.variants import with_layer_outputs
+
+        wanted = [layers] if isinstance(layers, str) else list(layers)
+        model = with_layer_outputs(self.network.model)
+        names = list(model.output)
+        chosen = [name for name in names if any(fnmatch.fnmatchcase(name, one) for one in wanted)]
+        if not chosen:
+            raise InputError(f"no layer is called {wanted!r}; the network has: {', '.join(names)}")
+        found = model(self._as_input(images), training=False)
+        return {name: found[name].numpy() for name in chosen}
+
+    def gradients(
+        self, images: "NDArray[np.uint8]", labels: "NDArray[np.integer[Any]]"
+    ) -> "dict[str, NDArray[Any]]":
+        """Return the gradient of the mean loss for each trained weight, by its path.
+
+        Batch normalization is as in an evaluation, and nothing is dropped; weight decay isn't part of it.
+
+        Args:
+            images: pixels, uint8 [n, height, width, channels].
+            labels: int [n], or zeros and ones [n, num_classes] where images have several.
+        """
+        import tensorflow as tf
+
+        weights = self.network.model.trainable_weights
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([weight.value for weight in weights])
+            logits = self.network.model(self._as_input(images), training=False)
+            loss = tf.reduce_mean(self.network.loss.of_training(tf.constant(labels), logits, 0.0))
+        found = tape.gradient(
+            loss,
+            [weight.value for weight in weights],
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        return {weight.path: value.numpy() for weight, value in zip(weights, found, strict=True)}
+
+    def batch(self) -> "tuple[NDArray[np.uint8], NDArray[Any]]":
+        """Return images, uint8 [n, height, width, channels], and labels of the last step's batch.
+
+        The images are as they are stored, without the augmentation of the step.
+        """
+        from labkit.data.batch_of_step import batch_of_step
+
+        network, seed = self.network, self.config.run.seed
+        made = batch_of_step(network.manifest, self.config.data, seed=seed, step=max(1, self._step))
+        return made.images, made.labels
+
+    def _as_input(self, images: "NDArray[np.uint8]") -> Any:
         from labkit.data.network_input import as_input
 
-        inputs = as_input(images, self.network.manifest, self.network.network_input)
-        return self.network.model(inputs, training=False).numpy()
+        return as_input(images, self.network.manifest, self.network.network_input)
+
+    # ---- what it may keep with the run ---------------------------------------------------------------
+
+    def log_image(self, name: str, image: "NDArray[Any]") -> None:
+        """Keep an image of this step: uint8 or float from 0 to 1, [height, width] or [height, width, 1 or 3].
+
+        The dashboard's page Media and TensorBoard show it. Raises InputError for another array or name.
+        """
+        self.media.image(name, self._step, image)
+
+    def log_figure(self, name: str, figure: Any) -> None:
+        """Keep a figure of Matplotlib as an image of this step."""
+        self.media.figure(name, self._step, figure)
+
+    def log_histogram(self, name: str, values: Any) -> None:
+        """Keep a histogram of numbers of any shape, in 50 parts; NaN and Infinity are counted apart."""
+        self.media.histogram(name, self._step, values)
+
+    def log_text(self, name: str, text: str) -> None:
+        """Keep a text of this step, of up to 64 KiB."""
+        self.media.text(name, self._step, text)
 
     # ---- what a callback may ask for -----------------------------------------------------------------
 
@@ -175,6 +267,15 @@ class TrainingView:
     def begin_at(self, step: int) -> None:
         """Called by the train loop before the first step of this process."""
         self._step = self._first_step = step
+
+    @property
+    def media(self) -> "MediaWriter":
+        """Writes images, histograms and texts into the run, and for TensorBoard."""
+        from labkit.callbacks.media import MediaWriter
+
+        if self._media is None:
+            self._media = MediaWriter(self.run, self.events.summary)
+        return self._media
 
     @property
     def events(self) -> "EventWriter":

@@ -1,11 +1,13 @@
 """``Calls``: calls the callbacks, checks what they return, and shares what they ask for with all workers."""
 
+import json
 import math
 import re
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -50,7 +52,7 @@ class Calls:
         self.training, self.failure = training, ""
         self.requested, self.any_failed = Requests(), False
         self._any_worker: Callable[[int], int] = lambda flags: flags
-        self._heartbeat, self._say = heartbeat, say
+        self._callbacks, self._heartbeat, self._say = tuple(callbacks), heartbeat, say
         self._overriding = {
             name: [callback for callback in callbacks if _overrides(callback, name)] for name in METHODS
         }
@@ -62,6 +64,33 @@ class Calls:
         self._can_ask = len(callbacks) > 1
         if self._can_ask:
             self._watcher.start()
+
+    def states(self) -> dict[str, Any]:
+        """Return the state of each callback that has one, by its class and number, for a checkpoint."""
+        found: dict[str, Any] = {}
+        for name, callback in self._named():
+            state = self._call(callback, "state", "when its state was asked for")
+            if state is None:
+                continue
+            try:
+                found[name] = json.loads(json.dumps(state, allow_nan=False))
+            except (TypeError, ValueError, RecursionError) as error:
+                self._fail(f"callback {name}: its state is no value of JSON ({error}); return numbers, texts")
+        return found
+
+    def restore(self, states: Mapping[str, Any]) -> None:
+        """Give each callback the state that a checkpoint has of it."""
+        for name, callback in self._named():
+            if name in states and not self.failure:
+                self._call(callback, "restore", "when its state was restored", states[name])
+
+    def _named(self) -> Iterator[tuple[str, Callback]]:
+        """Yield the callbacks by class, and by number from the second one of a class on."""
+        counts: Counter[str] = Counter()
+        for callback in self._callbacks:
+            name = type(callback).__name__
+            counts[name] += 1
+            yield name if counts[name] == 1 else f"{name} {counts[name]}", callback
 
     def on_start(self) -> None:
         self._call_each("on_start", "before the first step")
@@ -151,7 +180,8 @@ class Calls:
         name = type(callback).__name__
         self._running = (f"callback {name} {when}", started)
         try:
-            return getattr(callback, method)(self.training, *arguments)
+            given = () if method in ("state", "restore") else (self.training,)
+            return getattr(callback, method)(*given, *arguments)
         except TrainingFailed as error:
             self._fail(str(error))
         except (Exception, SystemExit) as error:

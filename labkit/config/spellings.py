@@ -17,9 +17,11 @@ _SCHEDULE = "choose the whole schedule with --learning-rate-schedule"
 
 # Other names of exactly the same meaning, by field. They work wherever the field's own name does.
 ALIASES = {
+    "accumulate_steps": "gradient_accumulation_steps accumulate_grad_batches grad_accum accum_steps",
     "adamw_beta1": "adam_beta1 beta1 beta_1",
     "adamw_beta2": "adam_beta2 beta2 beta_2",
     "checkpoint_every_seconds": "save_interval_secs",
+    "class_weights": "class_weight",
     "cutout_size": "cutout",
     "dataset": "dataset_name",
     "dropout_rate": "dropout drop_rate dropout_prob",
@@ -110,8 +112,6 @@ ANSWERS = {
          "per_device_batch_size per_gpu_batch_size micro_batch_size", _BATCH),
         ("per_device_eval_batch_size",
          "--eval-batch-size counts the images of an evaluation step over all replicas"),
-        ("gradient_accumulation_steps accumulate_grad_batches grad_accum accum_steps accum_iter",
-         "gradients aren't accumulated over steps; --train-batch-size sets the batch"),
         ("steps_per_epoch",
          "an epoch is all training images once; --epochs or --train-steps sets the length of the run"),
         ("max_time", "a run ends by its steps or epochs, not by time; see --train-steps and --epochs"),
@@ -138,12 +138,10 @@ ANSWERS = {
          "--learning-rate-schedule chooses how the learning rate changes; see labkit train --help-all"),
         ("warmup warmup_epochs warmup_ratio lr_warmup_epochs warmup_proportion",
          "--warmup-steps sets the warm-up, counted in steps"),
-        ("class_weight class_weights sample_weight pos_weight balanced",
-         "every image has the same weight in the loss; labkit data prepare --train-examples N takes equal "
-         "shares of the classes"),
+        ("sample_weight pos_weight balanced", "--class-weights says how much the images of a class count"),
         ("loss_fn loss_function criterion",
          "--loss is softmax for one label in each image and sigmoid for several"),
-        ("metric metrics", "loss and accuracy are always measured, more with --loss sigmoid; leave it out"),
+        ("metric", "loss and accuracy are always measured; --metrics names further ones"),
         ("amp fp16 bf16 half mixed_precision dtype autocast",
          "--precision sets the number format, such as mixed_bfloat16"),
         ("patience early_stopping early_stop early_stopping_rounds", _PATIENCE),

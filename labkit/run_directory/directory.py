@@ -168,6 +168,8 @@ class RunDirectory:
     checkpoints_path = _Inside("checkpoints")
     #: The states that ``--check-numerics`` kept.
     numerics_path = _Inside("numerics")
+    #: Images, histograms and texts that callbacks kept.
+    media_path = _Inside("media")
     cluster_path = _Inside("cluster")
     predictions_path = _Inside("predictions")
     #: Copies of the files of code that the training ran.
@@ -180,6 +182,7 @@ class RunDirectory:
             self.events_path,
             self.checkpoints_path,
             self.numerics_path,
+            self.media_path,
             self.predictions_path,
             self.cluster_path,
             self.code_path,

@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ class CheckpointState:
 
     ``best_step`` is the checkpoint that the run is judged by so far; ``best_accuracy`` (0 to 1) the best of
     all validations: see ``labkit.run_directory.metrics.Selection``; None before the first validation.
+    ``callbacks``: what the user's callbacks remember, by ``Calls.states``.
     """
 
     step: int
@@ -65,6 +66,7 @@ class CheckpointState:
     num_replicas: int
     best_step: int | None = None
     best_accuracy: float | None = None
+    callbacks: dict[str, Any] = field(default_factory=dict)
 
 
 class CheckpointStore:

@@ -70,6 +70,7 @@ class TrainLoop:
         self.total_steps = self.config.run.train_steps
         self.step = state.step if state else 0  # completed steps of the run
         self.selection = Selection(state.best_step, state.best_accuracy) if state else Selection()
+        self._callback_states = state.callbacks if state else {}
         self.validated_step = self.saved_step = -1  # in this process
         self.saved_at = time.monotonic()
         self.stopped_by = ""
@@ -128,6 +129,7 @@ class TrainLoop:
         self.engine.agree(self.step, "the step of the newest checkpoint")
         self.calls.share(self.engine.any_worker)
         self._announce()
+        self.calls.restore(self._callback_states)
         self.calls.on_start()
         self.calls.agree()
         if self.membership:
@@ -346,6 +348,7 @@ class TrainLoop:
             self.network.state_after(self.step),
             best_step=self.selection.step,
             best_accuracy=self.selection.best,
+            callbacks=self.calls.states(),
         )
         self.run.flush()  # a checkpoint without the rows before it would leave a gap
         self.store.save(self.network.checkpoint(), state)

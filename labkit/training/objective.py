@@ -162,17 +162,23 @@ def _with_loss(base: Loss, per_example: PerExample) -> Loss:
 
 
 def _class_weights(text: str, manifest: Manifest) -> tuple[float, ...]:
-    """Return the weight of each class. Raises InputError for one that the data set doesn't have."""
+    """Return the weight of each class, given by name or number.
+
+    Raises InputError for one that the data set doesn't have.
+    """
     if text == "balanced":  # as in scikit-learn: each class has the same weight in all
         labels = read_labels(manifest, "train", np.arange(manifest.count("train")))
         counts = scores.indicators(labels, manifest.num_classes).sum(axis=0)
         total = counts.sum() / max(1, np.count_nonzero(counts))
         return tuple(float(total / count) if count else 1.0 for count in counts)
-    given: Mapping[str, float] = json.loads(text)
-    for name in given:
-        if name not in manifest.classes:
+    weights = dict.fromkeys(manifest.classes, 1.0)
+    numbers = {str(number): name for number, name in enumerate(manifest.classes)}  # as in Keras
+    for name, weight in json.loads(text).items():
+        found = name if name in weights else numbers.get(name)
+        if found is None:
             raise unknown_name_error("class of --class-weights", name, manifest.classes)
-    return tuple(float(given.get(name, 1.0)) for name in manifest.classes)
+        weights[found] = float(weight)
+    return tuple(weights.values())
 
 
 # ---- metrics -------------------------------------------------------------------------------------------

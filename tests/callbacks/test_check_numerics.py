@@ -133,14 +133,14 @@ def test_the_first_tensor_is_found_in_every_phase(tmp_path):
 
     class Plain:
         @staticmethod
-        def per_example(labels, logits, smoothing):
+        def of_training(labels, logits, smoothing):
             return tf.reduce_sum(logits, axis=1)
 
     class RootOfZero(Plain):
         """Finite, but its slope isn't."""
 
         @staticmethod
-        def per_example(labels, logits, smoothing):
+        def of_training(labels, logits, smoothing):
             return tf.reduce_sum(tf.sqrt(0.0 * logits), axis=1)
 
     def first(before, after, loss=Plain, batch=batch):

@@ -185,7 +185,8 @@ def test_a_configuration_survives_as_arguments():
     fixed |= {"staircase_factor": 0.1, "staircase_epochs": 350.0}
     fixed |= {"dataset": "pets.2024"}  # a name, not any text
     fixed |= {"slow_worker": "1:3", "profile_steps": "2:4", "debugger_dump": False}
-    fixed |= {"model_arguments": None}  # with a network of one's own alone
+    fixed |= {"model_arguments": None, "optimizer_arguments": None, "loss_arguments": None}
+    fixed |= {"class_weights": "balanced", "metrics": "auc", "loss": "sigmoid"}
     fixed |= {"epochs": None, "steps_range": None}  # instead of the steps
     fixed |= {"gradient_compression": "none"}  # the other is refused with float64
     config = Config.from_flat({**changed, **fixed})

@@ -9,7 +9,7 @@ from labkit.training.checks import check_layout
 from tests.properties.harness import checkpoint_values, labkit, losses, train
 
 FIELDS = {
-    # Without batch normalization, whose statistics are those of a pass; dropout and mixup belong to the batch.
+    # Without batch normalization, whose statistics are those of a pass; dropout and mixup are the batch's.
     "model": "tutorial_cnn",
     "num_layers": None,
     "batch_norm_decay": None,

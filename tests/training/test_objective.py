@@ -76,7 +76,7 @@ def test_a_loss_of_ones_own_is_the_loss_of_steps_and_evaluations(shapes, name):
 def test_class_weights_are_those_of_scikit_learn_and_count_in_training_alone(shapes):
     labels, logits = batch()
     plain = of(shapes).per_example(tf.constant(labels), tf.constant(logits), 0.0).numpy()
-    given = of(shapes, class_weights={"ring": 3, "disc": 0.5})
+    given = of(shapes, class_weights={"ring": 3, shapes.classes.index("disc"): 0.5})
     weights = np.ones(10)
     weights[[shapes.classes.index("ring"), shapes.classes.index("disc")]] = 3, 0.5
     hot = tf.constant(np.eye(10, dtype=np.float32)[labels])
