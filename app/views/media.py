@@ -1,20 +1,21 @@
 """The page of what callbacks kept: images, histograms and texts, each with a slider over the steps."""
 
+import base64
 import html
-from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 
 import streamlit as st
 
 from app import state
-from app.markup import plain, visible
+from app.markup import draw_markup, plain, visible
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.media import INDEX, MediaReader, Medium, media_that_count, read_image
 
 REFRESH_SECONDS = 2.0
+SMALL = 160  # pixels: below, an image is drawn with visible pixels
 MOST_NAMES = 30  # drawn on one page
 EXAMPLE = """class Kernels(labkit.Callback):
     def after_validation(self, training, row):
@@ -68,25 +69,46 @@ def _draw(run: RunDirectory, name: str, media: list[Medium]) -> None:
     if len(steps) > 1:
         choices: list[int | None] = [*steps, None]  # None follows the newest
         named = st.select_slider(
-            "Step", choices, None, key=key, format_func=lambda step: f"step {step:,}" if step else "newest"
+            f"Step of {name}",
+            choices,
+            None,
+            key=key,
+            format_func=lambda step: f"{step:,}" if step else "newest",
+            label_visibility="collapsed",
         )
         shown = steps.get(named or 0, shown)
     st.caption(f"step {shown.step:,}")
     if shown.kind == "image":
         try:
-            st.image(read_image(run, shown), width="stretch")
+            _image(name, read_image(run, shown))
         except InputError as error:
             st.warning(plain(str(error)))
     elif shown.kind == "text":
         st.html(f'<pre class="lk-log" tabindex="0">{html.escape(visible(shown.content["text"]))}</pre>')
     else:
-        _histogram(shown)
+        _histogram(shown, key)
 
 
-def _histogram(shown: Medium) -> None:
+def _image(name: str, content: bytes) -> None:
+    source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+    is_small = int.from_bytes(content[16:20]) < SMALL  # the width of a PNG file
+    kind = "lk-media lk-pixels" if is_small else "lk-media"
+    st.html(f'<img class="{kind}" src="{source}" alt="{html.escape(name, quote=True)}">')
+
+
+def _histogram(shown: Medium, key: str) -> None:
     edges, counts = shown.content["edges"], shown.content["counts"]
-    middles = [f"{(low + high) / 2:.4g}" for low, high in pairwise(edges)]
-    rows = {"value": [float(middle) for middle in middles], "count": counts}
-    st.bar_chart(rows, x="value", y="count", height=220)
-    if lost := shown.content.get("not_finite_values"):
-        st.caption(f"{lost} values are NaN or infinite.")
+    width, most = 400 / len(counts), max(max(counts), 1)
+    bars = "".join(
+        f'<rect x="{place * width:.2f}" y="{120 - 120 * count / most:.2f}" width="{max(width - 1, 0.5):.2f}" '
+        f'height="{120 * count / most:.2f}"><title>{edges[place]:.4g} to {edges[place + 1]:.4g}: {count:,}'
+        "</title></rect>"
+        for place, count in enumerate(counts)
+    )
+    lost = shown.content.get("not_finite_values")
+    words = f"{sum(counts):,} values from {edges[0]:.4g} to {edges[-1]:.4g}"
+    if isinstance(lost, int) and lost:
+        words += f"; {lost:,} further ones are NaN or infinite"
+    drawn = f'<svg viewBox="0 0 400 120" fill="#2a78d0" role="img" aria-label="{words}">{bars}</svg>'
+    draw_markup(drawn, key=f"{key}-bars")
+    st.caption(words)
