@@ -52,9 +52,8 @@ def spelled_class_weights(text: str) -> str:
     try:
         content = text if text.lstrip().startswith("{") else expanded(text).read_text(encoding="utf-8")
         weights = json.loads(content)
-        good = isinstance(weights, dict) and all(
-            has_type(weight, float) and 0 <= weight < 2**31 for weight in weights.values()
-        )
+        good = isinstance(weights, dict) and len(weights) > 0
+        good = good and all(has_type(weight, float) and 0 <= weight < 2**31 for weight in weights.values())
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"--class-weights is {short(text)} ({reason}); {allowed}") from None

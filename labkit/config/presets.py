@@ -198,7 +198,8 @@ def merged_with_preset(
             raise InputError(f"--epochs is {epochs} beside --train-steps {steps}; give one of the two")
         for length in ("train_steps", "epochs", "steps_range"):
             values.pop(length, None)
-    if given.get("optimizer", "sgd") in ADAPTIVE and given["optimizer"] != values.get("optimizer"):
+    optimizer = str(given.get("optimizer", "sgd")).lower()
+    if optimizer in ADAPTIVE and optimizer != values.get("optimizer"):
         values["learning_rate"] = KERAS_LEARNING_RATE  # not that of another optimizer
     merged, known = {**values, **given}, fields_by_name()
     for name in (values.keys() & known.keys()) - given.keys():

@@ -13,7 +13,7 @@ from labkit.run_directory import RunDirectory
 PATIENCE = 120  # seconds, on a busy machine
 NAVIGATION = Path(__file__).resolve().parents[2] / "app" / "navigation.py"
 # That show the selected run.
-PAGES = ("live", "layers", "predictions", "image", "data", "image_map", "compare", "configuration")
+PAGES = ("live", "layers", "media", "predictions", "image", "data", "image_map", "compare", "configuration")
 
 
 def open_page(page: str, run: RunDirectory | str, /, **url: Any) -> AppTest:

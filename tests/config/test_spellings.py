@@ -108,7 +108,7 @@ def test_a_batch_size_for_each_gpu_is_not_taken_for_that_of_all_in_python_and_no
         ("decay_weight", "weight_decay"),
         ("batch_size", None),
         ("epochs", None),
-        ("class_weight", None),
+        ("class_weight", "class_weights"),
         ("lr", None),
         ("eps", None),
         ("patience", None),

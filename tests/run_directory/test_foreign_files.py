@@ -34,6 +34,7 @@ FILES = (
     "events/events.out.tfevents.1",
     "checkpoints/step-00000020/state.json", "cluster/worker-0.json", "cluster/launcher.log",
     "checkpoints", "checkpoints/step-00000020", "events", "predictions", "cluster", "numerics",
+    "media", "media/index.jsonl",
 )  # fmt: skip
 COMMANDS = (
     ["runs"], ["show"], ["metrics"], ["report"], ["evaluate"], ["replay"], ["verify", "--files-only"],
