@@ -182,7 +182,6 @@ _REMOVED: dict[str, Any] = {
 # Fields that older versions hadn't, with their defaults: with these, the same command finds the same run.
 _LATER: dict[str, Any] = {
     "model_arguments": None,
-_LATER: dict[str, Any] = {
     "bottleneck_stride": "first",
     "name_map": None,
     "optimizer_arguments": None,
@@ -191,7 +190,6 @@ _LATER: dict[str, Any] = {
     "metrics": None,
     "best_by": None,
     "accumulate_steps": 1,
-}
 }
 
 # Renamed fields that older versions recorded.
