@@ -186,7 +186,10 @@ def architecture_of(model: str) -> Architecture:
 
 
 # The networks of keras.applications that labkit's tests cover.
-APPLICATIONS = ("MobileNetV2", "ResNet50V2", "DenseNet121")
+APPLICATIONS = (
+    "MobileNetV2", "ResNet50V2", "DenseNet121",
+    "MobileNet", "ResNet101V2", "ResNet152V2", "DenseNet169", "DenseNet201",
+)  # fmt: skip
 
 
 def default_depth(model: str, block: str) -> int:

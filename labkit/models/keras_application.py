@@ -27,7 +27,7 @@ SMALLEST = 32  # the smallest image side that keras.applications accepts for the
 # Statistics of ImageNet for pixels from 0 to 1: keras.applications.imagenet_utils, mode "torch".
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-TAKES_STANDARDIZED = ("DenseNet121",)  # the others expect pixels from -1 to 1 (mode "tf")
+STANDARDIZED = "DenseNet"  # takes standardized images; the others pixels from -1 to 1 (mode "tf")
 
 
 def keras_application(
@@ -56,7 +56,7 @@ def keras_application(
             f"--model keras_application needs images of {SMALLEST}x{SMALLEST} pixels or more and 3 channels, "
             f"not {'x'.join(map(str, image_shape))}; choose another --model"
         )
-    if application not in TAKES_STANDARDIZED:
+    if not application.startswith(STANDARDIZED):
         x = keras.layers.Rescaling(
             [[[2 * std for std in IMAGENET_STD]]],  # of rank 3: Keras's settings decide the axis of a list
             [[[2 * mean - 1 for mean in IMAGENET_MEAN]]],

@@ -30,6 +30,8 @@ NAMES = {
     "imagenet_resnet50-v1.5": {"model": "imagenet_resnet", "bottleneck_stride": "second"},
     "imagenet_se_resnet50": {"model": "imagenet_se_resnet"},
     "imagenet_vgg16": {"model": "imagenet_vgg"},
+    "mobilenet": {"model": "keras_application", "application": "MobileNet"},
+    "resnet101v2": {"model": "keras_application", "application": "ResNet101V2"},
     "densenet121": {"model": "keras_application", "application": "DenseNet121"},
 }  # fmt: skip
 

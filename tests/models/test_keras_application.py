@@ -1,11 +1,15 @@
 """Networks of keras.applications with labkit's layers; tests of the weights compare them with Keras's."""
 
+import keras
 import numpy as np
 import pytest
 
 from labkit.config import ModelConfig
+from labkit.config.architectures import APPLICATIONS
 from labkit.errors import InputError
 from labkit.models.freezing import stages
+from labkit.models.initial_weights import weights_by_name
+from labkit.models.keras_application import bare_application, stage_name
 from labkit.models.layers import BatchNormalization
 from labkit.models.registry import build_model
 
@@ -57,6 +61,29 @@ def test_layouts_and_precisions_give_the_same_logits(plain, fields, tolerance):
     model.set_weights(plain.get_weights())
     expected = plain(IMAGES).numpy()
     assert np.abs(model(IMAGES).numpy() - expected).max() < tolerance * np.abs(expected).max()
+
+
+OTHERS = [name for name in APPLICATIONS if name != "MobileNet"]
+
+
+@pytest.mark.parametrize(
+    "application", ["MobileNet", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)]
+)
+def test_features_are_those_of_keras_with_the_same_weights(application):
+    theirs, ours = bare_application(application, SHAPE), build(application=application)
+    random, own = np.random.default_rng(0), weights_by_name(ours)
+    for layer in theirs.layers:
+        for weight in layer.weights:
+            if len(weight.shape) == 1:
+                weight.assign(random.uniform(0.5, 1.5, weight.shape))
+            own.pop(f"{stage_name(layer, SHAPE)}/{weight.name}").assign(weight)
+    assert own.keys() == {"logits/kernel", "logits/bias"}
+    prepared = IMAGES
+    if not application.startswith("DenseNet"):  # pixels from -1 to 1, with ImageNet's mean and deviation
+        prepared = IMAGES * 2 * np.array([0.229, 0.224, 0.225]) + 2 * np.array([0.485, 0.456, 0.406]) - 1
+    expected = theirs(prepared.astype(np.float32)).numpy().mean(axis=(1, 2))
+    found = keras.Model(ours.inputs, ours.get_layer("head_global_average1").output)(IMAGES).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("shape", [(28, 28, 3), (32, 32, 1)])
