@@ -24,6 +24,7 @@ _OTHERS = {"I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2, "I8": 1, 
 # PyTorch's names of a module's weights, in Keras's words. Of a normalization, ``weight`` is gamma.
 _OF_NORMS = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean"}
 _OF_NORMS["running_var"] = "moving_variance"
+_WRAPPERS = ("module.", "_orig_mod.", "model.")  # of DataParallel, torch.compile and Lightning
 
 
 def read_weight_file(path: Path) -> dict[str, np.ndarray]:
@@ -122,13 +123,14 @@ def is_pytorch(arrays: dict[str, np.ndarray]) -> bool:
 def from_pytorch(arrays: dict[str, np.ndarray]) -> dict[str, tuple[str, np.ndarray]]:
     """Return PyTorch's weights by ``<module>/<weight>`` in Keras's words and layout, with their own names.
 
-    Kernels [out, in, …] become […, in, out]. What depends on the layer that takes them is left to
-    ``labkit.models.weight_names``.
+    The name of a wrapper around the whole network is left out. Kernels [out, in, …] become […, in, out]. What
+    depends on the layer that takes them is left to ``labkit.models.weight_names``.
     """
     found = {}
+    wrapper = next((one for one in _WRAPPERS if all(name.startswith(one) for name in arrays)), "")
     modules: dict[str, dict[str, str]] = defaultdict(dict)
     for name in arrays:
-        module, _, word = name.rpartition(".")
+        module, _, word = name.removeprefix(wrapper).rpartition(".")
         modules[module][word] = name
     for module, own in modules.items():
         is_norm = "weight" in own and arrays[own["weight"]].ndim == 1

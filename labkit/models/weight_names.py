@@ -123,7 +123,7 @@ def _by_map(path: str, stored: Stored, model: keras.Model) -> dict[str, str]:
     """Return the pairs that a name map states, for single weights or for whole layers."""
     there: dict[str, list[str]] = defaultdict(list)
     for key, (own, _) in stored.items():
-        for name in dict.fromkeys((own, key, key.rpartition("/")[0])):
+        for name in dict.fromkeys((own, own.rpartition(".")[0], key, key.rpartition("/")[0])):
             there[name].append(key)
     here: dict[str, list[str]] = defaultdict(list)
     for layer in layers_with_weights(model):

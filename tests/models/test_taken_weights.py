@@ -80,7 +80,8 @@ def chain(*begin: keras.layers.Layer) -> keras.Model:
     ],
 )
 def test_a_resnet_of_torchvision_gives_its_outputs(depth, name, fields, tmp_path):
-    path = save(tmp_path / "theirs.safetensors", torchvision_weights(depth))
+    weights = {f"module.{key}": array for key, array in torchvision_weights(depth).items()}  # DataParallel's
+    path = save(tmp_path / "theirs.safetensors", weights)
     model, fields = named(name, **fields)
     found = start(path, model, **fields)
     assert not found.missing and not found.unused and "conv1.weight is stem_conv1/kernel" in found.lines()[1]
