@@ -49,7 +49,8 @@ def compare(
 
     Args:
         runs: Two or more runs to compare as they are: directories, or names. Nothing is trained.
-        models: Models to train, separated by commas, such as resnet20,se_resnet20,vgg11; see labkit models.
+        models: Models to train, separated by commas, such as resnet20,se_resnet20,vgg11 (see labkit models);
+            FILE.py:NAME is one of your own.
         seeds: Trainings of each model.
         preset: Takes the settings of a named run, except for its model; see labkit train --list-presets.
         output: Folder for runs and results. Default: <home>/comparisons/<name made from the settings>.

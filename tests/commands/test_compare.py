@@ -1,6 +1,7 @@
 """``labkit compare``: what is trained where, what isn't trained again, and how it ends."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.commands.fake_training import SHORT, arguments, behave, starts
 from tests.commands.in_process import refused, tree
 
 CHECK = execute.check_command
+OWN = os.path.relpath(Path(__file__).parents[1] / "own_nets.py")
 
 
 pytestmark = pytest.mark.usefixtures("shapes")  # where trainings look for them
@@ -54,6 +56,8 @@ def plan(output: Path | None, models: str = "resnet8,vgg11", seeds: int = 2, **v
         ("--models resnet8 --job-dir x", ["--job-dir is 'x'", "--output"]),
         ("--model resnet", ["--model is 'resnet'", "--models"]),
         ("--models resnet8 --num-layers 20", ["--num-layers is 20", "resnet20"]),
+        ("--models none.py:mlp,resnet8", ["none.py:mlp", "can't be read"]),
+        (f"--models {OWN}:mlp,./{OWN}:mlp", ["two own_nets.mlp", "rename"]),
         ("--models fast,resnet8 --activation gelu", ["resnet8: --activation", "'relu'"]),
         ("--models resnet8 --sync", ["--sync"]),
         ("--models resnet8 --train-batch-size 9001", ["--train-batch-size is 9001", "at most 9000"]),
@@ -70,6 +74,23 @@ def test_bad_input_is_one_line_exit_2_and_nothing_written(given, words, output, 
     line = refused("compare", "--output", output, "--dataset", "shapes", *flags)
     assert all(word in line for word in words), line
     assert not output.exists()
+
+
+def test_a_network_of_ones_own_is_named_after_its_file_and_keeps_its_place(output):
+    planned = plan(output, f"{OWN}:mlp,resnet8", seeds=1)
+    assert planned.request.models == ("own_nets.mlp", "resnet8")
+    [mine, _] = planned.trainings
+    assert mine.config.run.job_dir == str(output / "own_nets.mlp-seed0")
+    assert mine.config.model.model == f"{Path(OWN).absolute()}:mlp"
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_network_of_ones_own_is_compared_with_a_built_in_one(output):
+    flags = ["--models", f"{OWN}:mlp,resnet8", "--seeds", "1", "--preset", "smoke", "--train-steps", "3"]
+    assert cli.main(["compare", "--output", str(output), *flags]) == 0
+    runs = read_comparison(output).runs
+    assert [(run.model, run.state) for run in runs] == [("own_nets.mlp", "finished"), ("resnet8", "finished")]
 
 
 def test_a_directory_of_something_else_is_refused(output):

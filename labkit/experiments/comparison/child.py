@@ -19,6 +19,8 @@ from labkit.data.manifest import Manifest, load_manifest
 from labkit.data.of_run import data_of_run
 from labkit.errors import InputError
 from labkit.experiments.comparison.files import update_measurements
+from labkit.parts.code import allow
+from labkit.parts.trust import files_of
 from labkit.run_directory import RunDirectory
 from labkit.startup.child import record_reason
 from labkit.startup.quiet_import import import_tensorflow, leave_out_extras
@@ -123,6 +125,8 @@ def _do(kind: str, text: str) -> None:
     elif kind == "networks":  # before the first training starts: a wrong one is refused now, not after hours
         configs = {name: Config.from_json(value) for name, value in json.loads(text).items()}
         config = next(iter(configs.values()))
+        for one in configs.values():  # code that the user named on the command line
+            allow(files_of(one))
         check_networks(configs, load_manifest(data_directory(config), config.data.dataset))
     else:
         run = RunDirectory(text)

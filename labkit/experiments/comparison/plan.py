@@ -11,7 +11,8 @@ from typing import Any
 
 from labkit import home
 from labkit.config import Config
-from labkit.config.architectures import parse_model_name
+from labkit.config.architectures import model_name, parse_model_name
+from labkit.config.fields import CODE
 from labkit.data.inputs import choose_input_path
 from labkit.data.manifest import Manifest
 from labkit.errors import InputError
@@ -24,6 +25,8 @@ from labkit.experiments.comparison.files import (
     run_directory,
 )
 from labkit.experiments.trials import Training, find_data_set, refuse_other_contents
+from labkit.parts.code import with_whole_paths
+from labkit.parts.trust import files_of
 from labkit.run_directory.disk import check_writable
 from labkit.training.checks import refuse_cluster
 from labkit.training.place import place_run
@@ -69,7 +72,7 @@ def plan_comparison(
     """Decide on every training of a comparison.
 
     Args:
-        models: names as ``labkit.config.architectures.model_name`` gives them.
+        models: names as ``labkit.config.architectures.model_name`` gives them, or ``FILE.py:NAME``.
         seeds: the number of trainings of each model; the seeds count from 0.
         values: of ``labkit.experiments.comparison.files.shared_fields``, by name; others keep their
             defaults.
@@ -81,6 +84,7 @@ def plan_comparison(
     or holds a comparison with another budget.
     """
     configs = _configs(models, seeds, values)
+    models = tuple(configs)
     config = next(iter(configs.values()))
     named_folder = home.expanded(output).absolute() if output else None
     recorded = _recorded(named_folder) if named_folder else None
@@ -123,14 +127,19 @@ def _configs(models: Sequence[str], seeds: int, values: Mapping[str, Any]) -> di
     repeated = [name for name, count in Counter(models).items() if count > 1]
     if repeated:
         raise InputError(f"--models names {', '.join(repeated)} more than once; name each model once")
-    by_name = {name: parse_model_name(name) for name in models}
-    configs = {}
+    by_name = {name: {"model": name} if CODE.fullmatch(name) else parse_model_name(name) for name in models}
+    configs: dict[str, Config] = {}
     for name in models:
         try:
-            configs[name] = Config.from_flat({**values, **by_name[name]})
+            config = with_whole_paths(Config.from_flat({**values, **by_name[name]}))
+            files_of(config)  # which must be there
         except InputError as error:
             raise InputError(f"{name}: {error}") from None
-    refuse_cluster(configs[models[0]])
+        called = model_name(config.model)  # without the folder of a file
+        if called in configs:
+            raise InputError(f"--models names two {called}; rename one of the files")
+        configs[called] = config
+    refuse_cluster(next(iter(configs.values())))
     return configs
 
 
