@@ -104,3 +104,15 @@ def test_a_run_needs_the_file_no_more(whole, tmp_path, monkeypatch):
     run.config_path.write_text(json.dumps(config))
     monkeypatch.chdir(tmp_path)
     assert labkit("evaluate", str(run.path), "--split", "validation") == 0
+
+
+@LONG
+def test_a_built_in_network_and_its_twin_of_plain_keras_give_one_curve(tmp_path):
+    fields = {"train_steps": 50, "learning_rate": 0.0002, "learning_rate_schedule": "constant"}
+    fields |= {"batch_norm_decay": None, "validate_every_steps": 0, "train_batch_size": 32}
+    train(tmp_path / "base", **fields | {"train_steps": 1, "learning_rate": 0.02})
+    twin = tmp_path / "twin.keras"  # the same layers, of Keras alone, with the same weights
+    assert labkit("export", str(tmp_path / "base"), "--output", str(twin), "--standardized-input") == 0
+    train(tmp_path / "built-in", **fields, start_from=tmp_path / "base")
+    train(tmp_path / "brought", **fields | {"num_layers": None}, model=twin)
+    assert losses(tmp_path / "built-in") == pytest.approx(losses(tmp_path / "brought"), abs=1e-5)
