@@ -40,7 +40,8 @@ def train(
             They take precedence over ``config`` and ``preset``. ``model`` may also be a Keras model, or a
             function ``(input_shape, num_classes)`` that returns one; ``optimizer`` a Keras optimizer, whose
             learning rate is then kept unless a schedule is given; ``loss`` a function (labels, logits) or a
-            Keras loss; ``metrics`` a list; ``model_arguments`` and the like dicts.
+            Keras loss; ``metrics`` a list; ``augment`` a function (images, seeds); ``model_arguments`` and
+            the like dicts.
 
     Returns the run. Its ``state`` is ``finished``, ``interrupted`` (Ctrl-C: saved, the same call continues)
     or ``failed`` (the loss became NaN, or a callback failed; ``run.status.message`` says which and when).

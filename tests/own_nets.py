@@ -1,6 +1,7 @@
 """Networks of one's own, as people write them: for ``--model tests/own_nets.py:NAME``."""
 
 import keras
+import tensorflow as tf
 from keras import layers
 
 
@@ -240,3 +241,33 @@ def whole_batches(labels, logits):
 
 OWN_NUMBER = 3
 METRICS = [among_two, keras.metrics.TopKCategoricalAccuracy(3, name="top3"), "auc"]
+
+
+# ---- augmentation
+
+
+def noisy(images, seeds):
+    """Add noise of each image's own seeds, and turn it by quarters."""
+
+    def one(values):
+        image, seed = values
+        noise = tf.random.stateless_uniform(tf.shape(image), seed, -20.0, 20.0)
+        return tf.image.rot90(tf.cast(image, tf.float32) + noise, seed[0] % 4)
+
+    return tf.map_fn(one, (images, seeds), fn_output_signature=tf.float32)
+
+
+def draws_anew(images, seeds):
+    return tf.cast(images, tf.float32) + tf.random.uniform(tf.shape(images))
+
+
+def mixes_images(images, seeds):
+    return tf.reverse(images, axis=[0])
+
+
+def crops_images(images, seeds):
+    return images[:, 1:]
+
+
+def shows_seeds(images, seeds):
+    return tf.cast(images, tf.float32) + tf.cast(seeds, tf.float32)[:, :, None, None]

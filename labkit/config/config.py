@@ -190,6 +190,7 @@ _LATER: dict[str, Any] = {
     "metrics": None,
     "best_by": None,
     "accumulate_steps": 1,
+    "augment": None,
 }
 
 # Renamed fields that older versions recorded.

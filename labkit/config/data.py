@@ -5,8 +5,15 @@ import math
 from dataclasses import dataclass
 
 from labkit.config.data_sets import checked_choice
-from labkit.config.fields import OF_THE_NETWORK, OF_THE_ORDER, FieldOwner, option
-from labkit.errors import InputError
+from labkit.config.fields import CODE, IN_A_FILE, OF_THE_NETWORK, OF_THE_ORDER, FieldOwner, option
+from labkit.errors import InputError, short
+
+
+def _named_function(text: str) -> str:
+    found = CODE.fullmatch(text)
+    if found is None or found["path"] is None:
+        raise InputError(f"--augment is {short(text)}; allowed: {IN_A_FILE}, a function of your own")
+    return text
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,15 @@ class DataConfig(FieldOwner):
         "Flips training images left to right: random flips half of them, alternating flips each one every "
         "second epoch.",
         choices=("random", "alternating", "none"),
+    )
+    augment: str | None = option(
+        None,
+        "FILE.py:NAME: a function of your own, NAME(images, seeds), which changes the training images last. "
+        "It returns images of the same shape, each a function of its image and its two seeds alone.",
+        is_code=True,
+        acts="run",
+        spelled=_named_function,
+        unset="nothing further is changed",
     )
     crop_size: int | None = option(
         None,

@@ -48,7 +48,7 @@ ALIASES = {
     "task_index": "task_id",
     "train_batch_size": "batch_size batch bs b",
     "train_steps": "max_steps steps num_steps total_steps num_train_steps iterations iters max_iter",
-    "use_distortion_for_training": "augment augmentation data_augmentation",
+    "use_distortion_for_training": "augmentation data_augmentation",
     "warmup_steps": "num_warmup_steps",
     "weight_decay": "wd weight_decay_rate",
     "width_factor": "widen_factor width_multiplier",

@@ -12,7 +12,7 @@ draws are whole numbers, and sums stay so small that float32 holds them exactly.
 
 import math
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from labkit.data.hashes import mixed_in, named_key, scaled
 from labkit.data.inputs import Augmentation
 from labkit.data.manifest import Manifest
 from labkit.data.namespace import Array, namespace
+from labkit.errors import InputError
+from labkit.parts.code import first_line, named_object
 
 DEFAULT = Augmentation()
 
@@ -53,7 +55,67 @@ def augment(
     if augmentation.cutout_size:
         mean = np.round(255 * np.asarray(manifest.channel_mean)).astype(np.uint8)
         images = cut_out(images, key, epoch, index, augmentation.cutout_size, mean)
+    if augmentation.own is not None:
+        images = changed_by_own(augmentation.own, images, key=key, epoch=epoch, index=index)
     return images
+
+
+def changed_by_own(reference: str, images: Array, *, key: int, epoch: Array, index: Array) -> Array:
+    """Return the images as a function of somebody's own changes them, uint8 or float32.
+
+    The function gets tensors: the images, and seeds int32 [n, 2], two draws of each example in its epoch.
+
+    Args:
+        reference: ``FILE.py:NAME``.
+        images, key, epoch, index: as of ``augment``.
+
+    Raises InputError if the function may not be run, or needs TensorFlow in a process that doesn't have it.
+    """
+    tf: Any = sys.modules.get("tensorflow")
+    if tf is None:
+        raise InputError(
+            f"the training images of this run are changed by {reference}, which needs TensorFlow"
+        )
+    function = named_object("--augment", reference)
+    state = mixed_in(mixed_in(named_key(key, "own"), epoch), index)
+    draws = [namespace(index).shift_right(mixed_in(state, number), 33) for number in range(2)]
+    seeds = tf.stack([tf.cast(draw, tf.int32) for draw in draws], axis=1)
+    made = tf.convert_to_tensor(function(tf.convert_to_tensor(images), seeds))
+    made = made if made.dtype == tf.uint8 else tf.cast(made, tf.float32)
+    return made.numpy() if isinstance(images, np.ndarray) else tf.ensure_shape(made, images.shape)
+
+
+def check_own(reference: str, image_shape: tuple[int, int, int]) -> None:
+    """Raise InputError unless a function of somebody's own changes each image by itself, and always alike."""
+    flag = f"--augment {reference}"
+    images = np.random.default_rng(0).integers(0, 256, (4, *image_shape)).astype(np.uint8)
+    epoch, index = np.arange(4), np.arange(4) + 7
+
+    def made(rows: slice) -> Array:
+        return changed_by_own(reference, images[rows], key=1, epoch=epoch[rows], index=index[rows])
+
+    try:
+        whole = made(slice(None))
+        again, alone = made(slice(None)), np.concatenate([made(slice(row, row + 1)) for row in range(4)])
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{flag} failed for images {[4, *image_shape]}: {first_line(error)}") from None
+    if whole.shape != images.shape or not np.isfinite(whole).all():
+        raise InputError(
+            f"{flag} returned {whole.dtype} {list(whole.shape)} for images {list(images.shape)}; allowed: "
+            "finite numbers of the same shape, 0 to 255"
+        )
+    if not np.array_equal(whole, again):
+        raise InputError(
+            f"{flag} changes the same images in two ways; draw with the seeds: "
+            "tf.random.stateless_uniform(…, seed=seeds[0])"
+        )
+    if not np.allclose(whole, alone, atol=1e-3):
+        raise InputError(
+            f"{flag} makes an image depend on the others of its batch, so replicas would see other images; "
+            "use each image and its seeds alone, as tf.map_fn does"
+        )
 
 
 def augmentation_offsets(

@@ -82,6 +82,7 @@ class Augmentation:
         crop_size: side in pixels of the crop; None: the crop has the image's own size.
         brightness: largest number of grey levels that is added to all pixels or taken away.
         contrast: largest change of the factor of each pixel's distance from its image's mean color.
+        own: ``FILE.py:NAME`` of a function of somebody's own that comes last; None: none.
     """
 
     crop_padding: int = PADDING
@@ -92,6 +93,7 @@ class Augmentation:
     crop_size: int | None = None
     brightness: float = 0.0
     contrast: float = 0.0
+    own: str | None = None
 
     @property
     def changes_colors(self) -> bool:
@@ -107,7 +109,7 @@ class Augmentation:
 def augmentation_of(data: DataConfig) -> Augmentation | None:
     """Return the settings of a run's augmentation; None if it trains on images as they are."""
     if not data.use_distortion_for_training:
-        return None
+        return None if data.augment is None else Augmentation(crop_padding=0, flip="none", own=data.augment)
     return Augmentation(
         data.crop_padding,
         data.crop_padding_mode,
@@ -117,6 +119,7 @@ def augmentation_of(data: DataConfig) -> Augmentation | None:
         data.crop_size,
         data.brightness,
         data.contrast,
+        data.augment,
     )
 
 

@@ -17,6 +17,7 @@ from labkit.parts.source import file_of, source_of
 SAVED = "model.keras"
 # The parts that may be given as objects, and what they may be.
 ALLOWED = {
+    "augment": "'FILE.py:NAME', or a function (images, seeds) that returns images of the same shape",
     "model": "a name, 'FILE.py:NAME', a function (input_shape, num_classes) that returns a Keras model, or a "
     "Keras model",
     "loss": "a name, 'FILE.py:NAME', a function (labels, logits) that returns [batch], or a Keras loss",

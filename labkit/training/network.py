@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from labkit.config import Config
+from labkit.data.augment import check_own
 from labkit.data.inputs import InputShare, augmentation_of, choose_input_path
 from labkit.data.manifest import Manifest
 from labkit.data.network_input import NetworkInput, as_input, network_input_of
@@ -72,6 +73,8 @@ class Network(TrainedNetwork):
         placement = config.distribution.variable_placement if remote else "round_robin"
         self.devices = devices
         self.loss = loss_of(config, manifest)
+        if config.data.augment is not None:
+            check_own(config.data.augment, network_input_of(config.data).shape(manifest))
         self.strategy = strategy or make_strategy(devices, config.distribution.variable_strategy)
         with self.strategy.scope(), variables_on_servers(placement, devices.num_ps):
             super().__init__(config, manifest, data_format)

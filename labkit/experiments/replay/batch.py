@@ -1,5 +1,6 @@
 """The batch of a step of a run, for readers without TensorFlow, and the checkpoint to ask about it."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,11 @@ def batch_without_tensorflow(run: RunDirectory, step: int) -> RunBatch:
         raise NeedsReplay(
             "This run streamed its data, so the order of the images comes from TensorFlow's shuffle buffer, "
             "which this page doesn't have. This command finds the batch:"
+        )
+    if config.data.augment is not None and "tensorflow" not in sys.modules:
+        raise NeedsReplay(
+            f"This run changes its images by {config.data.augment}, code of its own, which this page doesn't "
+            "run. This command makes the batch:"
         )
     size = config.data.images_per_step
     if size * int(np.prod(manifest.image_shape)) > MAX_BYTES:

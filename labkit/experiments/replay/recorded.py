@@ -20,6 +20,7 @@ from labkit.run_directory.checkpoints import checkpoint_path
 from labkit.run_directory.files import read_json
 from labkit.run_directory.lineage import read_lineage
 from labkit.run_directory.reader import read_metrics
+from labkit.startup.quiet_import import import_tensorflow
 
 MAX_STEPS = 1000  # that a replay makes before its own, unless told otherwise
 
@@ -156,6 +157,8 @@ def with_data(
 
 def _batch(config: Config, manifest: Manifest, step: int, *, resized: bool = True) -> StepBatch:
     size = config.data.image_size_at(step - 1, config.run.train_steps) if resized else None
+    if config.data.augment is not None:  # a function over tensors
+        import_tensorflow()
     return batch_of_step(manifest, config.data, seed=config.run.seed, step=step, image_size=size)
 
 
