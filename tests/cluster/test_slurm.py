@@ -187,6 +187,7 @@ def test_a_configuration_survives_as_arguments():
     fixed |= {"slow_worker": "1:3", "profile_steps": "2:4", "debugger_dump": False}
     fixed |= {"model_arguments": None, "optimizer_arguments": None, "loss_arguments": None}
     fixed |= {"bottleneck_stride": "first"}
+    fixed |= {"augment": "mine.py:noisy"}
     fixed |= {"class_weights": "balanced", "metrics": "auc", "loss": "sigmoid"}
     fixed |= {"epochs": None, "steps_range": None}  # instead of the steps
     fixed |= {"gradient_compression": "none"}  # the other is refused with float64

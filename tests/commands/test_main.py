@@ -43,6 +43,7 @@ def test_every_field_is_a_flag(captured, monkeypatch):
         "peer_timeout_seconds": 3.0,
         "progress_timeout_seconds": 30.0,
         "slow_worker": "1:3",
+        "augment": "mine.py:noisy",
         "optimizer": "muon",
         "loss": "sigmoid",
         "class_weights": "balanced",

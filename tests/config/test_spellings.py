@@ -37,7 +37,7 @@ def parser_of_train():
         ("random_state", "seed", 3),
         ("num_epochs", "epochs", 2.0),
         ("arch", "model", "vgg"),
-        ("augment", "use_distortion_for_training", False),
+        ("augmentation", "use_distortion_for_training", False),
     ],
 )
 def test_a_name_of_the_same_meaning_works_wherever_settings_are_given(typed, name, value):
