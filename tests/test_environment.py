@@ -178,7 +178,7 @@ def test_what_is_installed_is_what_is_locked(lock):
 
 
 # Not in the lock: the benchmarks compare labkit with it.
-OPTIONAL = {"torch"}
+OPTIONAL = {"torch", "torchvision"}
 
 
 @functools.cache

@@ -33,8 +33,10 @@ class KerasOptimizer(Optimizer):
     def __init__(self, model: keras.Model, config: OptimizerConfig, head_factor: float = 1.0) -> None:
         super().__init__(model, config, head_factor, "keras_optimizer")
         self._make = lambda: _built(config, model)
-        self._kept = (self._make(),)  # tracked by itself, its checkpoints would hold the weights, too
-        self.remembered = _remembered(self._kept[0])
+        optimizer = self._make()
+        # In a function: as an attribute, checkpoints would hold its variables a second time.
+        self._kept = lambda: optimizer
+        self.remembered = _remembered(optimizer)
 
     @property
     def slots(self) -> dict[str, list[tf.Variable]]:
@@ -56,7 +58,7 @@ class KerasOptimizer(Optimizer):
     ) -> list[Any]:
         """Update the weights as ``Optimizer.apply`` does. The operations aren't returned."""
         indices = range(len(self._variables)) if indices is None else indices
-        [optimizer] = self._kept
+        optimizer = self._kept()
         with tf.name_scope("optimizer"):
             scale = self._clip_factor(strategy, gradients)
 
@@ -77,7 +79,7 @@ class KerasOptimizer(Optimizer):
             gradient = gradient + decay * variable
         elif decay:
             variable.assign_sub(learning_rate * decay * variable)
-        self._kept[0].update_step(gradient, variable, learning_rate)
+        self._kept().update_step(gradient, variable, learning_rate)
 
 
 def _remembered(optimizer: keras.optimizers.Optimizer) -> list[tf.Variable]:

@@ -226,7 +226,8 @@ def test_tooltip_legend_full_screen_and_picture(server, visit, tmp_path):
 
 
 def test_new_points_are_fetched_and_leave_zoom_canvas_and_another_window_alone(server, visit):
-    run = write_run(server[1], "followed", "running", 399)
+    lasting = {"total_steps": 1_000_000, "stalled_after_seconds": 1e6}  # its state stays as it is
+    run = write_run(server[1], "followed", "running", 399, status=lasting)
     page, other, frames = visit.page, visit.page.context.new_page(), []
     visit(other)
     page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: frames.append(len(frame))))

@@ -17,6 +17,7 @@ from labkit.models.freezing import Freezing
 from labkit.models.registry import build_model
 from labkit.optim.optimizers import SGD
 from labkit.training import network as network_module
+from labkit.training.losses import SOFTMAX
 from labkit.training.network import Network
 from tests.steps import compiled_step
 
@@ -193,6 +194,7 @@ def test_a_profile_repeats_the_first_step_even_if_images_grow_and_layers_thaw(mo
     network.config = Config.from_flat(stages)
     network.manifest = SimpleNamespace(count=lambda split: 1000)
     network.devices = SimpleNamespace(num_workers=1, asynchronous_workers=0)
+    network.loss = SOFTMAX
     network.freezing = SimpleNamespace(at=lambda number: frozenset({"stem"} if number < 2 else ()))
     network.train_step_for = train_step_for
     network.strategy = network.step = None

@@ -81,7 +81,12 @@ def test_a_long_run_keeps_a_bounded_number_of_points_over_all_of_it(handle):
 # ---- at the start -----------------------------------------------------------------------------------------
 
 MANIFEST = SimpleNamespace(
-    dataset="shapes", num_classes=3, image_shape=(32, 32, 3), splits={"train": None}, count=lambda split: 1000
+    multi_label=False,
+    dataset="shapes",
+    num_classes=3,
+    image_shape=(32, 32, 3),
+    splits={"train": None},
+    count=lambda split: 1000,
 )
 
 
