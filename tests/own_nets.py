@@ -1,6 +1,7 @@
 """Networks of one's own, as people write them: for ``--model tests/own_nets.py:NAME``."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras import layers
 
@@ -176,6 +177,32 @@ def normalizes_rows(input_shape, num_classes):
 number = 3
 
 
+class Noisy(keras.Model):
+    """Draws numbers without a layer."""
+
+    def __init__(self, num_classes, draw):
+        super().__init__()
+        self.draw, self.head = draw, layers.Dense(num_classes)
+
+    def call(self, x, training=False):
+        x = keras.ops.mean(x, axis=(1, 2))
+        return self.head(x + self.draw(keras.ops.shape(x)) if training else x)
+
+
+def draws_by_keras(input_shape, num_classes):
+    return Noisy(num_classes, keras.random.normal)
+
+
+def draws_by_numpy(input_shape, num_classes):
+    return Noisy(num_classes, lambda shape: np.float32(np.random.normal()))
+
+
+def held(input_shape, num_classes):
+    model = mlp(input_shape, num_classes)
+    model.trainable = False
+    return model
+
+
 # ---- an optimizer
 
 
@@ -207,6 +234,10 @@ def no_optimizer():
     return None
 
 
+class NoUpdate(keras.optimizers.Optimizer):
+    pass
+
+
 # ---- losses and metrics
 
 
@@ -233,6 +264,10 @@ def labels_as_loss(labels, logits):
 
 def among_two(labels, logits):
     return keras.ops.in_top_k(labels, logits, 2)
+
+
+def accuracy(labels, logits):
+    return 0.5
 
 
 def whole_batches(labels, logits):

@@ -74,8 +74,14 @@ class Calls:
                 continue
             try:
                 found[name] = json.loads(json.dumps(state, allow_nan=False))
-            except (TypeError, ValueError, RecursionError) as error:
-                self._fail(f"callback {name}: its state is no value of JSON ({error}); return numbers, texts")
+                is_same = bool(found[name] == state)
+            except (TypeError, ValueError, RecursionError):
+                is_same = False
+            if not is_same:
+                self._fail(
+                    f"callback {name}: its state is {_shown(state)}; allowed: finite numbers, texts, lists, "
+                    "and dicts with texts as keys"
+                )
         return found
 
     def restore(self, states: Mapping[str, Any]) -> None:

@@ -40,14 +40,14 @@ class MediaWriter:
         from PIL import Image
 
         pixels = np.asarray(image)
-        if pixels.dtype.kind == "f" and np.isfinite(pixels).all():
-            pixels = np.round(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
+        if pixels.dtype.kind == "f" and pixels.size and 0 <= pixels.min() <= pixels.max() <= 1:
+            pixels = np.round(pixels * 255).astype(np.uint8)
         if pixels.ndim == 3 and pixels.shape[2] == 1:
             pixels = pixels[..., 0]
         fits = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
         if pixels.dtype != np.uint8 or not fits or not pixels.size:
             raise InputError(
-                f"the image {name!r} is {pixels.dtype} {list(pixels.shape)}; allowed: uint8, or finite "
+                f"the image {name!r} is {pixels.dtype} {list(pixels.shape)}; allowed: uint8, or "
                 "floats from 0 to 1, [height, width] or [height, width, 3]"
             )
         buffer = io.BytesIO()

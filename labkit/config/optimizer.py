@@ -52,13 +52,13 @@ def spelled_class_weights(text: str) -> str:
     try:
         content = text if text.lstrip().startswith("{") else expanded(text).read_text(encoding="utf-8")
         weights = json.loads(content)
-        good = isinstance(weights, dict) and len(weights) > 0
+        good = isinstance(weights, dict) and any(weights.values())
         good = good and all(has_type(weight, float) and 0 <= weight < 2**31 for weight in weights.values())
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"--class-weights is {short(text)} ({reason}); {allowed}") from None
     if not good:
-        raise InputError(f"--class-weights is {short(text)}; {allowed}, no weight below 0")
+        raise InputError(f"--class-weights is {short(text)}; {allowed}, none below 0 and one above")
     return json.dumps(weights, sort_keys=True, ensure_ascii=False)
 
 
@@ -70,8 +70,8 @@ class OptimizerConfig(FieldOwner):
         "sgd",
         "Optimizer: sgd with momentum; adamw, which decouples weight decay; or muon, which updates "
         "convolutions that a normalization follows, without weight decay, and leaves the rest to sgd. The "
-        "others are Keras's, which like adamw have a learning rate of 0.001 where none is given. "
-        "FILE.py:NAME is a Keras optimizer of your own: a class, or a function that returns one.",
+        "others are Keras's. FILE.py:NAME is a Keras optimizer of your own: a class, or a function that "
+        "returns one. All but sgd and muon have a learning rate of 0.001 where none is given.",
         choices=(*LABKITS, *KERAS_OPTIMIZERS),
         is_code=True,
         acts="run",
@@ -149,9 +149,15 @@ class OptimizerConfig(FieldOwner):
         only_with=("learning_rate_schedule", "one_cycle"),
     )
     momentum: float = option(
-        0.9, "Fraction of the velocity that sgd and muon keep at each step.", minimum=0, below=1
+        0.9,
+        "Fraction of the velocity that sgd and muon keep at each step.",
+        minimum=0,
+        below=1,
+        only_with=("optimizer", "sgd", "muon"),
     )
-    nesterov: bool = option(False, "Uses Nesterov momentum with sgd and muon.")
+    nesterov: bool = option(
+        False, "Uses Nesterov momentum with sgd and muon.", only_with=("optimizer", "sgd", "muon")
+    )
     weight_decay: float = option(2e-4, "Coefficient of the weight decay.", minimum=0)
     weight_decay_mode: str = option(
         "l2",

@@ -11,6 +11,7 @@ from typing import Any
 from labkit.config.architectures import architecture_of
 from labkit.config.arguments import argument
 from labkit.config.config import fields_by_name
+from labkit.config.fields import CODE
 from labkit.config.optimizer import ADAPTIVE, KERAS_LEARNING_RATE
 from labkit.errors import InputError, unknown_name_error
 
@@ -199,7 +200,7 @@ def merged_with_preset(
         for length in ("train_steps", "epochs", "steps_range"):
             values.pop(length, None)
     optimizer = str(given.get("optimizer", "sgd")).lower()
-    if optimizer in ADAPTIVE and optimizer != values.get("optimizer"):
+    if (optimizer in ADAPTIVE or CODE.fullmatch(optimizer)) and optimizer != values.get("optimizer"):
         values["learning_rate"] = KERAS_LEARNING_RATE  # not that of another optimizer
     merged, known = {**values, **given}, fields_by_name()
     for name in (values.keys() & known.keys()) - given.keys():

@@ -11,6 +11,7 @@ from labkit.config import Config, by_field, presets
 from labkit.config.arguments import argument, plain
 from labkit.config.config import flags_of
 from labkit.config.data_sets import AUTO, GENERATED
+from labkit.config.fields import CODE
 from labkit.config.optimizer import ADAPTIVE
 from labkit.config.presets import merged_with_preset, preset_values
 from labkit.data.manifest import find_manifest
@@ -54,7 +55,8 @@ def fitting_recipe(
     epochs = CIFAR10_EPOCHS * (CIFAR10_EXAMPLES / examples) ** (1 - GROWTH)
     base = preset_values("resnet20_muon")
     share = batch / base["train_batch_size"]
-    rate = ADAMW_RATE * share**0.5 if optimizer in ADAPTIVE else base["learning_rate"] * share
+    is_adaptive = optimizer in ADAPTIVE or CODE.fullmatch(optimizer)
+    rate = ADAMW_RATE * share**0.5 if is_adaptive else base["learning_rate"] * share
     values = {
         **base,
         "train_batch_size": batch,

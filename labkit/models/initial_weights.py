@@ -279,6 +279,11 @@ def match(weights: InitialWeights, model: keras.Model, classes: tuple[str, ...])
             mismatched[name] = (tuple(map(int, np.shape(array))), here)
         else:
             loaded.append(name)
+    for name in loaded:
+        if not np.isfinite(weights.arrays[name]).all():
+            raise InputError(
+                f"--start-from {weights.source}: {name} holds NaN or Infinity; name another source"
+            )
     new = variables.keys() - set(loaded)
     detached = [name for name in loaded if f"{name.rpartition('/')[0]}/kernel" in new]
     loaded = [name for name in loaded if name not in detached]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from labkit.config import ModelConfig
 from labkit.config.architectures import ARCHITECTURES
+from labkit.config.fields import CODE
 from labkit.errors import InputError, short
 from labkit.home import expanded
 from labkit.run_directory import RunDirectory
@@ -41,6 +42,8 @@ def find_weight_source(start_from: str, model: ModelConfig) -> WeightSource:
     checkpoint, and for ``imagenet`` with a network for which keras.applications has no weights.
     """
     if start_from == IMAGENET:
+        if CODE.fullmatch(model.model):
+            raise InputError(f"--start-from is 'imagenet' with --model {model.model}; name a run or a file")
         if model.model != "keras_application" and imagenet_network(model) is None:
             raise InputError(
                 f"--start-from is 'imagenet' with --model {model.model} --num-layers {model.depth}, for "

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from labkit.config import OptimizerConfig
 from labkit.config.arguments import arguments_of
-from labkit.config.optimizer import KERAS_OPTIMIZERS, LEFT_TO_LABKIT
+from labkit.config.optimizer import KERAS_OPTIMIZERS, LABKITS, LEFT_TO_LABKIT
 from labkit.errors import InputError, short
 from labkit.optim.optimizer import Optimizer
 from labkit.parts.code import first_line, named_object
@@ -32,7 +32,7 @@ class KerasOptimizer(Optimizer):
 
     def __init__(self, model: keras.Model, config: OptimizerConfig, head_factor: float = 1.0) -> None:
         super().__init__(model, config, head_factor, "keras_optimizer")
-        self._make = lambda: _built(config, model)
+        self._make = lambda: _built(config, model.trainable_variables)
         optimizer = self._make()
         # In a function: as an attribute, checkpoints would hold its variables a second time.
         self._kept = lambda: optimizer
@@ -87,8 +87,27 @@ def _remembered(optimizer: keras.optimizers.Optimizer) -> list[tf.Variable]:
     return [variable.value for variable in optimizer.variables if variable is not optimizer.learning_rate]
 
 
-def _built(config: OptimizerConfig, model: keras.Model) -> keras.optimizers.Optimizer:
-    """Return the configuration's optimizer for the weights of ``model``. Raises InputError."""
+def check_keras_optimizer(config: OptimizerConfig) -> None:
+    """Raise InputError if the configuration's optimizer of Keras can't be made, or can't make an update.
+
+    Call it outside of a strategy's scope, before a training writes anything.
+    """
+    if config.optimizer in LABKITS:
+        return
+    weights = [keras.Variable(tf.ones(shape), name="tried") for shape in ([3, 2], [2])]
+    optimizer = _built(config, weights)
+    try:
+        for weight in weights:
+            optimizer.update_step(tf.ones(weight.shape), weight.value, tf.constant(1e-3))
+    except Exception as error:
+        raise InputError(
+            f"--optimizer {config.optimizer} can't make an update: {first_line(error)}; its arguments are "
+            f"{config.optimizer_arguments or 'those of its own'}"
+        ) from None
+
+
+def _built(config: OptimizerConfig, weights: list[keras.Variable]) -> keras.optimizers.Optimizer:
+    """Return the configuration's optimizer for some weights. Raises InputError."""
     flag, arguments = f"--optimizer {config.optimizer}", arguments_of(config.optimizer_arguments)
     if config.optimizer in KERAS_OPTIMIZERS:
         make = getattr(keras.optimizers, KERAS_OPTIMIZERS[config.optimizer])
@@ -103,7 +122,7 @@ def _built(config: OptimizerConfig, model: keras.Model) -> keras.optimizers.Opti
             arguments = {"learning_rate": config.learning_rate} | arguments
         optimizer = make(**arguments)
         _check(flag, optimizer, config)
-        optimizer.build(model.trainable_variables)
+        optimizer.build(weights)
     except InputError:
         raise
     except Exception as error:

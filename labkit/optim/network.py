@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from labkit.config import Config
+from labkit.config import Config, fields_by_name
 from labkit.data.manifest import Manifest
 from labkit.data.network_input import input_shape
 from labkit.errors import InputError
@@ -144,6 +144,16 @@ def build_model_to_train(
     weight would decay; or ``check_muon`` refuses the network.
     """
     model = _built(config, manifest, data_format)
+    if not model.trainable_weights:
+        raise InputError(f"{model.name} has no weights that can be trained")
+    if HEAD not in {layer.name for layer in model.layers}:
+        for name in ("head_learning_rate_factor", "weight_decay_of"):
+            info, value = fields_by_name()[name], config.flat()[name]
+            if value not in (info.default, "kernels"):
+                raise InputError(
+                    f"{info.flag} is {value}, but {model.name} has no layer called {HEAD!r}; call the layer "
+                    "so that gives the logits"
+                )
     check_weight_decay(model, config.optimizer)
     check_image_sizes(config.data.image_sizes, model)
     freezing = Freezing(model, config.transfer)

@@ -27,6 +27,7 @@ from labkit.run_directory.directory import replacing
 _allowed: set[str] = set()
 # The modules that ``named_object`` has run, by digest: a class is one class for the whole process.
 _modules: dict[str, ModuleType] = {}
+_being_run: set[str] = set()
 
 
 def allow(files: Mapping[str, bytes]) -> None:
@@ -95,13 +96,22 @@ def module_of(flag: str, path: Path, content: bytes) -> ModuleType:
     Raises InputError where it can't be run.
     """
     name = f"labkit_code_{hashlib.sha256(content).hexdigest()[:16]}"
+    if name in _being_run:
+        raise InputError(
+            f"{flag} {path} uses labkit when it is read; put that under if __name__ == '__main__':"
+        )
     module = ModuleType(name)
     module.__file__ = str(path)
     sys.modules[name] = module  # where dataclasses and pickle look for the classes of the file
+    _being_run.add(name)
     try:
         exec(compile(content, str(path), "exec"), vars(module))
+    except InputError:
+        raise
     except (Exception, SystemExit) as error:
         raise InputError(f"{flag} {path} can't be run: {first_line(error)}") from None
+    finally:
+        _being_run.discard(name)
     return module
 
 

@@ -104,6 +104,8 @@ def _settings_of_loss(loss: Any, folder: Path) -> dict[str, Any]:
     known = {name: short for short, names in KERAS_LOSSES.items() for name in names if name}
     if settings.pop("from_logits", True) is not True:
         raise InputError(f"loss is a {kind.__name__} of probabilities; make it with from_logits=True")
+    if settings.get("reduction") not in (None, "none", "sum_over_batch_size"):
+        raise InputError(f"loss has reduction={settings['reduction']!r}; labkit takes the mean; leave it out")
     own = {
         name: value
         for name, value in settings.items()

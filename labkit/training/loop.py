@@ -131,6 +131,7 @@ class TrainLoop:
         self._announce()
         self.calls.restore(self._callback_states)
         self.calls.on_start()
+        self.calls.states()  # tried now, not after hours
         self.calls.agree()
         if self.membership:
             self.workers = WorkerTelemetry(self.network, self.membership, self.step)

@@ -31,6 +31,7 @@ from labkit.inspection.observer import (
 from labkit.models.convolution import Whitening
 from labkit.models.freezing import Frozen, trained_parameters
 from labkit.models.initial_weights import Transfer
+from labkit.optim.keras_optimizer import check_keras_optimizer
 from labkit.optim.network import TrainedNetwork
 from labkit.optim.schedules import learning_rate_at
 from labkit.training.checkpoints import CheckpointState, checkpoint_of_network
@@ -73,6 +74,7 @@ class Network(TrainedNetwork):
         placement = config.distribution.variable_placement if remote else "round_robin"
         self.devices = devices
         self.loss = loss_of(config, manifest)
+        check_keras_optimizer(config.optimizer)
         if config.data.augment is not None:
             check_own(config.data.augment, network_input_of(config.data).shape(manifest))
         self.strategy = strategy or make_strategy(devices, config.distribution.variable_strategy)

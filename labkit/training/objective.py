@@ -26,6 +26,7 @@ from labkit.training.losses import LOSSES, SIGMOID, SOFTMAX, Loss
 
 PerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 Metric = Callable[[np.ndarray, np.ndarray], float]
+_TAKEN = ("split", "step", "epoch", "wall_time", "examples", "seconds", "best_by")  # by rows
 _AT_ONCE = 4096  # examples of a split, whose loss or metric is computed together
 
 
@@ -45,7 +46,7 @@ def loss_of(config: Config, manifest: Manifest) -> Loss:
         loss = _with_loss(base, per_example)
     if chosen.class_weights is not None:
         loss = replace(loss, class_weights=_class_weights(chosen.class_weights, manifest))
-    further = _further_metrics(config, manifest)
+    further = _further_metrics(config, manifest, loss)
     if further:
         loss = _with_metrics(loss, further)
     return replace(loss, best_by=_best_by(config, loss, manifest))
@@ -73,6 +74,8 @@ def _per_example(flag: str, config: Config, base: Loss) -> PerExample:
             raise InputError(f"{flag} failed, called with {arguments}: {first_line(error)}") from None
         arguments = {}
     if isinstance(found, keras.losses.Loss):
+        if found.reduction not in (None, "none", "sum_over_batch_size"):
+            raise InputError(f"{flag} has reduction={found.reduction!r}; labkit takes the mean; leave it out")
         return _of_keras(flag, found)
     if not callable(found):
         raise InputError(f"{flag} is {short(found)}; allowed: a function (labels, logits), or a Keras loss")
@@ -184,7 +187,7 @@ def _class_weights(text: str, manifest: Manifest) -> tuple[float, ...]:
 # ---- metrics -------------------------------------------------------------------------------------------
 
 
-def _further_metrics(config: Config, manifest: Manifest) -> dict[str, Metric]:
+def _further_metrics(config: Config, manifest: Manifest, base: Loss) -> dict[str, Metric]:
     """Return the metrics of ``--metrics`` by name. Raises InputError for one that gives no number."""
     text = config.run.metrics
     if text is None:
@@ -204,6 +207,8 @@ def _further_metrics(config: Config, manifest: Manifest) -> dict[str, Metric]:
         except Exception as error:
             given = f"labels {list(labels.shape)} and logits {list(logits.shape)}"
             raise InputError(f"{flag}: {name} failed for {given}: {first_line(error)}") from None
+        if name in _TAKEN or name in base.scores(labels, logits):
+            raise InputError(f"{flag} has a metric {name!r}, which labkit's rows have; choose another name")
         named[name] = metric
     return named
 
@@ -262,5 +267,7 @@ def _best_by(config: Config, loss: Loss, manifest: Manifest) -> str | None:
         return None
     names = loss.scores(*(value.numpy() for value in example(manifest)))
     if name not in names:
-        raise InputError(f"--best-by is {name!r}; this run's validations have: {', '.join(names)}")
+        raise InputError(
+            f"--best-by is {name!r}; this run's validations have: {', '.join(names)}; --metrics adds more"
+        )
     return name

@@ -47,13 +47,14 @@ def test_what_a_callback_remembers_comes_back_from_the_checkpoint(tmp_path):
     assert [one.seen for one in second] == [20, 19]
 
 
-def test_a_state_that_is_no_json_ends_the_run_with_a_sentence(tmp_path):
-    class Arrays(labkit.Callback):
+@pytest.mark.parametrize("state", [np.zeros(3), {1: 2}, {"a": (1, 2)}, float("nan")])
+def test_a_state_that_would_not_come_back_as_it_is_ends_the_run_at_its_start(state, tmp_path):
+    class Keeps(labkit.Callback):
         def state(self):
-            return np.zeros(3)
+            return state
 
-    run = labkit.train(callbacks=[Arrays()], job_dir=tmp_path / "run", **FLAGS)
-    assert run.state == "failed" and "its state is no value of JSON" in run.status.message
+    run = labkit.train(callbacks=[Keeps()], job_dir=tmp_path / "run", **FLAGS)
+    assert run.state == "failed" and run.step == 0 and "its state is" in run.status.message
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +84,7 @@ def looked(tmp_path_factory, shapes):
                 (training.log_image, "first", images),
                 (training.log_image, "../first", images[0]),
                 (training.log_image, "first", np.full((2, 2), np.nan)),
+                (training.log_image, "first", np.full((2, 2), 2.0)),
                 (training.log_figure, "figure", 3),
                 (training.log_text, "text", "x" * 70_000),
             ]

@@ -134,6 +134,8 @@ REFUSED = {
     "two_outputs": "has 2 outputs, and labkit trains one",
     "too_few_outputs": "gives outputs of shape (None, 9); allowed: a logit for each class, (None, 10)",
     "for_other_images": "can't take images of (32, 32, 3)",
+    "draws_by_keras": "numbers that it draws by itself",
+    "draws_by_numpy": "numbers that it draws by itself",
     "draws_by_itself": "seed_generator_state', which each call in training changes",
     "counts": "calls', which each call in training changes",
     "normalizes_twice": "called 2 times",
@@ -167,6 +169,7 @@ def test_a_damaged_keras_file_is_refused_in_one_line(tmp_path):
         ),
         ({"dropout_rate": 0.5}, "--dropout-rate is 0.5"),
         ({"num_layers": 20}, "--num-layers is 20"),
+        ({"batch_norm_epsilon": 0.1}, "--batch-norm-epsilon is 0.1"),
     ],
 )
 def test_other_flags_of_networks_are_refused(fields, said):

@@ -13,7 +13,7 @@ from labkit.config import Config, OptimizerConfig
 from labkit.config.optimizer import KERAS_OPTIMIZERS, LABKITS
 from labkit.data.recipe import requested_config
 from labkit.errors import InputError
-from labkit.optim.optimizers import make_optimizer
+from labkit.optim.keras_optimizer import check_keras_optimizer
 from labkit.parts.code import allow
 from labkit.parts.objects import as_files
 from tests import own_nets
@@ -42,10 +42,6 @@ def test_they_do_on_two_devices_and_with_central_storage():
     assert ended.stdout.endswith("all held\n"), ended.stderr[-3000:]
 
 
-def made(**values):
-    return make_optimizer(keras_updates.network(), OptimizerConfig(**values))
-
-
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -56,12 +52,14 @@ def made(**values):
         ({"optimizer": f"{OWN}:no_optimizer"}, "returned nothing"),
         ({"optimizer": f"{OWN}:Signum", "optimizer_arguments": "beta=0.5,gamma=1"}, "'gamma'"),
         ({"optimizer": f"{OWN}:Signun"}, "did you mean 'Signum'"),
+        ({"optimizer": f"{OWN}:NoUpdate"}, "can't make an update"),
+        ({"optimizer": "adam", "optimizer_arguments": "beta_1=abc"}, "can't make an update"),
     ],
 )
 def test_what_labkit_would_not_do_is_refused(values, words):
     allow({str(OWN): OWN.read_bytes()})
     with pytest.raises(InputError, match=re.escape(words)) as caught:
-        made(**values)
+        check_keras_optimizer(OptimizerConfig(**values))
     assert "\n" not in str(caught.value) and "--optimizer" in str(caught.value)
 
 
@@ -72,7 +70,7 @@ def test_an_optimizer_of_a_saved_model_or_with_flags_of_its_own_is_refused():
 
 
 @pytest.mark.parametrize(("given", "rate"), [({}, 0.001), ({"learning_rate": 0.3}, 0.3)])
-@pytest.mark.parametrize("optimizer", ["adamw", "lion", "RMSprop"])
+@pytest.mark.parametrize("optimizer", ["adamw", "lion", "RMSprop", "mine.py:Mine"])
 def test_without_a_learning_rate_it_is_not_that_of_sgd(optimizer, given, rate):
     values = {"optimizer": optimizer, **given}
     assert requested_config(None, values).optimizer.learning_rate == rate

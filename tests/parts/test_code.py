@@ -115,3 +115,13 @@ def test_a_file_that_cannot_be_run_says_why(text, said, net):
     with pytest.raises(InputError) as refused:
         build(config)
     assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_file_that_trains_when_it_is_read_is_told_to_guard_that(tmp_path):
+    path = tmp_path / "trains.py"
+    again = f"from labkit.parts.code import named_object\nnamed_object('--model', '{path}:build')\n"
+    path.write_text(f"def build(input_shape, num_classes):\n    pass\n\n\n{again}")
+    code.allow({str(path): path.read_bytes()})
+    with pytest.raises(InputError, match=r"if __name__ == '__main__'") as caught:
+        code.named_object("--model", f"{path}:build")
+    assert str(caught.value).count("trains.py") == 1

@@ -119,6 +119,7 @@ def test_metrics_of_ones_own_and_of_keras(shapes):
         ({"loss": "focal", "loss_arguments": "from_logits=False"}, "from_logits=True"),
         ({"metrics": f"{OWN}:whole_batches"}, "allowed: a number, or one for each image"),
         ({"metrics": f"{OWN}:OWN_NUMBER"}, "has 3"),
+        ({"metrics": f"{OWN}:accuracy"}, "which labkit's rows have"),
         ({"class_weights": {"bird": 2}}, "'bird'"),
         ({"best_by": "auc"}, "have: loss, accuracy, top5_accuracy"),
     ],
@@ -134,7 +135,8 @@ def test_what_gives_no_loss_or_metric_is_refused_in_one_line(shapes, values, wor
     [
         ({"metrics": "auc,accurate"}, "--metrics has 'accurate'"),
         ({"class_weights": "nowhere.json"}, "No such file"),
-        ({"class_weights": {"disc": -1}}, "no weight below 0"),
+        ({"class_weights": {"disc": -1}}, "none below 0"),
+        ({"class_weights": {"disc": 0}}, "one above"),
         ({"loss_arguments": "gamma=1"}, "none but --label-smoothing"),
         ({"loss": "focal", "label_smoothing": 0.1}, "--loss-arguments label_smoothing"),
     ],
