@@ -172,6 +172,7 @@ def settings_in_words(config: Config) -> str:
         ]
         words += [f"brightness ±{settings.brightness:g}"] if settings.brightness else []
         words += [f"contrast ±{settings.contrast:.0%}"] if settings.contrast else []
+        words += [f"changed by {settings.own}"] if settings.own else []
         words += [f"mixup with alpha {data.mixup_alpha:g} (not shown)"] if data.mixup_alpha else []
     if data.progressive_resizing:
         words.append(f"progressive resizing {data.progressive_resizing}")

@@ -140,7 +140,7 @@ def restored_network(
     state = store.state(store.step_of(checkpoint))
     check_same_data(manifest, state.data_checksum, run.path)
     model = trained_model(config, manifest, store, state.step)
-    loss = loss_of(config, manifest)
+    loss = loss_of(config, manifest, trains=False)
     return Classifier(model, manifest, loss, state.step, network_input_of(config.data)), state
 
 

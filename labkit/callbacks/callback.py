@@ -208,7 +208,7 @@ class TrainingView:
     def batch(self) -> "tuple[NDArray[np.uint8], NDArray[Any]]":
         """Return images, uint8 [n, height, width, channels], and labels of the last step's batch.
 
-        The images are as they are stored, without the augmentation of the step.
+        The images are augmented, as the network saw them. Before the first step it is the first batch.
         """
         from labkit.data.batch_of_step import batch_of_step
 

@@ -84,12 +84,6 @@ class Calls:
                 )
         return found
 
-    def restore(self, states: Mapping[str, Any]) -> None:
-        """Give each callback the state that a checkpoint has of it."""
-        for name, callback in self._named():
-            if name in states and not self.failure:
-                self._call(callback, "restore", "when its state was restored", states[name])
-
     def _named(self) -> Iterator[tuple[str, Callback]]:
         """Yield the callbacks by class, and by number from the second one of a class on."""
         counts: Counter[str] = Counter()
@@ -98,8 +92,13 @@ class Calls:
             counts[name] += 1
             yield name if counts[name] == 1 else f"{name} {counts[name]}", callback
 
-    def on_start(self) -> None:
+    def on_start(self, states: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Give each callback the state that the checkpoint has of it (``states``), and call ``on_start``."""
+        for name, callback in self._named():
+            if name in states and not self.failure:
+                self._call(callback, "restore", "when its state was restored", states[name])
         self._call_each("on_start", "before the first step")
+        self.states()  # what can't be saved fails now, not after hours
 
     def before_step(self, step: int) -> None:
         if self._overriding["before_step"]:

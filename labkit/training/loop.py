@@ -129,9 +129,7 @@ class TrainLoop:
         self.engine.agree(self.step, "the step of the newest checkpoint")
         self.calls.share(self.engine.any_worker)
         self._announce()
-        self.calls.restore(self._callback_states)
-        self.calls.on_start()
-        self.calls.states()  # tried now, not after hours
+        self.calls.on_start(self._callback_states)
         self.calls.agree()
         if self.membership:
             self.workers = WorkerTelemetry(self.network, self.membership, self.step)

@@ -30,8 +30,10 @@ _TAKEN = ("split", "step", "epoch", "wall_time", "examples", "seconds", "best_by
 _AT_ONCE = 4096  # examples of a split, whose loss or metric is computed together
 
 
-def loss_of(config: Config, manifest: Manifest) -> Loss:
-    """Return the loss of a configuration on a data set, with its metrics.
+def loss_of(config: Config, manifest: Manifest, *, trains: bool = True) -> Loss:
+    """Return the loss of a configuration on a data set.
+
+    ``trains``: with class weights and further metrics, which only trainings and evaluations need.
 
     Raises InputError if a loss or a metric of one's own can't be made, or doesn't give what it should, and
     for a class that the data set doesn't have.
@@ -44,6 +46,8 @@ def loss_of(config: Config, manifest: Manifest) -> Loss:
         flag = f"--loss {chosen.loss}"
         per_example = _checked(flag, _per_example(flag, config, base), manifest)
         loss = _with_loss(base, per_example)
+    if not trains:
+        return loss
     if chosen.class_weights is not None:
         loss = replace(loss, class_weights=_class_weights(chosen.class_weights, manifest))
     further = _further_metrics(config, manifest, loss)
@@ -207,8 +211,10 @@ def _further_metrics(config: Config, manifest: Manifest, base: Loss) -> dict[str
         except Exception as error:
             given = f"labels {list(labels.shape)} and logits {list(logits.shape)}"
             raise InputError(f"{flag}: {name} failed for {given}: {first_line(error)}") from None
-        if name in _TAKEN or name in base.scores(labels, logits):
-            raise InputError(f"{flag} has a metric {name!r}, which labkit's rows have; choose another name")
+        if name in named or name in _TAKEN or name in base.scores(labels, logits):
+            raise InputError(
+                f"{flag} has a metric {name!r}, which the rows already have; choose another name"
+            )
         named[name] = metric
     return named
 

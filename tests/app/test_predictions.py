@@ -46,13 +46,18 @@ def made(seed: int = 0, several: bool = False, classes: int = 4, examples: int =
     return Predictions(images, labels, shares.astype(np.float32), np.arange(examples), names)
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_filters_keep_what_plain_counting_keeps(several):
-    predictions = made(several=several)
-    every = [
+def classes_of(predictions: Predictions) -> list[tuple[set, set]]:
+    """Return the true and the predicted classes of each example."""
+    return [
         (set(np.flatnonzero(has)), set(np.flatnonzero(given)))
         for has, given in zip(predictions.has, predictions.given, strict=True)
     ]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_filters_keep_what_plain_counting_keeps(several):
+    predictions = made(several=several)
+    every = classes_of(predictions)
 
     def kept(**filters):
         return set(chosen(predictions, Filters(**filters)))
@@ -104,10 +109,7 @@ def test_orders_put_first_what_they_are_named_after(several):
 @pytest.mark.parametrize("several", [False, True])
 def test_every_class_and_every_cell_is_counted(several):
     predictions = made(several=several)
-    pairs = [
-        (set(np.flatnonzero(has)), set(np.flatnonzero(given)))
-        for has, given in zip(predictions.has, predictions.given, strict=True)
-    ]
+    pairs = classes_of(predictions)
     assert predictions.wrong.tolist() == [has != given for has, given in pairs]
     assert len(predictions.select(wrong_only=True)) == predictions.wrong.sum() > 0
     for number, row in enumerate(predictions.per_class()):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from labkit.distributed.heartbeat import heartbeat_path, read_heartbeat
 from labkit.run_directory import RunDirectory
@@ -41,6 +42,10 @@ SMALL = {
     "rendezvous_seconds": 60.0,
     "peer_timeout_seconds": 5.0,
 }
+# The marks of a file whose tests hurt a cluster.
+HURTS = [getattr(pytest.mark, name) for name in ("long", "faults", "slow", "alone")] + [
+    pytest.mark.timeout(300)
+]
 MARK = "LABKIT_TEST_CLUSTER"  # a variable that every process of a cluster inherits
 LIMIT = 100.0  # seconds until a test gives up; nothing waits for it to pass
 LOOK = 0.01  # seconds between two looks

@@ -15,16 +15,10 @@ import pytest
 from labkit.distributed.peers import EXIT_LOST_PEER
 from labkit.distributed.task import ClusterTask, make_tf_config
 from tests.faults.disturbances import hanging
-from tests.faults.launched import LIMIT, Cluster, flags, until, worker_rows
+from tests.faults.launched import HURTS, LIMIT, Cluster, flags, until, worker_rows
 from tests.faults.outcome import IN_STEP, STEPS, TRAIN, Case, assert_same_run, assert_whole, stepping
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.faults,
-    pytest.mark.slow,
-    pytest.mark.alone,
-    pytest.mark.timeout(300),
-]
+pytestmark = HURTS
 
 LONG = 600  # asynchronous steps: some are still to do when a lost worker is there again
 VALIDATED = 50  # the step of a validation in the middle

@@ -16,16 +16,10 @@ from tests.faults.disturbances import (
     mount_again,
     other_clock,
 )
-from tests.faults.launched import Cluster, Line, until
+from tests.faults.launched import HURTS, Cluster, Line, until
 from tests.faults.outcome import IN_STEP, Case, assert_same_run, assert_whole, stepping
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.faults,
-    pytest.mark.slow,
-    pytest.mark.alone,
-    pytest.mark.timeout(300),
-]
+pytestmark = HURTS
 
 PATIENCE = 5.0  # seconds without a step after which the tasks look for the reason
 WATCHED = IN_STEP | {"hosts": True, "progress_timeout_seconds": PATIENCE, "checkpoint_every_steps": 10}
