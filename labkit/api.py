@@ -35,7 +35,7 @@ def train(
         preset: a named set of values, as with ``labkit train --preset``; not together with ``config``.
         overwrite: delete the run that is in the directory and start anew.
         callbacks: objects of classes derived from ``labkit.Callback``, called during the training; or the
-            path of a Python file that defines such a list, as with ``--callbacks``.
+            path of a Python file that defines such a list, or ``FILE.py:NAME``, as with ``--callbacks``.
         **flags: any flag of ``labkit train`` by its name, such as ``num_layers=20`` for ``--num-layers 20``.
             They take precedence over ``config`` and ``preset``. ``model`` may also be a Keras model, or a
             function ``(input_shape, num_classes)`` that returns one; ``optimizer`` a Keras optimizer, whose

@@ -95,11 +95,16 @@ class Checked:
 
 def form_fields() -> dict[str, FieldInfo]:
     """Return the fields of the form by name, in the order of the command line's help."""
-    allowed = state.allows_code()
+    known, allowed = fields_by_name(), state.allows_code()
+    hidden = {
+        name
+        for name, info in known.items()
+        if info.acts and not allowed and (info.is_path or not info.is_code)  # others name built-in parts, too
+    }
     return {
         name: info
-        for name, info in fields_by_name().items()
-        if name not in LEFT_OUT and info.role != "task" and (allowed or info.is_code or not info.acts)
+        for name, info in known.items()
+        if info.role != "task" and not {name, info.of_code} & {*LEFT_OUT, *hidden}
     }
 
 

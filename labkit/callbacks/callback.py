@@ -12,8 +12,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from labkit.config import Config
+from labkit.config.arguments import arguments_of
+from labkit.config.fields import CODE
 from labkit.errors import InputError
-from labkit.parts.code import module_of
+from labkit.parts.code import first_line, module_of, named_object
 from labkit.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -328,15 +330,41 @@ def _name(value: Any) -> str:
     return f"an object of {type(value).__name__}"
 
 
-def callbacks_of(path: Path, content: bytes) -> tuple[Callback, ...]:
-    """Run a Python file and return its list ``callbacks``. Raises InputError where that isn't possible.
+def callbacks_of(config: Config, files: Mapping[str, bytes]) -> tuple[Callback, ...]:
+    """Return the callbacks of ``--callbacks``: the list in a file, or what the class or function there makes.
 
-    ``content``: of the file. It isn't read again: what was checked is what runs.
+    ``files``: of code, by path, as they were checked. Raises InputError where that isn't possible.
     """
-    names = vars(module_of("--callbacks", path, content))
-    if "callbacks" not in names:
-        raise InputError(f"--callbacks {path} defines no callbacks; write: callbacks = [MyCallback()]")
+    reference = config.run.callbacks
+    if reference is None:
+        return ()
+    flag = f"--callbacks {reference}"
+    found: Any
+    if CODE.fullmatch(reference) is not None:
+        found = _made(flag, named_object("--callbacks", reference), config.run.callback_arguments)
+    else:
+        names = vars(module_of("--callbacks", Path(reference), files[reference]))
+        if "callbacks" not in names:
+            raise InputError(f"{flag} defines no callbacks; write: callbacks = [MyCallback()]")
+        found = names["callbacks"]
     try:
-        return checked_callbacks(names["callbacks"])
+        return checked_callbacks(found)
     except InputError as error:
-        raise InputError(f"--callbacks {path}: {error}") from None
+        raise InputError(f"{flag}: {error}") from None
+
+
+def _made(flag: str, found: Any, text: str | None) -> Any:
+    """Return what a class or function gives, in a list; an object would keep what an earlier run left."""
+    if not callable(found) or isinstance(found, Callback):
+        raise InputError(
+            f"{flag} is {_name(found)}; allowed: a class derived from labkit.Callback, or a function that "
+            "returns one or several objects of such classes"
+        )
+    arguments = arguments_of(text)
+    try:
+        made = found(**arguments)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{flag} failed, called with {arguments}: {first_line(error)}") from None
+    return [made] if isinstance(made, Callback) else made

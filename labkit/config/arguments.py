@@ -1,6 +1,7 @@
 """Arguments of Python's functions: their types are checked, and values of NumPy become Python's own."""
 
 import ast
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -65,8 +66,11 @@ def argument(name: str, value: Any, kind: type, *, optional: bool = False, allow
 def arguments_of(text: str | None) -> dict[str, Any]:
     """Return the arguments that a text names: ``width=64,act=relu`` is ``{"width": 64, "act": "relu"}``.
 
-    A value is a constant as Python writes it, or a bare word. Raises ValueError for anything else.
+    A value is a constant as Python writes it, or a bare word. A JSON object is read, too. Raises ValueError
+    for anything else.
     """
+    if (text or "").lstrip().startswith("{"):
+        text = text_of_arguments(json.loads(text or ""))
     try:
         call = ast.parse(f"call({text or ''})", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -89,7 +93,7 @@ def spelled_arguments(flag: str, text: str) -> str:
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         raise InputError(
             f"{flag} is {short(text)}; allowed: NAME=VALUE, separated by commas, such as "
-            "width=64,activation='gelu'"
+            "width=64,activation='gelu', or a JSON object"
         ) from None
     return text_of_arguments(values)
 

@@ -48,7 +48,7 @@ class FieldInfo:
         help: what it does, in sentences that stand alone and don't repeat the default.
         choices, minimum, maximum, below: the allowed values.
         is_path: whether it names a file or folder, which must be on this machine.
-        is_code: whether it may name something in a file, too: ``FILE.py:NAME``.
+        is_code: whether it may name something in a file, too: ``FILE.py:NAME``, of which a run keeps a copy.
         may_be_saved: whether that may be a ``.keras`` file.
         of_code: the field that names what this one has the arguments of, such as ``width=64``.
         spelled: of a text that is a name: returns it in its one spelling, or raises InputError.
@@ -101,14 +101,16 @@ class FieldInfo:
 
     def file_of(self, value: Any) -> str | None:
         """Return the file that a value names: a path, or that of a function in it; None if it names none."""
-        if self.is_path:
-            return value
+        return self.code_of(value) or (value if self.is_path else None)
+
+    def code_of(self, value: Any) -> str | None:
+        """Return the file of a value ``FILE.py:NAME``, or a saved model; None for other values."""
         found = CODE.fullmatch(value) if self.is_code and isinstance(value, str) else None
         return found["path"] or (found["saved"] if self.may_be_saved else None) if found else None
 
     def canonical(self, value: Any) -> Any:
         """Return a value without the folder of the file of code that it names, which may be anywhere."""
-        return os.path.basename(value) if self.is_code and self.file_of(value) is not None else value
+        return os.path.basename(value) if self.code_of(value) is not None else value
 
     def arguments(self, value: Any) -> list[str]:
         """Return the words that give it a value: ``--num-layers 20``, ``--no-nesterov``."""

@@ -36,7 +36,7 @@ def _code_of(config: Config) -> dict[str, str]:
     return {
         name: info.canonical(values[name])
         for name, info in known.items()
-        if info.is_code and info.file_of(values[name]) is not None
+        if info.code_of(values[name]) is not None
     }
 
 

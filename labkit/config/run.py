@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Self
 
-from labkit.config.fields import CODE, OF_THE_ORDER, FieldOwner, option
+from labkit.config.fields import CODE, IN_A_FILE, OF_THE_ORDER, FieldOwner, option
 from labkit.errors import InputError
 
 _DEFAULT_STEPS, _MOST_STEPS = 80_000, 10**9  # 80,000: cifar10_estimator of 2017
@@ -127,10 +127,19 @@ class RunConfig(FieldOwner):
     )
     callbacks: str | None = option(
         None,
-        "Python file that defines callbacks, a list of labkit.Callback objects to call during the training.",
+        "Python file that defines callbacks, a list of labkit.Callback objects to call during the training. "
+        "FILE.py:NAME is a class in it, or a function that returns one or several such objects.",
         role="other",
         is_path=True,
+        is_code=True,
         acts="run",
+    )
+    callback_arguments: str | None = option(
+        None,
+        "Arguments of the class or function of --callbacks FILE.py:NAME, such as every=10.",
+        of_code="callbacks",
+        role="other",
+        unset="none",
     )
     evaluate_test: bool = option(
         True, "Evaluates the test set at the end of the training.", role="measurement"
@@ -192,6 +201,11 @@ class RunConfig(FieldOwner):
             )
         if self.steps_range is not None and self.epochs is None:
             raise InputError(f"--steps-range is {self.steps_range!r}; allowed with --epochs only")
+        if self.callback_arguments and CODE.fullmatch(self.callbacks or "") is None:
+            raise InputError(
+                f"--callback-arguments is {self.callback_arguments!r} with --callbacks "
+                f"{self.callbacks or 'none'}; it needs a class or a function, --callbacks {IN_A_FILE}"
+            )
         _ = self.profiled_steps, self.fewest_and_most_steps
 
     def with_steps_for(self, examples: int, batch_size: int) -> Self:

@@ -20,6 +20,8 @@ ALIASES = {
     "accumulate_steps": "gradient_accumulation_steps accumulate_grad_batches grad_accum accum_steps",
     "adamw_beta1": "adam_beta1 beta1 beta_1",
     "adamw_beta2": "adam_beta2 beta2 beta_2",
+    "callback_arguments": "callbacks_arguments",
+    "callbacks": "callback",
     "checkpoint_every_seconds": "save_interval_secs",
     "class_weights": "class_weight",
     "cutout_size": "cutout",

@@ -67,7 +67,7 @@ def check_unchanged(run: RunDirectory, config: Config, files: Mapping[str, bytes
         files: what this would run, from ``files_of``.
         way_out: for the error.
     """
-    named = (info.file_of(config.flat()[name]) for name, info in fields_by_name().items() if info.is_code)
+    named = (info.code_of(config.flat()[name]) for name, info in fields_by_name().items() if info.identity)
     for path in filter(None, named):
         copy = run.code_path / Path(path).name
         if not copy.exists() or (kept := content_of("code", copy)) == files[path]:

@@ -117,7 +117,7 @@ def _run_name(config: Config, dataset: str, cluster: str, files: Mapping[str, by
     replicas = config.distribution.num_gpus or 1
     suffix = (f"-{replicas}gpus" if replicas > 1 else "") + (f"-{cluster}" if cluster else "")
     values, known = config.flat(), fields_by_name()
-    own = [info.file_of(values[name]) for name, info in known.items() if info.is_code]
+    own = [info.code_of(values[name]) for name, info in known.items() if info.identity]
     paths = [path for path in own if path is not None]
     code = digest_of({path: files[path] for path in paths}) if paths else ""
     return f"{model_name(config.model)}-{dataset}-{resolved.fingerprint(code)}{suffix}"

@@ -8,7 +8,6 @@ be refused before that. Nothing is written, except a data set that has to be pre
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.callbacks.callback import Callback, callbacks_of, checked_callbacks
@@ -195,8 +194,7 @@ def plan_run(
     files = files_of(config)
     check_approved(files, approved)
     allow(files)
-    if (path := config.run.callbacks) is not None:
-        callbacks = (*callbacks_of(Path(path), files[path]), *callbacks)
+    callbacks = (*callbacks_of(config, files), *callbacks)
     config = with_recorded_choices(config, overwrite)
 
     def first(config: Config) -> None:

@@ -186,6 +186,7 @@ def test_a_configuration_survives_as_arguments():
     fixed |= {"dataset": "pets.2024"}  # a name, not any text
     fixed |= {"slow_worker": "1:3", "profile_steps": "2:4", "debugger_dump": False}
     fixed |= {"model_arguments": None, "optimizer_arguments": None, "loss_arguments": None}
+    fixed |= {"callback_arguments": None}
     fixed |= {"bottleneck_stride": "first"}
     fixed |= {"augment": "mine.py:noisy"}
     fixed |= {"class_weights": "balanced", "metrics": "auc", "loss": "sigmoid"}

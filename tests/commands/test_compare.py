@@ -106,7 +106,7 @@ def test_every_field_is_of_the_budget_of_a_run_or_of_no_weight():
         "data_dir", "log_device_placement", "log_every_steps", "log_every_seconds", "checkpoint_every_steps",
         "allow_soft_placement",
         "checkpoint_every_seconds", "keep_checkpoints", "inspect_every_steps", "write_graph",
-        "write_images", "callbacks", "check_numerics", "debugger_dump", "profile_steps",
+        "write_images", "callbacks", "callback_arguments", "check_numerics", "debugger_dump", "profile_steps",
     }  # fmt: skip
     cluster = {name for name, info in fields_by_name().items() if info.group == "cluster"}
     known = {*budget_of(Config()), *NAMED_FIELDS, *OF_EACH, *cluster, *of_no_weight}

@@ -18,6 +18,7 @@ from labkit.config import Config
 from labkit.run_directory import RunDirectory
 from labkit.training.plan import plan_training
 from labkit.training.train import train as train_as_planned
+from tests.properties.harness import labkit as command
 from tests.properties.harness import losses, metrics
 from tests.training.recorder import Recorder
 from tests.training.small import FIELDS, STEPS, saved_steps, train
@@ -205,6 +206,56 @@ def test_callbacks_come_from_a_file_on_the_command_line(data_dir, tmp_path, caps
     assert "twice_the_loss" in metrics(tmp_path / "run").split("train")[0]
     assert train(tmp_path / "other", data_dir, callbacks=tmp_path / "none.py") == 2
     assert "none.py can't be read: No such file" in capsys.readouterr().err
+
+
+MINE = """
+import labkit
+
+class Marks(labkit.Callback):
+    def __init__(self, name="mark", value=0, fails_at=0):
+        self.name, self.value, self.fails_at = name, value, fails_at
+
+    def after_step(self, training, row):
+        if row["step"] == self.fails_at:
+            raise RuntimeError("here")
+        return {self.name: self.value}
+
+def both(**arguments):
+    return [Marks(**arguments), Marks("other", 2)]
+
+made = Marks()
+nothing = dict
+"""
+
+
+def test_a_class_in_a_file_gets_its_arguments_also_on_resume(data_dir, tmp_path):
+    path, job_dir = tmp_path / "mine.py", tmp_path / "run"
+    path.write_text(MINE)
+    arguments = {"callback": f"{path}:both", "callback_arguments": '{"value": 7, "fails_at": 2}'}
+    assert train(job_dir, data_dir, **arguments, train_steps=4) == 1
+    path.unlink()  # a run keeps its own copy
+    assert command("resume", str(job_dir)) == 0
+    rows = metrics(job_dir).split("train")
+    assert [(row.get("mark"), row["other"]) for row in rows if "other" in row] == [(7, 2)] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        (":Marks", "values=1", "unexpected keyword argument 'values'"),
+        (":Marks", "value", "NAME=VALUE"),
+        (":Mark", "none", "did you mean 'Marks'?"),
+        (":made", "none", "allowed: a class derived from labkit.Callback, or a function"),
+        (":nothing", "none", "callbacks is an object of dict"),
+        ("", "value=1", "it needs a class or a function, --callbacks FILE.py:NAME"),
+    ],
+)
+def test_a_class_that_gives_no_callback_is_one_line(data_dir, tmp_path, capsys, name, arguments, said):
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    assert train(tmp_path / "run", data_dir, callbacks=f"{path}{name}", callback_arguments=arguments) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert said in line and not (tmp_path / "run").exists()
 
 
 def test_the_function_takes_a_list_and_refuses_a_class(data_dir, tmp_path):

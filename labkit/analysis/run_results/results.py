@@ -46,7 +46,7 @@ MEASURES = {
 # These fields identify a run but say nothing of its results, or are shown apart.
 _LEFT_OUT = ("seed", "input_path", *NAMED_FIELDS)
 # These don't identify a run and may change its results all the same.
-_ADDED = ("num_gpus", "sync", "max_staleness", "callbacks", "test_time_augmentation")
+_ADDED = ("num_gpus", "sync", "max_staleness", "callbacks", "callback_arguments", "test_time_augmentation")
 # In a configuration that isn't labkit's: names that tell where a run was made, not what it is.
 _PLACES = re.compile(
     r"(^|_)(path|paths|dir|directory|folder|host|hosts|port|ports|name|output|id|address|bind)$"

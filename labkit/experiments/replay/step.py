@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from labkit.training.plan import TrainingPlan
 
 # What a recorded run had beside what it observed, and a replay doesn't: other workers, code of its user.
-_LEFT_OUT = ("slow_worker", "max_staleness", "callbacks")
+_LEFT_OUT = ("slow_worker", "max_staleness", "callbacks", "callback_arguments")
 
 ROUNDING = "the run wasn't --deterministic, so the loss may differ from its row by rounding"
 
