@@ -21,6 +21,7 @@ MAX_RUNS = 26  # each has a letter
 # Flags of labkit train that a comparison decides for each training.
 INSTEAD = {
     "model": "name the models with --models",
+    "model_arguments": "write a function for each in your file: --models nets.py:narrow,nets.py:wide",
     "num_layers": "a model's name holds its depth: --models resnet20,resnet56",
     "width_factor": "a model's name holds its width: --models wide_resnet16_4",
     "resnet_version": "a model's name holds it: --models resnet20,resnet20-v2",

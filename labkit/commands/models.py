@@ -31,6 +31,7 @@ def models(
     name: str | None = None,
     /,
     *,
+    model_arguments: str | None = None,
     start_from: LocalPath | None = None,
     name_map: LocalPath | None = None,
     json: bool = False,
@@ -40,12 +41,15 @@ def models(
     Args:
         name: Shows this network stage by stage, such as resnet26 or wide_resnet22_2; it is built for that.
             FILE.py:NAME shows one of your own.
+        model_arguments: Further arguments of your own network, such as width=64, as for labkit train.
         start_from: Shows which weight of this file, or of imagenet, becomes which of the network.
         name_map: File that says which is which, as for labkit train.
         json: Prints JSON, for programs.
     """
-    if name is None and (start_from or name_map):
-        raise InputError("--start-from and --name-map need a network; name it first, such as resnet20")
+    if name is None and (start_from or name_map or model_arguments):
+        raise InputError(
+            "--model-arguments, --start-from and --name-map need a network; name it first, such as resnet20"
+        )
     if name is None:
         described = [_listed(model) for model in KNOWN_MODELS]
         if json:
@@ -53,7 +57,7 @@ def models(
         else:
             _print_table(described)
         return 0
-    config = _config(name)  # fails before TensorFlow loads
+    config = _config(name, model_arguments)  # fails before TensorFlow loads
     start = TransferConfig(start_from, name_map)
     source = None if start.start_from is None else find_weight_source(start.start_from, config)
     if source is not None and source.kind == "run":
@@ -72,11 +76,10 @@ def models(
     return 0
 
 
-def _config(name: str) -> ModelConfig:
+def _config(name: str, arguments: str | None) -> ModelConfig:
     """Return the network of a name, or one's own, ``FILE.py:NAME``. Raises InputError."""
-    if CODE.fullmatch(name):
-        return with_whole_paths(Config(model=ModelConfig(model=name))).model
-    return ModelConfig(**parse_model_name(name))
+    named: dict[str, Any] = {"model": name} if CODE.fullmatch(name) else parse_model_name(name)
+    return with_whole_paths(Config(model=ModelConfig(**named, model_arguments=arguments))).model
 
 
 def _facts(name: str) -> dict[str, Any]:
@@ -124,6 +127,7 @@ def _built(name: str, config: ModelConfig) -> dict[str, Any]:
     summary = summarize(model)
     return {
         **_facts(name),
+        "arguments": config.model_arguments,
         "parameters": summary.parameters,
         "multiply_adds": summary.multiply_adds,
         "receptive_field": list(receptive_field(model)),
@@ -190,8 +194,9 @@ def _print_one(model: dict[str, Any]) -> None:
     stages = tuple(Stage(**{**stage, "resolution": tuple(stage["resolution"])}) for stage in model["stages"])
     source = f" ({model['accuracy_source']})" if model["accuracy_source"] else ""
     print("\n".join(filter(None, (model["summary"], model["paper"]))) + "\n")
+    called = f" with {model['arguments']}" if model["arguments"] else ""
     images = f"{_size(model['image_shape'])} images of {model['num_classes']:,} classes"
-    print(ModelSummary(f"{model['name']}, {images}", stages))
+    print(ModelSummary(f"{model['name']}{called}, {images}", stages))
     print(f"\nreceptive field {_size(model['receptive_field'])} pixels")
     if model["accuracy"] is not None:
         print(f"published accuracy on {model['data_set']} {_percent(model['accuracy'])}{source}")

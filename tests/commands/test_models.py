@@ -1,6 +1,7 @@
 """``labkit models``: the list and one model, for people and for programs."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +73,22 @@ def test_one_model_as_json(capsys):
     assert found["receptive_field"] == [25, 25]
     assert found["accuracy"] is None
     assert "1709.01507" in found["paper"]
+
+
+def test_a_network_of_ones_own_with_its_arguments(capsys):
+    own = f"{Path(__file__).parents[1] / 'own_nets.py'}:functional"
+    assert cli.main(["models", own, "--model-arguments", "width=16", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    convolutions = 3 * 9 * 16 + 16 * 9 * 16 + 16
+    assert found["parameters"] == convolutions + 2 * 16 + 16 * 10 + 10
+    assert found["arguments"] == "width=16"
+    assert cli.main(["models", own, "--model-arguments", "widht=16"]) == 2
+    assert "'widht'" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_arguments_need_a_network_of_ones_own(without_tensorflow):
+    assert "network of your own" in refused("models", "resnet8", "--model-arguments", "width=16")
+    assert "name it first" in refused("models", "--model-arguments", "width=16")
 
 
 @pytest.mark.parametrize(
