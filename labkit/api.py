@@ -9,6 +9,7 @@ from labkit.config.arguments import argument, has_type, plain
 from labkit.data.manifest import Manifest
 from labkit.data.recipe import requested_config
 from labkit.errors import InputError, short
+from labkit.parts.code import note_of_code
 from labkit.parts.objects import as_files
 from labkit.run import Run, load_run, tensorflow_left_as_it_was
 from labkit.run_directory import RunDirectory
@@ -22,6 +23,7 @@ def train(
     *,
     preset: str | None = None,
     overwrite: bool = False,
+    accept_changed_code: bool = False,
     callbacks: "Sequence[Callback] | str | os.PathLike[str] | None" = None,
     **flags: Any,
 ) -> Run:
@@ -34,6 +36,8 @@ def train(
         config: where to start from; None: labkit's defaults.
         preset: a named set of values, as with ``labkit train --preset``; not together with ``config``.
         overwrite: delete the run that is in the directory and start anew.
+        accept_changed_code: continue a run though a file of your own code has changed since; the run keeps
+            the old file, too.
         callbacks: objects of classes derived from ``labkit.Callback``, called during the training; or the
             path of a Python file that defines such a list, or ``FILE.py:NAME``, as with ``--callbacks``.
         **flags: any flag of ``labkit train`` by its name, such as ``num_layers=20`` for ``--num-layers 20``.
@@ -58,12 +62,16 @@ def train(
     from labkit.training.train import train as train_as_planned
 
     overwrite = argument("overwrite", overwrite, bool)
+    accept_changed_code = argument("accept_changed_code", accept_changed_code, bool)
     if isinstance(callbacks, str | os.PathLike):
         flags["callbacks"], callbacks = callbacks, None
     with tensorflow_left_as_it_was(), as_files(flags) as given:
         configuration = _configuration(config, preset, given)
         plan = plan_training(
-            configuration, overwrite=overwrite, callbacks=() if callbacks is None else callbacks
+            configuration,
+            overwrite=overwrite,
+            accept_changed_code=accept_changed_code,
+            callbacks=() if callbacks is None else callbacks,
         )
         if plan.run_state != "finished":
             print(plan.data_note)
@@ -138,7 +146,10 @@ def evaluate(
         )
         if plan.data_note:
             print(plan.data_note)
-        return evaluate_as_planned(plan, split, str(checkpoint))
+        metrics = evaluate_as_planned(plan, split, str(checkpoint))
+    if note := note_of_code(plan.run, metrics["checkpoint_step"]):
+        print(note)
+    return metrics
 
 
 def prepare_data(

@@ -20,6 +20,7 @@ from labkit.data.network_input import (
     network_input_of,
 )
 from labkit.data.of_run import data_of_run
+from labkit.parts.code import note_of_code
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import check_checkpoint
 from labkit.startup.quiet_import import import_tensorflow
@@ -116,7 +117,10 @@ def load_network(
     if note:
         announce(note)
     check_checkpoint(directory.checkpoints_path, directory.checkpoint_steps(), checkpoint)
-    return restored_network(directory, config, manifest, checkpoint)[0]
+    classifier, _ = restored_network(directory, config, manifest, checkpoint)
+    if note := note_of_code(directory, classifier.step):
+        announce(note)
+    return classifier
 
 
 def restored_network(

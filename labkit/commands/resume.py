@@ -3,6 +3,8 @@
 import hashlib
 import shlex
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from labkit.cluster.continued import local_cluster_command, tasks_of
@@ -78,10 +80,23 @@ def standing(status: Status | None) -> str:
 # ---- resume --------------------------------------------------------------------------------------------
 
 
-def resume(run: RunName, *, data_dir: DataDir | None = None, trust: Trust = False, **flags: Any) -> int:
+def resume(
+    run: RunName,
+    *,
+    data_dir: DataDir | None = None,
+    accept_changed_code: Annotated[
+        tuple[LocalPath, ...], Flag(nargs="+", action="extend", metavar="FILE")
+    ] = (),
+    trust: Trust = False,
+    **flags: Any,
+) -> int:
     """Train a run to its end with the configuration that it was started with. Returns the exit code.
 
     A run is resumed with its own settings; labkit fork changes them, the number of steps too.
+
+    Args:
+        accept_changed_code: Goes on with this file of your own code, in place of the run's copy of the same
+            name, which stays in the run.
     """
     from labkit.training.place import fork_command
 
@@ -113,7 +128,30 @@ def resume(run: RunName, *, data_dir: DataDir | None = None, trust: Trust = Fals
     if note:
         print(note, flush=True)
     config = config.replace({"data_dir": folder})
-    return train.train_as(None, config, overwrite=False, approved=digest_of(files))
+    if accept_changed_code:
+        config = _with_code(found, config, accept_changed_code)
+        files = files_of(config)
+    return train.train_as(
+        None, config, False, approved=digest_of(files), accept_changed_code=bool(accept_changed_code)
+    )
+
+
+def _with_code(run: RunDirectory, config: "Config", paths: Sequence[str]) -> "Config":
+    """Return the configuration with these files in place of the run's copies. Raises InputError."""
+    of = {name: info.code_of(config.flat()[name]) for name, info in fields_by_name().items()}
+    names = {name: Path(path).name for name, path in of.items() if path is not None}
+    for path in paths:
+        if Path(path).name not in names.values():
+            has = ", ".join(dict.fromkeys(names.values())) or "none"
+            raise InputError(f"--accept-changed-code is {path!r}; {run.name} has code of the names: {has}")
+        given = str(expanded(path).absolute())
+        values = {
+            name: given + config.flat()[name].removeprefix(of[name])
+            for name, copy in names.items()
+            if copy == Path(path).name
+        }
+        config = config.replace(values)
+    return config
 
 
 def _how_a_cluster_continues(run: RunDirectory, config: "Config") -> str | None:

@@ -20,6 +20,7 @@ def train(
     *,
     preset: Preset = None,
     overwrite: bool = False,
+    accept_changed_code: Annotated[bool, Flag(group="run")] = False,
     list_presets: Annotated[bool, Flag(group="run")] = False,
     **flags: Annotated[Any, Flag(shown=True)],
 ) -> int:
@@ -27,6 +28,8 @@ def train(
 
     Args:
         overwrite: Deletes the run in the job directory and starts anew.
+        accept_changed_code: Continues the run in the job directory though a file of your own code has
+            changed since. The run keeps the old file, too.
         list_presets: Shows the named runs and ends.
     """
     from labkit.config.presets import AUTO, PRESETS, preset_summary
@@ -48,11 +51,11 @@ def train(
     if task is None:
         if config.distribution.sync:
             print("note: --sync without a cluster (no TF_CONFIG, no --worker-hosts): training in one process")
-        return train_as(None, config, overwrite)
+        return train_as(None, config, overwrite, accept_changed_code=accept_changed_code)
     if task.job_name == "evaluator":
-        return _evaluate_as(task, config, overwrite)
+        return _evaluate_as(task, config, overwrite, accept_changed_code)
     try:
-        code = train_as(task, config, overwrite)
+        code = train_as(task, config, overwrite, accept_changed_code=accept_changed_code)
     except PeerLost as error:
         print(f"labkit: lost peer: {error}", file=sys.stderr)
         code = EXIT_LOST_PEER
@@ -66,7 +69,7 @@ def train(
     os._exit(code)
 
 
-def _evaluate_as(task: Any, config: Config, overwrite: bool) -> int:
+def _evaluate_as(task: Any, config: Config, overwrite: bool, accept_changed_code: bool) -> int:
     """Evaluate each checkpoint of the run that the other tasks of the cluster train, until it ends.
 
     Returns 0 if the run is finished, 1 if it failed, 128 + signal if it or this task was stopped, 75 if the
@@ -75,7 +78,7 @@ def _evaluate_as(task: Any, config: Config, overwrite: bool) -> int:
     from labkit.training.follow import follow
     from labkit.training.plan import plan_run
 
-    plan = plan_run(config, task=task, overwrite=overwrite)
+    plan = plan_run(config, task=task, overwrite=overwrite, accept_changed_code=accept_changed_code)
     try:
         result = follow(
             str(plan.run.path),
@@ -98,10 +101,10 @@ def _evaluate_as(task: Any, config: Config, overwrite: bool) -> int:
     return codes.get(result.state, EXIT_LOST_PEER)
 
 
-def train_as(task: Any, config: Config, overwrite: bool, *, approved: str | None = None) -> int:
+def train_as(task: Any, config: Config, overwrite: bool, **settings: Any) -> int:
     """Train as a task of a cluster, or alone where ``task`` is None. Returns the exit code.
 
-    ``approved``: see ``plan_run``.
+    ``settings``: ``approved`` and ``accept_changed_code`` of ``plan_run``.
     """
     from labkit.distributed.servers import is_server, serve
     from labkit.training import train as training
@@ -109,7 +112,7 @@ def train_as(task: Any, config: Config, overwrite: bool, *, approved: str | None
 
     serves = task is not None and is_server(task, config)
     decide = plan_run if serves else plan_training
-    plan = decide(config, task=task, overwrite=overwrite, approved=approved)
+    plan = decide(config, task=task, overwrite=overwrite, **settings)
     is_chief = task is None or task.is_chief
     if plan.run_state != "finished":
         if serves:
@@ -145,6 +148,11 @@ def training_of(
     flags = parsed("labkit train", train, words[1:]).keywords
     if flags.pop("list_presets"):
         raise InputError("--list-presets trains nothing; use it alone: labkit train --list-presets")
+    if flags.pop("accept_changed_code"):
+        raise InputError(
+            "--accept-changed-code is for one process; continue the run with labkit train alone for some "
+            "steps, then as before"
+        )
     preset, overwrite = flags.pop("preset"), flags.pop("overwrite")
     return requested_config(preset, flags, asynchronous=asynchronous, announce=announce), overwrite
 
@@ -158,5 +166,5 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
             raise InputError(f"--set {word}: write a setting and its value, such as learning_rate=0.01")
         flags.append(f"--{name.replace('_', '-')}={value}")
     given = parsed("labkit train", train, flags).keywords
-    own = ("preset", "overwrite", "list_presets")
+    own = ("preset", "overwrite", "accept_changed_code", "list_presets")
     return by_field({name: value for name, value in given.items() if name not in own})

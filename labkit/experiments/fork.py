@@ -11,7 +11,7 @@ from labkit.config.recorded import as_recorded, recorded_config
 from labkit.errors import InputError
 from labkit.experiments.replay.recorded import recorded_step
 from labkit.experiments.replay.step import engine_from_start, plan_replay
-from labkit.parts.code import record
+from labkit.parts.code import check_code_of_step, record
 from labkit.parts.trust import accept, acting, check_trust, files_of
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.checkpoints import checkpoint_path, state_path
@@ -51,6 +51,7 @@ def fork(
     check_folders(parent)
     config, changes = recorded_config(parent), by_field(changes)
     rows = _rows(parent, step)
+    check_code_of_step(parent, step + 1)  # the fork goes on with it
     forked = _config(config, changes, step, path)
     files = files_of(forked)
     if not acting(forked).keys() <= changes.keys():

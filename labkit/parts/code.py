@@ -9,7 +9,7 @@ import hashlib
 import shlex
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,6 +27,7 @@ from labkit.run_directory.directory import replacing
 _allowed: set[str] = set()
 # The modules that ``named_object`` has run, by digest: a class is one class for the whole process.
 _modules: dict[str, ModuleType] = {}
+_UNTIL = "until-"  # begins the name of a folder in a run's code/: that of the steps up to a number
 _being_run: set[str] = set()
 
 
@@ -67,13 +68,58 @@ def check_unchanged(run: RunDirectory, config: Config, files: Mapping[str, bytes
         files: what this would run, from ``files_of``.
         way_out: for the error.
     """
-    named = (info.code_of(config.flat()[name]) for name, info in fields_by_name().items() if info.identity)
-    for path in filter(None, named):
-        copy = run.code_path / Path(path).name
-        if not copy.exists() or (kept := content_of("code", copy)) == files[path]:
-            continue
-        how = "" if copy.suffix != ".py" else f" ({_difference(kept, files[path])})"
+    for path, kept in _changed(run, config, files):
+        how = "" if not path.endswith(".py") else f" ({_difference(kept, files[path])})"
         raise InputError(f"{path} has changed since {run.path} was trained with it{how}; {way_out}")
+
+
+def _changed(run: RunDirectory, config: Config, files: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
+    """Yield the path of each file of the network's code that has changed, and what the run has of it."""
+    named = (info.code_of(config.flat()[name]) for name, info in fields_by_name().items() if info.identity)
+    for path in dict.fromkeys(filter(None, named)):
+        copy = run.code_path / Path(path).name
+        if copy.exists() and (kept := content_of("code", copy)) != files[path]:
+            yield path, kept
+
+
+def keep_replaced(run: RunDirectory, config: Config, files: Mapping[str, bytes], step: int) -> Iterator[str]:
+    """Keep the code of the steps up to ``step`` where it has changed since. Yields a line for each file.
+
+    Arguments: as of ``check_unchanged``. The new code isn't recorded yet.
+    """
+    for path, content in _changed(run, config, files):
+        kept = run.code_path / f"{_UNTIL}{step}" / Path(path).name
+        if not kept.exists():  # no step was made with another change at this step
+            kept.parent.mkdir(exist_ok=True)
+            with replacing(kept) as temporary:
+                temporary.write_bytes(content)
+        yield (
+            f"note: {path} has changed; steps after {step} and all evaluations use the new code; that of the "
+            f"steps before is {kept}"
+        )
+
+
+def code_changed_after(run: RunDirectory) -> int:
+    """Return the last step that was made with other code of the network; 0 if all have the same."""
+    names = (path.name.removeprefix(_UNTIL) for path in run.code_path.glob(f"{_UNTIL}*"))
+    return max((int(name) for name in names if name.isdecimal()), default=0)
+
+
+def check_code_of_step(run: RunDirectory, step: int) -> None:
+    """Raise InputError if a step was made with other code than the run has now."""
+    if step <= (last := code_changed_after(run)):
+        raise InputError(
+            f"step {step} of {run.path} was made with other code, {run.code_path / f'{_UNTIL}{last}'}; "
+            f"allowed: steps after {last}"
+        )
+
+
+def note_of_code(run: RunDirectory, step: int) -> str:
+    """Return a line if the code of a run has changed since the checkpoint of a step; else ""."""
+    last = code_changed_after(run)
+    if step >= last:
+        return ""
+    return f"note: the code changed after step {last}; the new code evaluates the checkpoint of step {step}"
 
 
 def _difference(old: bytes, new: bytes) -> str:

@@ -33,10 +33,12 @@ def place_run(
     files: Mapping[str, bytes] | None = None,
     overwrite: bool = False,
     cluster: str = "",
+    accept_changed_code: bool = False,
 ) -> tuple[Config, RunDirectory, str]:
     """Choose the run directory: ``job_dir``, or a name derived from the configuration if that is None.
 
     ``files``: the files of code that the training runs, as they were read; None reads them.
+    ``accept_changed_code``: whether a run may go on with other code than it was trained with.
 
     Returns the configuration with actual data set, input path, crop and directories; the run directory; and
     its state: ``new``, ``resumable`` or ``finished``. Raises InputError if the directory can't be written,
@@ -58,7 +60,9 @@ def place_run(
         recorded = with_crop(recorded_config(run), manifest)
         if not overwrite:
             run_state = _state_of(run, recorded, config)
-            check_unchanged(run, config, files, f"{_ANOTHER}, or undo the change")
+            if not accept_changed_code:
+                way_out = f"{_ANOTHER}, undo the change, or go on with it: --accept-changed-code"
+                check_unchanged(run, config, files, way_out)
     if run_state == "new" and config.transfer.start_from is not None:
         find_weight_source(config.transfer.start_from, config.model)
         if config.transfer.name_map is not None:

@@ -160,6 +160,7 @@ def plan_run(
     task: ClusterTask | None = None,
     cluster: str = "",
     overwrite: bool = False,
+    accept_changed_code: bool = False,
     callbacks: Sequence[Callback] = (),
     approved: str | None = None,
     announce: Callable[[str], None] = print,
@@ -172,6 +173,7 @@ def plan_run(
         task: this process's place in a cluster, or the chief's for a launcher.
         cluster: suffix of the run's name. Only a launcher gives it, and then prepares the data set.
         overwrite: whether to discard an existing run.
+        accept_changed_code: whether an existing run may go on with changed code of its network.
         callbacks: to call during the training, after those of ``--callbacks``.
         approved: digest of the files of code that were checked, if they were (``labkit.parts.trust``).
         announce: takes lines about slow work.
@@ -205,7 +207,14 @@ def plan_run(
     config, manifest, why = with_data_set(
         config, may_prepare=task is None or launches, announce=announce, before_preparing=first
     )
-    config, run, run_state = place_run(config, manifest, files=files, overwrite=overwrite, cluster=cluster)
+    config, run, run_state = place_run(
+        config,
+        manifest,
+        files=files,
+        overwrite=overwrite,
+        cluster=cluster,
+        accept_changed_code=accept_changed_code,
+    )
     if run_state != "finished":
         check_shards(manifest)
     return RunPlan(

@@ -27,7 +27,7 @@ from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.home import checkout
 from labkit.models.initial_weights import Transfer
-from labkit.parts.code import record
+from labkit.parts.code import keep_replaced, record
 from labkit.parts.trust import accept, digest_of
 from labkit.plurals import counted, without_secrets
 from labkit.run_directory import RunDirectory, RunLock, process_alive, write_json_atomic
@@ -186,6 +186,8 @@ def _train_session(
         if writes:
             if state is not None and (told := told_of_other_kernels(run.read_environment())):
                 console.line(f"note: {told}; the result differs by rounding from that of one session")
+            for line in keep_replaced(run, config, plan.files, state.step if state else 0):
+                console.line(line)
             record(run, plan.files)
             write_json_atomic(run.config_path, as_recorded(config).to_json())
             task = plan.task

@@ -63,6 +63,7 @@ CALLS = {
     "train config": lambda run, bad: Config(data=bad),
     "train preset": lambda run, bad: labkit.train(preset=given(bad, {})),
     "train overwrite": lambda run, bad: labkit.train(preset="smoke", overwrite=bad),
+    "train accept_changed_code": lambda run, bad: labkit.train(preset="smoke", accept_changed_code=bad),
     "train callbacks": lambda run, bad: labkit.train(preset="smoke", callbacks=given(bad, {})),
     "evaluate": lambda run, bad: labkit.evaluate(bad),
     "evaluate split": lambda run, bad: labkit.evaluate(run, split=bad),

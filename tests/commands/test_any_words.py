@@ -85,7 +85,7 @@ def place(tmp_path_factory) -> Iterator[Path]:
         patch.setenv("LABKIT_HOME", str(folder / "home"))
         patch.delenv("TF_CONFIG", raising=False)
         patch.chdir(folder / "here")
-        patch.setattr(train, "train_as", lambda *given: 0)
+        patch.setattr(train, "train_as", lambda *given, **settings: 0)
         patch.setattr(cluster_task, "bypass_proxy", lambda *given: None)
         patch.setattr("os._exit", end)
         yield folder

@@ -75,7 +75,14 @@ def test_the_whole_help_of_train_shows_each_flag_and_each_default_once(monkeypat
     monkeypatch.setenv("COLUMNS", "60")
     shown = answer("train", "--help-all").out
     assert sorted(shown_flags(shown)) == sorted(
-        ["--help-all", "--preset", "--overwrite", "--list-presets", *(info.flag for info in FIELDS)]
+        [
+            "--help-all",
+            "--preset",
+            "--overwrite",
+            "--accept-changed-code",
+            "--list-presets",
+            *(info.flag for info in FIELDS),
+        ]
     )
     assert shown.count("Default:") == len(FIELDS)
     for group in GROUPS:

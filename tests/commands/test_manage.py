@@ -152,7 +152,7 @@ def test_the_holder_of_a_lock_is_who_took_it(tmp_path, training):
 def resumed(monkeypatch):
     seen = []
 
-    def train_as(task, config, overwrite, *, approved):
+    def train_as(task, config, overwrite, *, approved, accept_changed_code):
         assert approved == digest_of({})
         seen.append((task, config, overwrite))
         return 0

@@ -196,7 +196,7 @@ def test_flags_that_describe_no_cluster_are_refused(values, part):
     ids=["an incomplete TF_CONFIG", "presets behind dashes"],
 )
 def test_the_command_line_trains_nothing_with_what_is_refused(command, said, monkeypatch, capsys):
-    monkeypatch.setattr(train, "train_as", lambda *given: pytest.fail("it trains"))
+    monkeypatch.setattr(train, "train_as", lambda *given, **settings: pytest.fail("it trains"))
     monkeypatch.setenv("TF_CONFIG", '{"task": {"type": "worker", "index": 1}}')
     assert cli.main(command) == 2
     assert said in capsys.readouterr().err
@@ -279,7 +279,7 @@ def test_a_parameter_server_of_a_synchronous_cluster_ends_well(monkeypatch, caps
 
 def test_sync_without_a_cluster_is_said(monkeypatch, capsys):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr(train, "train_as", lambda *given: 0)
+    monkeypatch.setattr(train, "train_as", lambda *given, **settings: 0)
     assert cli.main(["train"]) == 0
     assert not capsys.readouterr().out
     assert cli.main(["train", "--sync"]) == 0

@@ -14,6 +14,7 @@ from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_of_run
 from labkit.errors import InputError
 from labkit.experiments.replay.batch import is_asynchronous
+from labkit.parts.code import check_code_of_step, code_changed_after
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import checkpoint_path
@@ -85,6 +86,8 @@ def batch_of_run(run: RunDirectory, step: int, *, data_dir: str | None = None) -
     _check_number(step)
     if step > config.run.train_steps:
         raise InputError(f"--step is {step}; {run.path} ends at step {config.run.train_steps}")
+    if config.data.augment is not None:
+        check_code_of_step(run, step)
     config, manifest = with_data(run, config, data_dir)
     return _batch(config, manifest, step)
 
@@ -126,6 +129,7 @@ def recorded_step(
             f"step {step} of {run.path} was made with other settings, by the run that it was forked from: "
             f"{lineage.parent}"
         )
+    check_code_of_step(run, step)
     config, manifest = with_data(run, config, data_dir, announce)
     start = _start(run, config, step, max_steps)
     environment = run.read_environment()
@@ -168,12 +172,18 @@ def _start(run: RunDirectory, config: Config, step: int, max_steps: int) -> Star
     kept = [found for found in run.numerics_steps() if found == step - 1]
     folders = dict.fromkeys(kept, run.numerics_path)
     folders |= dict.fromkeys(run.checkpoint_steps(), run.checkpoints_path)
-    before = [found for found in folders if found < step]
+    same_code = code_changed_after(run)
+    before = [found for found in folders if same_code <= found < step]
     way_out = "--batch-only shows the batch without a checkpoint"
     if not before and config.transfer.start_from is not None:
         raise InputError(
             f"--step is {step}, but {run.path} started from other weights and has no checkpoint before that "
             f"step (its checkpoints: {', '.join(map(str, run.checkpoint_steps())) or 'none'}); {way_out}"
+        )
+    if not before and same_code:
+        raise InputError(
+            f"--step is {step}, but {run.path} keeps no checkpoint between it and step {same_code}, after "
+            f"which its code changed; {way_out}"
         )
     first = max(before, default=0)
     if step - 1 - first > max_steps:
