@@ -73,6 +73,11 @@ def augmented_image(
         raise InputError(
             f"the train split has {count:,} images, numbered 0 to {count - 1:,}; there is no number {index:,}"
         )
+    if config.data.balanced_sampling:
+        raise InputError(
+            "this run has balanced_sampling: an epoch shows an image several times or not at all; labkit "
+            "replay --batch-only shows a step's images"
+        )
     originals, _ = read_rows(manifest, "train", np.array([index]))
     images = np.repeat(originals, len(epochs), axis=0)
     at, where = np.asarray(epochs, np.int64), np.full(len(epochs), index, np.int64)

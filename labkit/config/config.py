@@ -44,6 +44,11 @@ class Config:
                 f"--warmup-steps is {self.optimizer.warmup_steps}; "
                 f"allowed: at most --train-steps, {self.run.train_steps}"
             )
+        if self.data.balanced_sampling and self.optimizer.class_weights == "balanced":
+            raise InputError(
+                "--balanced-sampling is on with --class-weights balanced, which would raise small classes "
+                "twice; leave one of them out"
+            )
         if self.distribution.gradient_compression != "none" and self.model.precision == "float64":
             raise InputError(
                 f"--gradient-compression is {self.distribution.gradient_compression} with --precision "
@@ -191,6 +196,7 @@ _LATER: dict[str, Any] = {
     "best_by": None,
     "accumulate_steps": 1,
     "augment": None,
+    "balanced_sampling": False,
 }
 
 # Renamed fields that older versions recorded.

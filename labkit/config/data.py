@@ -60,6 +60,12 @@ class DataConfig(FieldOwner):
         maximum=2**17,
         role="measurement",
     )
+    balanced_sampling: bool = option(
+        False,
+        "Draws the images of each epoch so that all classes are equally frequent: those of a small class "
+        "several times, of a large one some. Needs the memory input path.",
+        fork=OF_THE_ORDER,
+    )
     use_distortion_for_training: bool = option(
         True, "Augments the training images: random crops, flips, colours, cutout and mixup."
     )
@@ -163,6 +169,12 @@ class DataConfig(FieldOwner):
             raise InputError(
                 f"--random-resized-crop is {self.random_resized_crop}; allowed with --crop-size: 0 "
                 "(one of both decides the crop)"
+            )
+        if self.balanced_sampling and self.input_path == "streaming":
+            raise InputError(
+                "--balanced-sampling is on with --input-path streaming, which reads the images in the order "
+                "of their files and can't choose among all; give --input-path memory, or --class-weights "
+                "balanced"
             )
         try:
             shares = [0.0, *(share for size, share in self.image_sizes if size > 0)]

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from labkit.config import DataConfig
 from labkit.data.augment import augment
-from labkit.data.hashes import augmentation_key, order_key, permutation
+from labkit.data.hashes import augmentation_key, order_key
 from labkit.data.inputs import augmentation_of
 from labkit.data.manifest import Manifest
 from labkit.data.mixup import mix, partners_of_step, share_of_step, soft_targets
 from labkit.data.network_input import as_input, as_pixels, central_crop, network_input_of, shrunk
-from labkit.data.shards import find_split, read_rows
+from labkit.data.order import Balance, balance_of, draws_of, epoch_order
+from labkit.data.shards import find_split, read_labels, read_rows
 
 # Augmented images, uint8 or with changed colours float32, [n, height, width, channels], labels and indices.
 Rows = tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int64]]
@@ -86,14 +87,29 @@ def batch_from_memory(
     samples = samples_of(data, step)
     examples = find_split(manifest, "train").count
     epoch, key = samples // examples, order_key(seed)
-    orders = {number: permutation(examples, key, number) for number in np.unique(epoch).tolist()}
-    index = np.array([orders[sample // examples][sample % examples] for sample in samples.tolist()])
+    balance = _balance(manifest) if data.balanced_sampling else None
+    orders = {number: epoch_order(examples, key, number, balance) for number in np.unique(epoch).tolist()}
+    shown = np.array([orders[sample // examples][sample % examples] for sample in samples.tolist()])
+    index = shown % examples
     images, labels = read_rows(manifest, "train", index)
     augmentation = augmentation_of(data)
     if augmentation:
-        images = augment(images, manifest, augmentation, key=augmentation_key(seed), epoch=epoch, index=index)
+        draws = draws_of(epoch, shown, examples)
+        images = augment(images, manifest, augmentation, key=augmentation_key(seed), epoch=draws, index=index)
     rows = central_crop(images, data.crop_size), labels, index
     return as_seen(manifest, data, rows, seed=seed, step=step, image_size=image_size)
+
+
+_balances: dict[str, Balance] = {}  # of the last data set, by its checksum: reading all labels takes time
+
+
+def _balance(manifest: Manifest) -> Balance:
+    """Return what balanced epochs are drawn from."""
+    if manifest.checksum not in _balances:
+        labels = read_labels(manifest, "train", np.arange(manifest.count("train")))
+        _balances.clear()
+        _balances[manifest.checksum] = balance_of(labels)
+    return _balances[manifest.checksum]
 
 
 def samples_of(data: DataConfig, step: int) -> NDArray[np.int64]:

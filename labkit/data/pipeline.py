@@ -1,7 +1,8 @@
 """Batches for training and evaluation, with two input paths behind one interface.
 
 The training batch of step *s* is a pure function of (data set, seed, *s*). Each epoch *e* is a permutation of
-the training split that depends on (seed, e). The epochs form one endless stream, and with batch size B step
+the training split that depends on (seed, e); with balanced sampling it has as many examples of each class
+(``labkit.data.order``). The epochs form one endless stream, and with batch size B step
 *s* takes samples s·B … s·B + B − 1 of it; a batch may span two epochs. The step number is therefore enough to
 resume, and the global batch does not depend on the number of replicas.
 
@@ -23,6 +24,7 @@ from labkit.data.inputs import WHOLE_BATCH, InputShare, choose_input_path
 from labkit.data.manifest import Manifest, has_size
 from labkit.data.mixup import mix, partners_of_step, share_of_step, soft_targets
 from labkit.data.network_input import WHOLE_IMAGE, NetworkInput, as_input, central_crop
+from labkit.data.order import balance_of, draws_of, epoch_order
 from labkit.data.records import parse_batch
 from labkit.data.shards import damage_error, find_split, load_split, verified_paths
 from labkit.errors import InputError
@@ -49,6 +51,7 @@ def train_dataset(
     augmentation: Augmentation | None = DEFAULT_AUGMENTATION,
     network_input: NetworkInput = WHOLE_IMAGE,
     mixup_alpha: float = 0.0,
+    balanced: bool = False,
     standardized: bool = True,
     input_path: str = "auto",
     share: InputShare = WHOLE_BATCH,
@@ -68,6 +71,7 @@ def train_dataset(
         network_input: how to cut and standardize; an image that isn't augmented gives its middle.
         mixup_alpha: mixes each example with another of the global batch (``labkit.data.augment``)
             if it is above 0; only for standardized images.
+        balanced: whether an epoch has as many examples of each class (memory path only).
         standardized: whether to standardize. Unstandardized images are uint8, a quarter of the bytes to send
             to a process that standardizes them itself; float32 if the augmentation changes their colours.
         input_path: ``memory``, ``streaming``, or ``auto`` (:func:`choose_input_path`).
@@ -102,7 +106,9 @@ def train_dataset(
     with tf.device("/CPU:0"):
         if choose_input_path(manifest, input_path) == "memory":
             arrays = arrays if arrays is not None else load_split(manifest, "train")
-            read_epoch, fetch = _memory_epochs(window, arrays)
+            read_epoch, fetch = _memory_epochs(window, arrays, balanced=balanced)
+        elif balanced:
+            raise InputError("balanced sampling needs the memory input path; give --input-path memory")
         else:
             read_epoch, fetch = _streamed_epochs(window, manifest, shuffle_buffer_size)
         key = augmentation_key(seed)
@@ -112,7 +118,8 @@ def train_dataset(
             images, labels, index = fetch(samples)
             if augmentation:
                 epoch = numbers // window.examples
-                images = augment(images, manifest, augmentation, key=key, epoch=epoch, index=index)
+                draws = draws_of(epoch, samples, window.examples) if balanced else epoch
+                images = augment(images, manifest, augmentation, key=key, epoch=draws, index=index)
             images = central_crop(images, network_input.crop_size)
             images = as_input(images, manifest, network_input) if standardized else images
             images = tf.ensure_shape(images, [replica_batch, *shape])
@@ -184,7 +191,7 @@ def _replica_batches(window: _Window, read_epoch: EpochReader) -> tf.data.Datase
     return steps.flat_map(for_each_replica)
 
 
-def _memory_epochs(window: _Window, arrays: Arrays) -> tuple[EpochReader, Fetcher]:
+def _memory_epochs(window: _Window, arrays: Arrays, *, balanced: bool) -> tuple[EpochReader, Fetcher]:
     """Return a function that lists an epoch's samples (row indices) and one that fetches a batch of them."""
     # identity: a tensor converted from an array keeps a second copy of the array (seen in TensorFlow 2.21).
     images, labels = tf.identity(arrays[0]), tf.identity(arrays[1])
@@ -193,12 +200,13 @@ def _memory_epochs(window: _Window, arrays: Arrays) -> tuple[EpochReader, Fetche
             f"arrays have {images.shape[0]} examples, but the training split has {window.examples}; "
             "pass the arrays that load_split returns for it"
         )
-    key = order_key(window.seed)
+    key, balance = order_key(window.seed), balance_of(arrays[1]) if balanced else None
 
     def read_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensor_slices(permutation(window.examples, key, epoch))
+        return tf.data.Dataset.from_tensor_slices(epoch_order(window.examples, key, epoch, balance))
 
-    def fetch(index: tf.Tensor) -> Batch:
+    def fetch(shown: tf.Tensor) -> Batch:
+        index = shown % window.examples
         return tf.gather(images, index), tf.gather(labels, index), index
 
     return read_epoch, fetch

@@ -10,7 +10,7 @@ from labkit.errors import InputError
 
 
 def check_targets(config: Config, manifest: Manifest | None = None) -> None:
-    """Raise InputError if the loss doesn't fit the data set's labels.
+    """Raise InputError if loss or sampling don't fit the data set's labels.
 
     Without a ``manifest`` (the data set isn't prepared yet), the data set's name decides; ``auto`` has one
     label per image, and of somebody's own data set nothing is known yet.
@@ -19,6 +19,11 @@ def check_targets(config: Config, manifest: Manifest | None = None) -> None:
         return
     dataset = manifest.dataset if manifest else config.data.dataset
     multi_label = manifest.multi_label if manifest else dataset in MULTI_LABEL
+    if multi_label and config.data.balanced_sampling:
+        raise InputError(
+            f"--balanced-sampling is on, and images of --dataset {dataset} have several labels, so that "
+            "drawing one class more often draws others, too; leave it out, or give --class-weights balanced"
+        )
     if multi_label and config.optimizer.loss == "softmax":
         raise InputError(
             f"--loss is 'softmax', for one label per image; --dataset {dataset} has several: "

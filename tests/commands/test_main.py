@@ -44,6 +44,7 @@ def test_every_field_is_a_flag(captured, monkeypatch):
         "progress_timeout_seconds": 30.0,
         "slow_worker": "1:3",
         "augment": "mine.py:noisy",
+        "balanced_sampling": False,  # not together with --class-weights balanced
         "optimizer": "muon",
         "loss": "sigmoid",
         "class_weights": "balanced",

@@ -30,6 +30,7 @@ def _assert_same_as_training(manifest, data, *, seed, step):
         augmentation=augmentation_of(data),
         network_input=network_input_of(data),
         mixup_alpha=data.mixup_alpha,
+        balanced=data.balanced_sampling,
         input_path=data.input_path,
         with_index=True,
     )
@@ -94,6 +95,17 @@ def test_every_augmentation_gives_the_same_images(prepared, augmentation, seed, 
 def test_a_batch_is_that_of_the_training(prepared, path, step, settings):
     config = Config.from_flat({"train_batch_size": 12, "input_path": path} | settings)
     _assert_same_as_training(prepared, config.data, seed=config.run.seed, step=step)
+
+
+@pytest.mark.parametrize("step", [1, 8, 500])  # 8: with examples of two epochs
+def test_a_balanced_batch_is_that_of_the_training(prepared, step):
+    values = {
+        "train_batch_size": 12,
+        "input_path": "memory",
+        "balanced_sampling": True,
+        "flip": "alternating",
+    }
+    _assert_same_as_training(prepared, Config.from_flat(values).data, seed=7, step=step)
 
 
 def test_a_batch_with_several_labels_for_each_image(tmp_path):
