@@ -179,6 +179,7 @@ def settings_in_words(config: Config) -> str:
         words += [f"contrast ±{settings.contrast:.0%}"] if settings.contrast else []
         words += [f"changed by {settings.own}"] if settings.own else []
         words += [f"mixup with alpha {data.mixup_alpha:g} (not shown)"] if data.mixup_alpha else []
+        words += [f"CutMix with alpha {data.cutmix_alpha:g} (not shown)"] if data.cutmix_alpha else []
     if data.progressive_resizing:
         words.append(f"progressive resizing {data.progressive_resizing}")
     return f"{'; '.join(words)}; seed {config.run.seed}"

@@ -197,6 +197,7 @@ _LATER: dict[str, Any] = {
     "accumulate_steps": 1,
     "augment": None,
     "balanced_sampling": False,
+    "cutmix_alpha": 0.0,
 }
 
 # Renamed fields that older versions recorded.

@@ -67,7 +67,7 @@ class DataConfig(FieldOwner):
         fork=OF_THE_ORDER,
     )
     use_distortion_for_training: bool = option(
-        True, "Augments the training images: random crops, flips, colours, cutout and mixup."
+        True, "Augments the training images: random crops, flips, colours, cutout, mixup and CutMix."
     )
     crop_padding: int = option(
         4,
@@ -138,6 +138,14 @@ class DataConfig(FieldOwner):
         below=100,
         only_with=("use_distortion_for_training", True),
     )
+    cutmix_alpha: float = option(
+        0.0,
+        "Covers a rectangle of each training image by that of another image of the batch, and mixes their "
+        "labels by the area; its share is drawn from Beta(alpha, alpha). 0 covers none.",
+        minimum=0,
+        below=100,
+        only_with=("use_distortion_for_training", True),
+    )
     standardization: str = option(
         "dataset",
         "What brings pixels to mean 0 and standard deviation 1: dataset takes the statistics of each channel "
@@ -169,6 +177,11 @@ class DataConfig(FieldOwner):
             raise InputError(
                 f"--random-resized-crop is {self.random_resized_crop}; allowed with --crop-size: 0 "
                 "(one of both decides the crop)"
+            )
+        if self.mixup_alpha and self.cutmix_alpha:
+            raise InputError(
+                f"--mixup-alpha is {self.mixup_alpha} and --cutmix-alpha {self.cutmix_alpha}; both mix "
+                "pairs of images; leave one of them out"
             )
         if self.balanced_sampling and self.input_path == "streaming":
             raise InputError(

@@ -15,7 +15,7 @@ from labkit.data.augment import augment
 from labkit.data.hashes import augmentation_key, order_key
 from labkit.data.inputs import augmentation_of
 from labkit.data.manifest import Manifest
-from labkit.data.mixup import mix, partners_of_step, share_of_step, soft_targets
+from labkit.data.mixup import mix, mixed_images, partners_of_step, soft_targets
 from labkit.data.network_input import as_input, as_pixels, central_crop, network_input_of, shrunk
 from labkit.data.order import Balance, balance_of, draws_of, epoch_order
 from labkit.data.shards import find_split, read_labels, read_rows
@@ -32,9 +32,9 @@ class StepBatch:
     covered by cutout, mixed and resized as configured, rounded to whole numbers from 0 to 255.
     ``standardized``: float32 of the same shape, what the network takes. ``labels``: int32 [n], or zeros and
     ones [n, classes] with several labels. ``index``: int64 [n], each example's position in the training
-    split. ``epoch``: int64 [n], from 0; a batch may span two. ``classes``: their names. With mixup,
-    ``partners``: int64 [n], the position in this batch of the example that each is mixed with, and ``share``:
-    of its own image; without, None and 1.
+    split. ``epoch``: int64 [n], from 0; a batch may span two. ``classes``: their names. With mixup or
+    CutMix, ``partners``: int64 [n], the position in this batch of the example that each is mixed with, and
+    ``share``: of its own image; without, None and 1.
     """
 
     step: int
@@ -55,7 +55,7 @@ class StepBatch:
 
     @property
     def targets(self) -> NDArray[Any]:
-        """What the loss takes: ``labels``, or with mixup the mixed labels, float32 [n, classes]."""
+        """What the loss takes: ``labels``, or with mixup or CutMix the mixed ones, float32 [n, classes]."""
         if self.partners is None:
             return self.labels
         soft = soft_targets(self.labels, len(self.classes))
@@ -64,7 +64,7 @@ class StepBatch:
     def names(self, position: int) -> str:
         """Return the class of the example at ``position`` of the batch; with several labels, all of them.
 
-        With mixup, the share and the class of both examples.
+        With mixup or CutMix, the share and the class of both examples.
         """
         if self.partners is None:
             return self._own_names(position)
@@ -124,12 +124,12 @@ def as_seen(
     pixels, labels, index = rows
     inputs = as_input(pixels, manifest, network_input_of(data))
     partners, share = None, np.float32(1)
-    if data.mixup_alpha:
+    if data.mixup_alpha or data.cutmix_alpha:
         partners = partners_of_step(seed, step - 1, len(labels))
-        share = share_of_step(seed, step - 1, data.mixup_alpha)
-        inputs = mix(share, inputs, inputs[partners])
+        alphas = {"mixup_alpha": data.mixup_alpha, "cutmix_alpha": data.cutmix_alpha}
         floats = pixels.astype(np.float32)
-        pixels = mix(share, floats, floats[partners])
+        pixels, share = mixed_images(floats, floats[partners], seed=seed, step=step - 1, **alphas)
+        inputs, _ = mixed_images(inputs, inputs[partners], seed=seed, step=step - 1, **alphas)
     if image_size is not None:
         inputs = shrunk(inputs, image_size)
         pixels = shrunk(pixels.astype(np.float32), image_size)

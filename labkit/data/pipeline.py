@@ -22,7 +22,7 @@ from labkit.data.augment import Augmentation, augment
 from labkit.data.hashes import augmentation_key, mixed_in, named_key, order_key, permutation
 from labkit.data.inputs import WHOLE_BATCH, InputShare, choose_input_path
 from labkit.data.manifest import Manifest, has_size
-from labkit.data.mixup import mix, partners_of_step, share_of_step, soft_targets
+from labkit.data.mixup import mix, mixed_images, partners_of_step, soft_targets
 from labkit.data.network_input import WHOLE_IMAGE, NetworkInput, as_input, central_crop
 from labkit.data.order import balance_of, draws_of, epoch_order
 from labkit.data.records import parse_batch
@@ -51,6 +51,7 @@ def train_dataset(
     augmentation: Augmentation | None = DEFAULT_AUGMENTATION,
     network_input: NetworkInput = WHOLE_IMAGE,
     mixup_alpha: float = 0.0,
+    cutmix_alpha: float = 0.0,
     balanced: bool = False,
     standardized: bool = True,
     input_path: str = "auto",
@@ -71,6 +72,7 @@ def train_dataset(
         network_input: how to cut and standardize; an image that isn't augmented gives its middle.
         mixup_alpha: mixes each example with another of the global batch (``labkit.data.augment``)
             if it is above 0; only for standardized images.
+        cutmix_alpha: covers a part of each example by that of another, if it is above 0; not with mixup.
         balanced: whether an epoch has as many examples of each class (memory path only).
         standardized: whether to standardize. Unstandardized images are uint8, a quarter of the bytes to send
             to a process that standardizes them itself; float32 if the augmentation changes their colours.
@@ -83,7 +85,7 @@ def train_dataset(
     Returns:
         A data set of (images, labels) with static shapes, b = global batch size / replicas: images float32
         [b, height, width, channels], of the network's input; labels int32 [b], or zeros and ones
-        [b, num_classes] in a multi-label data set, or float32 [b, num_classes] with mixup; with
+        [b, num_classes] in a multi-label data set, or float32 [b, num_classes] with mixup or CutMix; with
         ``with_index`` also index int64 [b]. The batches are ordered by step, then by replica.
 
     Raises:
@@ -130,11 +132,11 @@ def train_dataset(
             own = position + tf.range(replica_batch, dtype=tf.int64)
             first = step * global_batch_size
             images, labels, index = seen(tf.gather(batch, own), first + own)
-            if mixup_alpha:
+            if mixup_alpha or cutmix_alpha:
                 others = tf.gather(partners_of_step(seed, step, global_batch_size), own)
-                share = share_of_step(seed, step, mixup_alpha)
                 partners, their_labels, _ = seen(tf.gather(batch, others), first + others)
-                images = mix(share, images, partners)
+                alphas = {"mixup_alpha": mixup_alpha, "cutmix_alpha": cutmix_alpha}
+                images, share = mixed_images(images, partners, seed=seed, step=step, **alphas)
                 targets = (soft_targets(which, manifest.num_classes) for which in (labels, their_labels))
                 labels = mix(share, *targets)
             return (images, labels, index) if with_index else (images, labels)

@@ -336,6 +336,7 @@ def training_batches(network: Network, *, start_step: int, stop_step: int) -> It
             augmentation=augmentation_of(data),
             network_input=network.network_input,
             mixup_alpha=data.mixup_alpha,
+            cutmix_alpha=data.cutmix_alpha,
             balanced=data.balanced_sampling,
             # The asynchronous step standardizes on the worker, so that uint8 goes over the network.
             standardized=devices.asynchronous_workers == 0 or _sends_standardized(config),

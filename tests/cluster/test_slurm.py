@@ -179,7 +179,12 @@ def test_a_configuration_survives_as_arguments():
     fixed = {"model": "fast", "application": "MobileNetV2", "num_layers": 8, "resnet_version": 1}
     fixed["bottleneck_stride"] = "first"
     fixed |= {"block": "basic", "num_gpus": 1, "progressive_resizing": "16:0.25,24:0.5"}
-    fixed |= {"cutout_size": 0, "random_resized_crop": 0.0, "mixup_alpha": 0.0}  # what others need
+    fixed |= {
+        "cutout_size": 0,
+        "random_resized_crop": 0.0,
+        "mixup_alpha": 0.0,
+        "cutmix_alpha": 0.0,
+    }  # what others need
     fixed |= {"learning_rate_schedule": "one_cycle", "optimizer": "muon"}
     fixed |= {"adamw_beta1": 0.9, "adamw_beta2": 0.999}
     fixed |= {"staircase_factor": 0.1, "staircase_epochs": 350.0}

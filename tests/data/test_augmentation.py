@@ -1,4 +1,4 @@
-"""Colours, crops, standardization per image and mixup, against TensorFlow's own functions and formulas."""
+"""Colours, crops, standardization per image and mixtures, against other functions and formulas."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from labkit.data.hashes import (
     named_key,
 )
 from labkit.data.inputs import Augmentation, InputShare, augmentation_of
-from labkit.data.mixup import SHARES, beta_shares, share_of_step
+from labkit.data.mixup import SHARES, beta_shares, cut_of_step, share_of_step
 from labkit.data.network_input import NetworkInput, as_input, central_crop, network_input_of
 from labkit.data.pipeline import eval_dataset, train_dataset
 
@@ -107,6 +107,7 @@ def batches_of(prepared, data, replicas, replica, *, start=0, stop=4):
             augmentation=augmentation_of(data),
             network_input=network_input_of(data),
             mixup_alpha=data.mixup_alpha,
+            cutmix_alpha=data.cutmix_alpha,
             input_path=data.input_path,
             share=InputShare(replicas, replica, 1),
         )
@@ -151,3 +152,46 @@ def test_shares_are_quantiles_of_the_beta_distribution(alpha):
     probabilities = tf.math.betainc(tf.constant(alpha, tf.float64), tf.constant(alpha, tf.float64), tensor)
     np.testing.assert_allclose(probabilities, wanted[below], atol=2e-6)
     np.testing.assert_allclose(shares + shares[::-1], 1.0, atol=1e-7)
+
+
+@pytest.mark.parametrize("path", ["memory", "streaming"])
+def test_cutmix_covers_a_rectangle_and_mixes_the_labels_by_its_area(prepared, path):
+    values = {"train_batch_size": 12, "input_path": path, "cutmix_alpha": 1.0}
+    data = Config.from_flat(values).data
+    plain = batches_of(prepared, Config.from_flat(values | {"cutmix_alpha": 0.0}).data, 1, 0)
+    cut = batches_of(prepared, data, 1, 0)
+    covered = 0
+    for number, ((images, labels), (mixtures, targets)) in enumerate(zip(plain, cut, strict=True)):
+        (top, bottom), (left, right) = cut_of_step(1, number, 1.0, 32, 32)
+        inside = np.zeros((32, 32), bool)
+        inside[top:bottom, left:right] = True
+        covered += inside.any()
+        images, mixtures = images.numpy(), mixtures.numpy()
+        np.testing.assert_array_equal(mixtures[:, ~inside], images[:, ~inside])
+        partners = [
+            int(np.argmin(np.abs(images[:, inside] - one[inside]).sum(axis=(1, 2)))) for one in mixtures
+        ]
+        np.testing.assert_array_equal(mixtures[:, inside], images[partners][:, inside])
+        share = 1 - inside.mean()
+        own, theirs = np.eye(10)[labels.numpy()], np.eye(10)[labels.numpy()[partners]]
+        if inside.any():
+            assert sorted(partners) == list(range(12))
+        np.testing.assert_allclose(targets, share * own + (1 - share) * theirs, atol=1e-6)
+    assert covered > 1
+    halves = [batches_of(prepared, data, 2, first) for first in (0, 1)]
+    for number, (images, _) in enumerate(cut):
+        parts = [half[number][0] for half in halves]
+        np.testing.assert_array_equal(np.concatenate(parts), images)
+
+
+def test_rectangles_have_the_areas_of_the_paper():
+    generator = np.random.default_rng(0)
+    cuts = [cut_of_step(3, step, 1.0, 32, 48) for step in range(4000)]
+    areas = np.array([(bottom - top) * (right - left) for (top, bottom), (left, right) in cuts])
+    side = np.sqrt(1 - generator.beta(1.0, 1.0, 4000))  # the authors' rand_bbox
+    wanted = np.ones(4000)
+    for size in (32, 48):
+        middle, half = generator.integers(0, size, 4000), (size * side).astype(int) // 2
+        wanted *= np.clip(middle + half, 0, size) - np.clip(middle - half, 0, size)
+    for share in (0.1, 0.25, 0.5, 0.75, 0.9):
+        np.testing.assert_allclose(np.quantile(areas, share), np.quantile(wanted, share), atol=40)

@@ -30,6 +30,7 @@ def _assert_same_as_training(manifest, data, *, seed, step):
         augmentation=augmentation_of(data),
         network_input=network_input_of(data),
         mixup_alpha=data.mixup_alpha,
+        cutmix_alpha=data.cutmix_alpha,
         balanced=data.balanced_sampling,
         input_path=data.input_path,
         with_index=True,
@@ -38,7 +39,7 @@ def _assert_same_as_training(manifest, data, *, seed, step):
     if data.standardization == "dataset":
         assert batch.standardized.tobytes() == images.numpy().tobytes()
     np.testing.assert_allclose(batch.standardized, images, atol=2e-5)
-    if not (data.brightness or data.contrast or data.mixup_alpha):
+    if not (data.brightness or data.contrast or data.mixup_alpha) and data.standardization == "dataset":
         seen = as_input(tf.constant(batch.images), manifest, network_input_of(data))
         assert seen.numpy().tobytes() == images.numpy().tobytes()
     assert batch.targets.tobytes() == labels.numpy().tobytes()
@@ -89,6 +90,8 @@ def test_every_augmentation_gives_the_same_images(prepared, augmentation, seed, 
         (5, {"crop_size": 24, "crop_padding": 0, "brightness": 63, "contrast": 0.8, "train_batch_size": 13}),
         (5, {"crop_size": 20, "brightness": 63, "contrast": 0.8, "standardization": "per_image"}),
         (19, {"crop_size": 24, "brightness": 63, "contrast": 0.8, "mixup_alpha": 1.0}),
+        (8, {"cutmix_alpha": 1.0, "train_batch_size": 13}),
+        (9, {"cutmix_alpha": 0.3, "standardization": "per_image", "crop_size": 24, "brightness": 63}),
         (6, {"mixup_alpha": 0.2, "standardization": "per_image", "cutout_size": 8, "seed": 11}),
     ],
 )
@@ -113,7 +116,7 @@ def test_a_batch_with_several_labels_for_each_image(tmp_path):
 
     manifest = prepare_small(tmp_path)
     values = {"train_batch_size": 16, "loss": "sigmoid", "input_path": "memory"}
-    for more in ({}, {"mixup_alpha": 1.0}):
+    for more in ({}, {"mixup_alpha": 1.0}, {"cutmix_alpha": 1.0}):
         _assert_same_as_training(manifest, Config.from_flat(values | more).data, seed=0, step=3)
 
 
