@@ -198,6 +198,7 @@ _LATER: dict[str, Any] = {
     "augment": None,
     "balanced_sampling": False,
     "cutmix_alpha": 0.0,
+    "random_rotation": 0.0,
 }
 
 # Renamed fields that older versions recorded.

@@ -67,7 +67,8 @@ class DataConfig(FieldOwner):
         fork=OF_THE_ORDER,
     )
     use_distortion_for_training: bool = option(
-        True, "Augments the training images: random crops, flips, colours, cutout, mixup and CutMix."
+        True,
+        "Augments the training images: rotation, random crops, flips, colours, cutout, mixup and CutMix.",
     )
     crop_padding: int = option(
         4,
@@ -129,6 +130,14 @@ class DataConfig(FieldOwner):
         minimum=0,
         below=1,
         unset="0.25 for images over 64 pixels without --crop-size, else 0",
+    )
+    random_rotation: float = option(
+        0.0,
+        "Turns each training image about its centre by a random angle of up to so many degrees, to either "
+        "side, before the crop. The corners become black.",
+        minimum=0,
+        below=180,
+        only_with=("use_distortion_for_training", True),
     )
     mixup_alpha: float = option(
         0.0,

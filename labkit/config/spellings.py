@@ -44,6 +44,7 @@ ALIASES = {
     "num_gpus": "gpus ngpus n_gpus",
     "num_layers": "depth layers n_layers",
     "optimizer": "opt optim optimiser",
+    "random_rotation": "rotation_range",
     "seed": "random_seed random_state rng_seed",
     "staircase_epochs": "num_epochs_per_decay",
     "staircase_factor": "learning_rate_decay_factor",
@@ -161,7 +162,8 @@ ANSWERS = {
         ("ema use_ema swa model_ema", "--ema-decay averages the weights, for example 0.999"),
         ("tta", "--test-time-augmentation averages several views of each test image"),
         ("randaugment rand_augment aa auto_augment autoaugment trivial_augment",
-         "labkit has none; --brightness, --contrast, --cutout-size and --mixup-alpha come nearest"),
+         "labkit has none; --random-rotation, --brightness, --contrast, --cutout-size and --mixup-alpha come "
+         "nearest"),
         ("bn_momentum batch_norm_momentum",
          "--batch-norm-decay is the fraction kept at each step: Keras's momentum, or 1 minus PyTorch's"),
         ("betas adam_betas", "--adamw-beta1 and --adamw-beta2 are the two"),

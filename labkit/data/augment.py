@@ -1,4 +1,4 @@
-"""What is done to training images: random crop, flip, colors and cutout.
+"""What is done to training images: random rotation, crop, flip, colors and cutout.
 
 The default augmentation of small images is that of He et al. 2016 (arXiv:1512.03385, section 4.2): pad four
 zero pixels on each side, then take a random crop of the image's own size, of the image or of its mirror
@@ -30,7 +30,7 @@ DEFAULT = Augmentation()
 def augment(
     images: Array, manifest: Manifest, augmentation: Augmentation, *, key: int, epoch: Array, index: Array
 ) -> Array:
-    """Crop and flip each image, then change its colors and apply cutout where they are enabled.
+    """Turn, crop and flip each image, then change its colors and apply cutout where they are enabled.
 
     Args:
         images: uint8 [n, height, width, channels].
@@ -43,6 +43,8 @@ def augment(
     Returns:
         uint8, or float32 if the colors change, [n, height, width, channels] of the crop.
     """
+    if augmentation.rotation:
+        images = rotated(images, augmentation.rotation, key=key, epoch=epoch, index=index)
     size = images.shape[1], images.shape[2]
     offsets = augmentation_offsets(key, epoch, index, augmentation, size)
     if augmentation.random_resized_crop:
@@ -357,6 +359,76 @@ def _blended(rows: Array, points: Array) -> Array:
     weight = xp.cast(points & (CELLS - 1), np.float32)[:, None]
     before, after = (xp.cast(xp.take(rows, places), np.float32) for places in (near, far))
     return before * (CELLS - weight) + after * weight
+
+
+# ---- rotation ------------------------------------------------------------------------------------------
+
+_UNIT_BITS = 16  # of a whole in the numbers that stand for sines and cosines
+
+
+def rotated(images: Array, degrees: float, *, key: int, epoch: Array, index: Array) -> Array:
+    """Turn each image about its centre, by bilinear interpolation; what was outside of it is black.
+
+    The angle is one of 4096, uniform from -degrees to degrees. All numbers are whole: places in 256ths of a
+    pixel, from sines and cosines in 65,536ths.
+
+    Args:
+        images: uint8 [n, height, width, channels]; of a tensor, only n may be unknown.
+        degrees: the largest angle, to either side.
+        key: the result of :func:`augmentation_key`.
+        epoch, index: int64 [n], of each example.
+
+    Returns:
+        uint8 of ``images``' shape.
+    """
+    xp = namespace(images)
+    _, height, width, channels = images.shape
+    number = _position(named_key(key, "rotate"), epoch, index, _COUNT)
+    angles = np.radians(degrees) * ((2 * np.arange(_COUNT) + 1) / _COUNT - 1)
+    sines, cosines = (
+        xp.take(np.round(values * 2**_UNIT_BITS).astype(np.int32), number)
+        for values in (np.sin(angles), np.cos(angles))
+    )
+    # Twice the distance from the centre, which may lie between two pixels.
+    down = (2 * xp.arange(height) - (height - 1))[:, None]
+    across = (2 * xp.arange(width) - (width - 1))[None, :]
+
+    def cells(doubled: Array, size: int) -> Array:
+        """Return places along a side in cells, of twice the distances from its middle in units."""
+        half = 2 ** (_UNIT_BITS - 8)  # of a cell, for rounding
+        return xp.shift_right(doubled + ((size - 1) * 2**_UNIT_BITS + half), _UNIT_BITS - 7)
+
+    def turned(each: tuple[Array, Array, Array]) -> Array:
+        image, sine, cosine = each
+        pixels = xp.reshape(image, [height * width, channels])
+        rows = _neighbours(cells(cosine * down - sine * across, height), height)
+        columns = _neighbours(cells(sine * down + cosine * across, width), width)
+        total = sum(
+            (by_row * by_column)[..., None] * xp.cast(xp.take(pixels, row * width + column), np.int32)
+            for row, by_row in rows
+            for column, by_column in columns
+        )
+        return xp.cast(xp.shift_right(total + CELLS**2 // 2, 16), np.uint8)
+
+    return xp.for_each(turned, (images, sines, cosines))
+
+
+def _neighbours(points: Array, size: int) -> list[tuple[Array, Array]]:
+    """Return the pixels before and behind some points of a side, and their weights, which add up to CELLS.
+
+    A pixel outside of the image has the weight 0.
+
+    Args:
+        points: int32, in cells from the first pixel.
+        size: the number of pixels.
+    """
+    xp = namespace(points)
+    before, weight = xp.shift_right(points, 8), points & (CELLS - 1)
+    found = []
+    for pixel, share in ((before, CELLS - weight), (before + 1, weight)):
+        inside = (pixel >= 0) & (pixel < size)
+        found.append((xp.minimum(xp.maximum(pixel, 0), size - 1), xp.where(inside, share, 0)))
+    return found
 
 
 # ---- colors --------------------------------------------------------------------------------------------

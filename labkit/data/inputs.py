@@ -68,7 +68,7 @@ WHOLE_BATCH = InputShare()
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Settings of the random crop, flip, change of colors and cutout, in this order.
+    """Settings of the random rotation, crop, flip, change of colors and cutout, in this order.
 
     Args:
         crop_padding: pixels added on each side before the crop.
@@ -83,6 +83,7 @@ class Augmentation:
         brightness: largest number of grey levels that is added to all pixels or taken away.
         contrast: largest change of the factor of each pixel's distance from its image's mean color.
         own: ``FILE.py:NAME`` of a function of somebody's own that comes last; None: none.
+        rotation: largest angle in degrees by which an image is turned to either side.
     """
 
     crop_padding: int = PADDING
@@ -94,6 +95,7 @@ class Augmentation:
     brightness: float = 0.0
     contrast: float = 0.0
     own: str | None = None
+    rotation: float = 0.0
 
     @property
     def changes_colors(self) -> bool:
@@ -120,6 +122,7 @@ def augmentation_of(data: DataConfig) -> Augmentation | None:
         data.brightness,
         data.contrast,
         data.augment,
+        data.random_rotation,
     )
 
 
