@@ -148,7 +148,6 @@ def receptive_field(model: keras.Model) -> tuple[int, int]:
 
 # The outputs of these layers have no spatial positions.
 _NOT_SPATIAL = (
-    keras.layers.Dense,
     keras.layers.Flatten,
     keras.layers.GlobalAveragePooling2D,
     keras.layers.GlobalMaxPooling2D,

@@ -47,17 +47,19 @@ def training_flops(model: keras.Model, frozen: Collection[str] = (), *, image_si
 def multiply_adds(layer: Any, output_shape: Sequence[int | None] | None = None) -> int:
     """Return the multiply-adds of a layer's forward pass for one image; 0 if it has no kernel.
 
-    Each weight of the kernel is used once at each position of the output.
+    Each weight of the kernel is used once at each position of the output. A factor for each channel adds
+    nothing, so it counts as none.
 
     Args:
         layer: with one output, in either data format.
         output_shape: of a batch; None: the shape in the layer's first call.
     """
-    if getattr(layer, "kernel", None) is None:
+    kernel = getattr(layer, "kernel", None)
+    if kernel is None or len(kernel.shape) == 1:
         return 0
     shape = (layer.output.shape if output_shape is None else output_shape)[1:]
     channels_first = getattr(layer, "data_format", "channels_last") == "channels_first"
-    return math.prod(layer.kernel.shape) * math.prod(shape[1:] if channels_first else shape[:-1])
+    return math.prod(kernel.shape) * math.prod(shape[1:] if channels_first else shape[:-1])
 
 
 def matrix_product(size: int, precision: str, device: str = "/cpu:0") -> Callable[[], float]:

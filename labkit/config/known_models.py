@@ -67,6 +67,8 @@ KNOWN_MODELS = (
     KnownModel(
         "fast", 1_971_328, 118_147_360, 51, 0.9401, "Jordan 2024, airbench94_muon.py, six views of each image"
     ),
+    KnownModel("vit", 5_350_090, 340_330_368, 4),
+    KnownModel("convnext", 3_376_290, 44_288_640, 568),
     KnownModel("mobilenetv2", 2_236_682, 6_124_928, 491),
     KnownModel("imagenet_resnet18", 11_689_512, 1_814_073_344, 435, 0.6976, _TORCHVISION),
     KnownModel("imagenet_resnet34", 21_797_672, 3_663_761_408, 899, 0.7331, _TORCHVISION),

@@ -13,6 +13,7 @@ from labkit.config import ModelConfig
 from labkit.config.architectures import model_name
 from labkit.data.manifest import Manifest
 from labkit.data.network_input import central_corner
+from labkit.models.attention import attended, positions
 from labkit.models.brought import applied, plain_model
 from labkit.models.layer_factory import LayerFactory
 from labkit.models.registry import BUILDERS, build_model
@@ -67,6 +68,19 @@ class KerasLayerFactory(LayerFactory):
         near = (np.abs(index[:, None] - index) <= depth_radius).astype(np.float32)
         sums = keras.ops.matmul(keras.ops.square(x), near)
         return x * keras.ops.power(bias + alpha * sums, -beta)
+
+    def layer_scale(self, x, initial: float):
+        """Return what ``ChannelScale`` does; ``initial`` is ignored."""
+        shape = tuple(x.shape[1:])
+        return self._apply(keras.layers.EinsumDense, "scale", x, "abcd,d->abcd", output_shape=shape)
+
+    def attention(self, x, heads: int):
+        """Compute ``Attention`` with Keras operations."""
+        return attended(x, heads)
+
+    def add_positions(self, x):
+        """Compute ``Positions`` with a Keras operation."""
+        return x + positions(*x.shape[1:])
 
 
 def standard_model(

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from labkit.models.attention import Attention, ChannelScale, Positions
 from labkit.models.convolution import Conv2D, Dirac, Whitening
 from labkit.models.layers import BatchNormalization, Dropout, LocalResponseNormalization
 
@@ -176,15 +177,20 @@ class LayerFactory:
         return self._apply(keras.layers.ZeroPadding2D, "pad", x, size // 2, **self._layout), "valid"
 
     def biased_conv(
-        self, x, filters: int, kernel_size: int, *, padding: str = "same", stddev: float | None = None,
-        bias: float = 0.0,
+        self, x, filters: int, kernel_size: int, *, stride: int = 1, padding: str = "same",
+        stddev: float | None = None, bias: float = 0.0,
     ):  # fmt: skip
         """Convolution with initial bias ``bias``; ``padding``: of Keras; ``stddev``: as in ``dense``."""
         options = {"padding": padding, **self._layout, **self._biased(stddev, bias)}
-        return self._apply(self.conv_layer, "conv", x, filters, kernel_size, **options)
+        return self._apply(self.conv_layer, "conv", x, filters, kernel_size, stride, **options)
+
+    def depthwise_conv(self, x, kernel_size: int, *, stddev: float | None = None):
+        """Convolution of each channel by itself, with a bias; ``stddev``: as in ``dense``."""
+        options = {"padding": "same", "depthwise_initializer": self._normal(stddev), **self._layout}
+        return self._apply(keras.layers.DepthwiseConv2D, "conv", x, kernel_size, **options)
 
     def dense(self, x, units: int, *, stddev: float | None = None, bias: float = 0.0):
-        """Dense layer on [batch, features].
+        """Dense layer on [batch, ..., features].
 
         ``stddev``: of normal initial weights, truncated at twice that; None: He initialization.
         """
@@ -229,6 +235,32 @@ class LayerFactory:
         return self._apply(
             keras.layers.Rescaling, "rescaling", logits, scale, name="scaled_logits", **options
         )
+
+    # ---- transformers and ConvNeXt, channels last ----------------------------------------------------
+
+    def channels_last(self, x):
+        """Return ``x`` with its channels last, as all layers have them that are made from here on."""
+        kind, order = keras.layers.Identity, ()
+        if self.data_format == "channels_first":
+            kind, order = keras.layers.Permute, ((2, 3, 1),)
+        self.data_format = "channels_last"
+        return self._apply(kind, "channels_last", x, *order)
+
+    def layer_norm(self, x):
+        """Layer normalization over the channels (Ba, Kiros & Hinton, 2016, arXiv:1607.06450)."""
+        return self._apply(keras.layers.LayerNormalization, "norm", x, epsilon=1e-6)
+
+    def layer_scale(self, x, initial: float):
+        """Multiply each channel by a weight of its own (Touvron et al., "CaiT", 2021, arXiv:2103.17239)."""
+        return self._apply(ChannelScale, "scale", x, initial)
+
+    def attention(self, x, heads: int):
+        """Mix the positions of an image; see ``Attention``."""
+        return self._apply(Attention, "attention", x, heads)
+
+    def add_positions(self, x):
+        """Add to each position of an image what tells it from others; see ``Positions``."""
+        return self._apply(Positions, "positions", x)
 
     # ---- normalization and activations -------------------------------------------------------------
 

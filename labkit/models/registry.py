@@ -10,9 +10,11 @@ from labkit.config import ModelConfig
 from labkit.config.architectures import model_name
 from labkit.models.brought import brought_model
 from labkit.models.convnets import fast_net, imagenet_vgg, lenet, tutorial_cnn, vgg
+from labkit.models.convnext import convnext
 from labkit.models.keras_application import keras_application
 from labkit.models.layer_factory import LayerFactory
 from labkit.models.resnet import imagenet_resnet, imagenet_se_resnet, resnet, se_resnet, wide_resnet
+from labkit.models.vit import vit
 
 
 def _residual(config: ModelConfig) -> dict[str, Any]:
@@ -47,6 +49,8 @@ BUILDERS: dict[str, tuple[Callable[..., Any], Callable[[ModelConfig], dict[str, 
             "activation": config.activation,
         },
     ),
+    "vit": (vit, lambda config: {}),
+    "convnext": (convnext, lambda config: {}),
     "imagenet_resnet": (imagenet_resnet, _published),
     "imagenet_se_resnet": (imagenet_se_resnet, _published),
     "imagenet_vgg": (imagenet_vgg, _depth),

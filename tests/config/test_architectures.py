@@ -22,6 +22,8 @@ NAMES = {
     "vgg11": {"model": "vgg", "num_layers": 11},
     "lenet": {"model": "lenet"},
     "tutorial_cnn": {"model": "tutorial_cnn"},
+    "vit": {"model": "vit"},
+    "convnext": {"model": "convnext"},
     "fast": {"model": "fast"},
     "fast_0.5": {"model": "fast", "width_factor": 0.5},
     "mobilenetv2": {"model": "keras_application"},

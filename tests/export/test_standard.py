@@ -42,14 +42,16 @@ CASES = [
     "vgg11",
     "tutorial_cnn",
     "lenet",
+    "vit",
+    "convnext",
     "fast_0.25",
     "imagenet_resnet18",
     "imagenet_se_resnet18",
     "imagenet_vgg11",
     "mobilenetv2",
 ]
-# What the other formats might not have: zero channels, local response normalization, GELU.
-IN_EVERY_FORMAT = ["resnet8-v2", "tutorial_cnn", "fast_0.25"]
+# What the other formats might not have: zero channels, local response normalization, GELU, attention.
+IN_EVERY_FORMAT = ["resnet8-v2", "tutorial_cnn", "fast_0.25", "vit", "convnext"]
 FILES = [(name, "keras") for name in CASES] + [
     (name, format) for name in IN_EVERY_FORMAT for format in FORMATS if format != "keras"
 ]

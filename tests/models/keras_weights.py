@@ -11,9 +11,9 @@ from tests.models.reference_weights import KINDS, layer_weights
 __all__ = ["load_weights", "weights_by_place"]
 
 CLASSES = {
-    "convolution": ("Conv2D", "Whitening"),
-    "norm": ("BatchNormalization",),
-    "dense": ("Dense",),
+    "convolution": ("Conv2D", "Whitening", "DepthwiseConv2D"),
+    "norm": ("BatchNormalization", "LayerNormalization"),
+    "dense": ("Dense", "ChannelScale"),
 }
 
 

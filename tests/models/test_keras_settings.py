@@ -62,6 +62,7 @@ def built(config: ModelConfig, data_format: str) -> tuple[list[Any], list[Any]]:
 
 # What the networks of BUILDERS that aren't here are made of, is in these.
 NETWORKS = ("resnet", "se_resnet", "wide_resnet", "vgg", "tutorial_cnn", "fast", "keras_application")
+NETWORKS += ("vit", "convnext")
 
 
 @pytest.mark.parametrize(
