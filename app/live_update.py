@@ -13,11 +13,12 @@ from app.acting import buttons
 from app.charts import component, picked, workers
 from app.charts.board import Chart, Window
 from app.charts.machine import MachineStore, machine_charts
-from app.charts.metric_charts import Options, board_of, metric_chart, window_in
+from app.charts.metric_charts import Options, board_of, look_of, metric_chart, window_in
 from app.charts.store import Snapshot, timeline_of
 from app.feed import Update
 from app.markup import duration, facts_html, number_text, progress_html
 from labkit.run_directory import RunDirectory, Status
+from labkit.run_directory.rows import result_name
 
 # The label, colour and icon of each state, and whether the page is refreshed every second.
 STATES = {
@@ -74,21 +75,24 @@ def key_figures(
     status: Status | None, liveness: str, metrics: Snapshot, seconds: float | None
 ) -> list[tuple[str, str]]:
     """Return what the head of the page shows, each with its label. ``seconds``: the duration of the run."""
-    best = metrics.curve("validation", "accuracy").y
+    name = result_name(dict.fromkeys(metrics.metrics()))
+    form, best_of = (".2%", np.max) if name == "accuracy" else (".4g", np.min)
+    best = metrics.curve("validation", name).y
     best = best[~np.isnan(best)]
-    tests = metrics.curve("test", "accuracy")
+    tests = metrics.curve("test", name)
     own = metrics.own_test_step
     places = range(len(tests)) if own is None else (tests.step == own).nonzero()[0]
     place = int(places[-1]) if len(places) else None
     test = None if place is None else float(tests.y[place])
-    test_label = "Test accuracy"
+    said = look_of(name).title.lower()
+    test_label = f"Test {said}"
     if place is not None and tests.step[place] != metrics.last_step():
         test_label += f" (step {tests.step[place]:,.0f})"
     return [
         ("Training loss", number_text(metrics.curve("train", "loss").last(), ".4g")),
-        ("Validation accuracy", number_text(metrics.curve("validation", "accuracy").last(), ".2%")),
-        ("Best validation", number_text(float(best.max()) if len(best) else None, ".2%")),
-        (test_label, number_text(test, ".2%")),
+        (f"Validation {said}", number_text(metrics.curve("validation", name).last(), form)),
+        ("Best validation", number_text(float(best_of(best)) if len(best) else None, form)),
+        (test_label, number_text(test, form)),
         ("Examples per second", number_text(status.examples_per_second if status else None, ",.0f")),
         ("Duration", duration(seconds)),
         ("Time left", duration(status.eta_seconds if status and liveness == "running" else None)),

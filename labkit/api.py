@@ -172,12 +172,13 @@ def prepare_data(
     A second call checks the files and writes nothing.
 
     Args:
-        dataset: Data set to prepare: ``cifar10``, ``shapes`` or ``shapes_multilabel`` (labkit draws these
-            two itself; images of the second have several labels), or images of your own that were prepared
-            before. Default: ``cifar10``, or what ``--images`` holds.
+        dataset: Data set to prepare: ``cifar10``; ``shapes``, ``shapes_multilabel`` or ``shapes_size``, which
+            labkit draws (with one label, several labels, and a number for each image); or images of your own
+            that were prepared before. Default: ``cifar10``, or what ``--images`` holds.
         data_dir: Folder of prepared data sets. Default: ``<home>/data``.
         images: Prepares images of your own: a folder with a folder for each class (or ``train/``,
-            ``validation/`` and ``test/`` with such folders), or a CSV file with the columns path,label.
+            ``validation/`` and ``test/`` with such folders), or a CSV file with the columns path,label, or
+            with numbers in place of the label, such as path,age.
         name: Name of the data set made from ``--images``, for ``--dataset``. Default: the name of the folder
             or file.
         image_size: Side of the images in pixels, 8 to 1024; up to 64 they are stored as pixels, above as

@@ -24,6 +24,11 @@ def listed(names: Sequence[str], most: int = 30) -> str:
     return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
+def numbers_in_words(values: Iterable[float], names: Iterable[str]) -> str:
+    """Return numbers with their names: ``radius 9.81``, or ``width 3.2, height 5``."""
+    return ", ".join(f"{name} {value:.4g}" for name, value in zip(names, values, strict=True))
+
+
 def facts_text(facts: Iterable[tuple[str, str]]) -> str:
     """Return a line for each fact: ``name: value``."""
     return "\n".join(f"{name}: {printable(text)}" for name, text in facts)

@@ -238,7 +238,7 @@ class Run:
         show_workers(self._directory)
 
     def confusion_matrix(self, split: str | None = None) -> "Figure":
-        """Draw the counts of each true and predicted class.
+        """Draw the counts of each true and predicted class; of labels that are numbers, predicted over true.
 
         Args:
             split: as for ``predictions``. None: of the run's result, the test or else the validation images;
@@ -246,9 +246,11 @@ class Run:
 
         Raises InputError where there are none, and for a run whose training hasn't finished.
         """
-        from labkit.figures import confusion_matrix
+        from labkit.figures.predictions import confusion_matrix, predicted_and_true
 
         predictions = self._shown(split)
+        if predictions.are_numbers:
+            return predicted_and_true(predictions)
         return confusion_matrix(predictions.confusion, predictions.classes)
 
     def class_accuracy(self, split: str | None = None) -> "Figure":

@@ -97,7 +97,7 @@ class AskedNetwork:
         content = {"question": "predict", "as_in_training": as_in_training, "step": step}
         arrays: dict[str, NDArray[Any]] = {"images": images}
         if labels is not None:
-            arrays["labels"] = labels.astype(np.int32)
+            arrays["labels"] = labels if labels.dtype.kind == "f" else labels.astype(np.int32)
         answer = self.process.ask(content, arrays, patient=step is not None).arrays
         return Prediction(answer["probabilities"], answer.get("losses"))
 

@@ -1,6 +1,6 @@
 """What is drawn of each metric, and the options and the zoom that the pages with charts share."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from app.charts import component
 from app.charts.board import COLORS, Chart, Line, Seam, Window, encode
 from app.charts.store import AXES, SPLITS, Snapshot, Timeline, timeline_of
 from labkit.analysis.curves import Floats, moving_average
+from labkit.run_directory.rows import result_name
 
 EARLIER_NAMES = {"training": ("time",)}  # of axes, in links that people have kept
 Zoom = tuple[str, Window]  # an axis, and a part of it
@@ -29,6 +30,8 @@ class Look(NamedTuple):
 KNOWN = {
     "loss": Look("Loss", logarithmic=True),
     "accuracy": Look("Accuracy", "percent"),
+    "mean_absolute_error": Look("Mean absolute error", logarithmic=True),
+    "r2": Look("R²"),
     "learning_rate": Look("Learning rate", logarithmic=True),
     "examples_per_second": Look("Examples per second"),
     "top5_accuracy": Look("Top-5 accuracy", "percent"),
@@ -44,7 +47,11 @@ KNOWN = {
     "examples": Look("Examples of an evaluation"),
     "seconds": Look("Time of an evaluation", "seconds"),
 }
-STANDARD = ("loss", "accuracy", "learning_rate", "examples_per_second")  # always on the live page
+
+
+def standard(names: Collection[str]) -> tuple[str, ...]:
+    """Return the metrics that are always on the live page, of a run whose rows have these."""
+    return "loss", result_name(dict.fromkeys(names)), "learning_rate", "examples_per_second"
 
 
 def look_of(name: str) -> Look:

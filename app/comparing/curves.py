@@ -22,6 +22,7 @@ VALUES = {
     "Validation loss": ("validation", "loss"),
     "Validation accuracy": ("validation", "accuracy"),
     "Training accuracy": ("train", "accuracy"),
+    "Validation mean absolute error": ("validation", "mean_absolute_error"),
     "Learning rate": ("train", "learning_rate"),
     "Examples per second": ("train", "examples_per_second"),
 }

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from app import background
 from app.address import image_address, page_of
 from app.charts.board import PALETTE
-from app.data_set.scan import DataScan, Duplicates, SplitScan, find_duplicates, scan_data
+from app.data_set.scan import DataScan, Duplicates, find_duplicates, scan_data
 from app.images import cards
 from app.images.subject import ANY, class_control, name_of, names_of, split_control
 from app.markup import plain
@@ -49,8 +49,7 @@ def read_images(
 
 def samples(scan: DataScan) -> None:
     """Draw a grid of images of each class."""
-    manifest = scan.manifest
-    names = [str(name) for name in manifest.classes]
+    names = [str(name) for name in scan.names]
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         split = split_control(list(scan.splits), "samples-split", "train", bind=None)
         chosen = class_control(names)
@@ -63,7 +62,7 @@ def samples(scan: DataScan) -> None:
         return
     numbers = _page_of_classes(len(names), CLASSES_AT_ONCE, "samples-page") if chosen == ANY else [chosen]
     for number in numbers:
-        _samples_of(manifest, found, split, number, many=chosen != ANY)
+        _samples_of(scan, split, number, many=chosen != ANY)
 
 
 def _another() -> None:
@@ -76,12 +75,13 @@ def _page_of_classes(count: int, at_once: int, key: str) -> list[int]:
     return list(range(count))[page_of(count, at_once, key, count)]
 
 
-def _samples_of(manifest: Manifest, found: SplitScan, split: str, number: int, many: bool) -> None:
+def _samples_of(scan: DataScan, split: str, number: int, many: bool) -> None:
+    manifest, found = scan.manifest, scan.splits[split]
     rows = found.of_class(number)
     shown = st.session_state.get("samples-many", MORE) if many else FEW
     rng = np.random.default_rng((st.session_state.get("samples-seed", 0), number))
     some = np.sort(rng.permutation(rows)[:shown])
-    st.html(_heading(manifest.classes[number], f"{len(some):,} of {len(rows):,} in {split}"))
+    st.html(_heading(scan.names[number], f"{len(some):,} of {len(rows):,} in {split}"))
     if not len(some):
         return
     with cards.readable():  # it may have been damaged since it was read
@@ -107,9 +107,10 @@ def _more() -> None:
 def balance(scan: DataScan) -> None:
     """Draw the number of images of each class, the mean images, and the statistics of the pixels."""
     manifest = scan.manifest
-    st.markdown("#### Class balance")
-    numbers = _page_of_classes(manifest.num_classes, ROWS_AT_ONCE, "balance-page")
-    names = [manifest.classes[number] for number in numbers]
+    title = plain(manifest.classes[0]) if manifest.targets == "numbers" else "Class balance"
+    st.markdown(f"#### {title}")
+    numbers = _page_of_classes(len(scan.names), ROWS_AT_ONCE, "balance-page")
+    names = [scan.names[number] for number in numbers]
     counts = {name: found.class_counts for name, found in scan.splits.items()}
     sizes = {name: len(found) for name, found in scan.splits.items()}
     most = {name: int(of.max(initial=1)) for name, of in counts.items()}
@@ -123,10 +124,10 @@ def balance(scan: DataScan) -> None:
         )
     st.markdown("#### Mean images")
     st.caption(
-        "The mean of all training images and of each class's. A sharp one means that its images are alike."
+        "The mean of all training images and of those above. A sharp one means that its images are alike."
     )
     train = scan.splits["train"]
-    means = [("all classes", train.mean_image)]
+    means = [("all images", train.mean_image)]
     means += [(name, mean) for name, mean in zip(names, train.class_means[numbers], strict=True)]
     st.html(cards.grid((cards.Card(np.rint(mean).astype(np.uint8), [name]) for name, mean in means), 104))
     st.markdown("#### Pixels of each channel")
@@ -166,10 +167,11 @@ def source(manifest: Manifest) -> None:
     }
     published = {True: "yes, the published archive", False: "no, it differs from the published archives"}
     height, width, channels = manifest.image_shape
+    what = "Numbers of a label" if manifest.targets == "numbers" else "Classes"
     rows = [
         ("Data set", manifest.dataset),
         ("Images", f"{width}×{height} pixels, {counted(channels, 'channel')}"),
-        ("Classes", f"{manifest.num_classes:,}{', several per image' if manifest.multi_label else ''}"),
+        (what, f"{manifest.num_classes:,}{', several per image' if manifest.multi_label else ''}"),
         *((f"Split {name}", counted(split.count, "image")) for name, split in manifest.splits.items()),
         ("Source", f"{kinds.get(recorded['kind'], recorded['kind'])}: {recorded['location']}"),
         ("Checksum of the source", f"SHA-256 {recorded['sha256']}"),
@@ -252,7 +254,7 @@ def _duplicate_group(scan: DataScan, found: Duplicates, group: int) -> None:
             cards.grid(
                 cards.Card(
                     images[0],
-                    [names_of(manifest.classes, label), name_of(manifest, place.split, place.index)],
+                    [names_of(scan.names, label), name_of(manifest, place.split, place.index)],
                     image_address(place.split, place.index),
                 )
                 for place, label in zip(places, labels, strict=False)

@@ -5,15 +5,18 @@ Doesn't import TensorFlow.
 
 import hashlib
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.ask.client import Progress, silent
 from labkit.data.manifest import Manifest
-from labkit.data.shards import read_shard
+from labkit.data.shards import read_labels, read_shard
 
 DIGEST_BYTES = 16
+INTERVALS = 10  # of numbers
 EXACT_ROWS = 256  # the sum of so many squares of pixels is below 2^24, and exact in float32
 MOST_VALUES = 2**23  # of the sums of all classes, 64 MB; those of larger or more images have fewer pixels
 
@@ -22,10 +25,11 @@ MOST_VALUES = 2**23  # of the sums of all classes, 64 MB; those of larger or mor
 class SplitScan:
     """What one pass over a split finds.
 
-    ``labels``: int32 [n], or zeros and ones [n, classes]. ``digests``: a hash of each image's pixels, void
-    [n]. ``class_sums``: float64 [classes, height, width, channels], the sum of the images of each class,
-    which are reduced by a whole factor where they would take much memory.
-    ``sums``, ``squares``: float64 [height, width, channels], of all images and of their squares.
+    ``labels``: int32 [n], or zeros and ones [n, classes]; of numbers the interval that the first of a label
+    is in (``DataScan.names``). ``digests``: a hash of each image's pixels, void [n]. ``class_sums``: float64
+    [classes, height, width, channels], the sum of the images of each class, which are reduced by a whole
+    factor where they would take much memory. ``sums``, ``squares``: float64 [height, width, channels], of all
+    images and of their squares.
     """
 
     labels: NDArray[np.int32]
@@ -78,10 +82,11 @@ class SplitScan:
 
 @dataclass(frozen=True, eq=False)
 class DataScan:
-    """The scans of all splits, by name."""
+    """The scans of all splits, by name. ``names``: of the classes; of numbers, intervals of the first one."""
 
     manifest: Manifest
     splits: dict[str, SplitScan]
+    names: tuple[str, ...]
 
 
 def scan_data(manifest: Manifest, progress: Progress = silent) -> DataScan:
@@ -93,29 +98,47 @@ def scan_data(manifest: Manifest, progress: Progress = silent) -> DataScan:
 
     Raises InputError, naming the file, if a shard is missing or damaged.
     """
+    edges = _edges(manifest)
+    names = manifest.classes
+    if edges is not None:
+        names = tuple(f"{low:.4g} – {high:.4g}" for low, high in pairwise(edges))
     total, done = sum(split.count for split in manifest.splits.values()), 0
     splits = {}
     for name, split in manifest.splits.items():
         none = np.zeros((0, *manifest.image_shape), np.uint8)
-        whole = _scanned(manifest, none, np.zeros((0, *manifest.target_shape), np.int32))
+        whole = _scanned(manifest, none, np.zeros((0, *manifest.target_shape)), edges)
         labels, digests = [whole.labels], [whole.digests]
         for shard in split.shards:
-            part = _scanned(manifest, *read_shard(manifest, shard)[:2])
+            part = _scanned(manifest, *read_shard(manifest, shard)[:2], edges)
             labels.append(part.labels)
             digests.append(part.digests)
             whole.add_sums(part)
             done += shard.count
             progress(done, total)
         splits[name] = replace(whole, labels=np.concatenate(labels), digests=np.concatenate(digests))
-    return DataScan(manifest, splits)
+    return DataScan(manifest, splits, names)
 
 
-def _scanned(manifest: Manifest, images: NDArray[np.uint8], labels: NDArray[np.int32]) -> SplitScan:
+def _edges(manifest: Manifest) -> NDArray[np.float64] | None:
+    """Return the ends of equal intervals of the first number of training labels; None for classes."""
+    if manifest.targets != "numbers":
+        return None
+    numbers = read_labels(manifest, "train", np.arange(manifest.count("train")))[:, 0]
+    return np.histogram_bin_edges(numbers.astype(np.float64), INTERVALS)
+
+
+def _scanned(
+    manifest: Manifest, images: NDArray[np.uint8], labels: NDArray[Any], edges: NDArray[np.float64] | None
+) -> SplitScan:
+    count = manifest.num_classes if edges is None else INTERVALS
+    if edges is not None:  # a number beyond those of the training is in the first or last interval
+        labels = np.digitize(labels[:, 0], edges[1:-1])
+    labels = labels.astype(np.int32)
     flat = images.reshape(len(images), int(np.prod(manifest.image_shape)))
     digests = b"".join(hashlib.blake2b(row.data, digest_size=DIGEST_BYTES).digest() for row in flat)
     factor = _reduction(manifest)
     small = _reduced(np.zeros((1, *manifest.image_shape), np.float32), factor)
-    class_sums = np.zeros((manifest.num_classes, *small.shape[1:]))
+    class_sums = np.zeros((count, *small.shape[1:]))
     sums, squares = np.zeros(flat.shape[1]), np.zeros(flat.shape[1])
     for start in range(0, len(flat), EXACT_ROWS):
         part = slice(start, start + EXACT_ROWS)

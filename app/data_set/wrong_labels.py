@@ -185,7 +185,7 @@ def _found(scan: DataScan, split: str, step: int, answer: tuple[SuspectedLabels,
 def _cards(
     scan: DataScan, split: str, found: SuspectedLabels, part: slice, images: "np.ndarray"
 ) -> list[cards.Card]:
-    classes = scan.manifest.classes
+    classes = scan.names
     return [
         cards.Card(
             image,

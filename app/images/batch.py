@@ -13,6 +13,7 @@ from app import background
 from app.address import image_address, page_of
 from app.ask.client import AskedNetwork, Prediction
 from app.charts import component, picked
+from app.charts.metric_charts import look_of
 from app.charts.store import Snapshot
 from app.images import answers, cards
 from app.images.subject import given_by
@@ -29,8 +30,9 @@ from labkit.experiments.replay.batch import (
     batch_without_tensorflow,
     checkpoint_for,
 )
-from labkit.plurals import counted
+from labkit.plurals import counted, numbers_in_words
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.rows import result_name
 from labkit.training.scores import indicators
 
 MOST_ASKED = 512  # in one question
@@ -105,7 +107,9 @@ def _values(metrics: Snapshot, step: int) -> None:
     if loss is not None and around:
         facts.append((f"Median ±{picked.AROUND} steps", f"{around:.4g}"))
         facts.append(("Loss / median", number_text(loss / around, ".3g")))
-    facts.append(("Accuracy", number_text(values.get("accuracy"), ".1%")))
+    name = result_name(values)
+    look = look_of(name)
+    facts.append((look.title, number_text(values.get(name), ".1%" if look.unit == "percent" else ".4g")))
     facts.append(("Learning rate", number_text(values.get("learning_rate"), ".4g")))
     facts.append(("Epoch", number_text(values.get("epoch"), ".2f")))
     st.html(facts_html(facts))
@@ -293,12 +297,15 @@ def _card(batch: RunBatch, found: Prediction | None, place: int) -> cards.Card:
     lines, wrong = [seen.names(place)], False
     if found is not None and found.losses is not None:
         shares = found.probabilities[place]
+        loss = number_text(float(found.losses[place]), ".3g")
+        if seen.labels.dtype.kind == "f":
+            lines += [f"loss {loss}", f"predicted: {numbers_in_words(shares, seen.classes)}"]
+            return cards.Card(seen.images[place], [*lines, f"#{number}"], image_address("train", number))
         given = given_by(shares, batch.multi_label)
         names = " + ".join(seen.classes[label] for label in np.flatnonzero(given).tolist()) or "none"
         share = "" if batch.multi_label else f" {float(shares.max()):.0%}"
         has = indicators(seen.labels[place][None], len(seen.classes))[0]
         wrong = bool((has != given).any())
-        loss = number_text(float(found.losses[place]), ".3g")
         lines += [f"loss {loss}", f"{'✗' if wrong else '✓'} {names}{share}"]
     address = image_address("train", number)
     return cards.Card(seen.images[place], [*lines, f"#{number}"], address, "wrong" if wrong else "")

@@ -20,6 +20,7 @@ from PIL import Image
 from app.markup import plain, visible
 from labkit.analysis.predictions import Predictions
 from labkit.errors import InputError
+from labkit.plurals import numbers_in_words
 
 SMALL = 64  # pixels of the longer side of an image whose pixels are shown as squares
 NARROW = 92  # pixels of a card whose lines are short
@@ -171,6 +172,9 @@ def prediction_cards(
     images = predictions.images[wanted] if len(wanted) else ()
     cards = []
     for position, image in zip(wanted.tolist(), images, strict=True):
+        if predictions.are_numbers:
+            cards.append(_card_of_numbers(predictions, position, image, split, link, note))
+            continue
         has, given = predictions.has[position], predictions.given[position]
         true, number = predictions.names(has), int(predictions.index[position])
         shares, wrong = predictions.probabilities[position], bool(predictions.wrong[position])
@@ -183,6 +187,22 @@ def prediction_cards(
         below = bars(predictions.classes, shares, has, given, top, named=not single) if top else ""
         cards.append(Card(image, lines, link(number), "wrong" if wrong else "right", alt, below))
     return cards
+
+
+def _card_of_numbers(
+    predictions: Predictions,
+    position: int,
+    image: NDArray[np.uint8],
+    split: str,
+    link: Callable[[int], str],
+    note: Callable[[int], str],
+) -> Card:
+    number, names = int(predictions.index[position]), predictions.classes
+    given, true = predictions.probabilities[position], predictions.labels[position]
+    lines = [f"{name} {value:.4g}" for name, value in zip(names, given.tolist(), strict=True)]
+    lines += [f"true: {', '.join(f'{value:.4g}' for value in true.tolist())}", note(position)]
+    alt = f"{split.capitalize()} image {number}: {numbers_in_words(true, names)}, predicted {lines[0]}"
+    return Card(image, [line for line in lines if line], link(number), alt=alt)
 
 
 def verdict(predictions: Predictions, position: int, name: str = "") -> tuple[str, str]:

@@ -14,13 +14,12 @@ from app.address import image_address
 from app.ask.client import AskedNetwork, Moment, Neighbours
 from app.charts.board import PALETTE
 from app.images import answers, cards
-from app.images.subject import Subject, checkpoint_to_ask, given_by, of_predictions
+from app.images.subject import Subject, checkpoint_to_ask, given_by, names_of, of_predictions
 from app.markup import plain
 from app.predictions.source import evaluate_command
 from labkit.analysis.predictions import load_predictions
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.training.scores import indicators
 
 
 def learned_in_words(steps: Sequence[int], right: Sequence[bool]) -> str:
@@ -156,17 +155,16 @@ def nearest(run: RunDirectory, step: int, subject: Subject) -> None:
 
 
 def _neighbours(subject: Subject, split: str, found: Neighbours) -> None:
-    has = indicators(found.labels, len(subject.classes))
     st.html(
         cards.grid(
             (
                 cards.Card(
                     image,
-                    [subject.names(which), f"#{place}", f"distance {distance:.2f}"],
+                    [names_of(subject.classes, label), f"#{place}", f"distance {distance:.2f}"],
                     image_address(split, int(place)),
                 )
-                for image, which, place, distance in zip(
-                    found.images, has, found.positions, found.distances, strict=True
+                for image, label, place, distance in zip(
+                    found.images, found.labels, found.positions, found.distances, strict=True
                 )
             ),
             cards.NARROW,
@@ -234,6 +232,9 @@ def other_run(run: RunDirectory, subject: Subject, shares: NDArray[Any]) -> None
 
 
 def _likeliest(subject: Subject, shares: NDArray[Any]) -> None:
+    if subject.are_numbers:
+        st.html(cards.sentence(subject.in_words(shares)))
+        return
     given = given_by(shares, subject.multi_label)
     st.html(cards.bars(subject.classes, shares, subject.has, given, 10, known=subject.label is not None))
 

@@ -9,10 +9,12 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from labkit.analysis.predictions import Predictions
+from labkit.config.data_sets import Targets
 from labkit.data.images.names import shown
 from labkit.data.manifest import Manifest, files_of
 from labkit.data.shards import find_split, read_rows
 from labkit.errors import InputError
+from labkit.plurals import numbers_in_words
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import best_checkpoint
 from labkit.training.scores import indicators, right
@@ -22,15 +24,16 @@ from labkit.training.scores import indicators, right
 class Subject:
     """An image with what is known of it before a network is asked.
 
-    ``image``: uint8 [height, width, channels]. ``classes``: their names. ``multi_label``: whether an image
-    may have any number of them. ``label``: the number of its class, or zeros and ones [classes]; None if it
+    ``image``: uint8 [height, width, channels]. ``classes``: their names. ``targets``: as of
+    ``Manifest.targets``. ``label``: the number of its class, zeros and ones [classes], or numbers; None if it
     is unknown. ``split`` and ``index``: its place in the data set; None for one's own picture.
-    ``probabilities``: float [classes] that the run's evaluation recorded at step ``recorded_step``.
+    ``probabilities``: float [classes], or the predicted numbers, that the run's evaluation recorded at step
+    ``recorded_step``.
     """
 
     image: NDArray[np.uint8]
     classes: Sequence[str]
-    multi_label: bool
+    targets: Targets
     label: NDArray[Any] | None = None
     split: str | None = None
     index: int | None = None
@@ -38,16 +41,37 @@ class Subject:
     recorded_step: int | None = None
 
     @property
+    def multi_label(self) -> bool:
+        """Whether an image may have any number of classes."""
+        return self.targets == "classes"
+
+    @property
+    def are_numbers(self) -> bool:
+        """Whether the label isn't a class."""
+        return self.targets == "numbers"
+
+    def in_words(self, probabilities: NDArray[Any]) -> str:
+        """Return what is predicted: the names of classes, or numbers with their names."""
+        if self.are_numbers:
+            return numbers_in_words(probabilities, self.classes)
+        return self.names(given_by(probabilities, self.multi_label))
+
+    @property
+    def true(self) -> str:
+        """The label in words; "" if it is unknown."""
+        return "" if self.label is None else names_of(self.classes, self.label)
+
+    @property
     def has(self) -> NDArray[np.bool_]:
         """Which classes the image has, bool [classes]; none if that is unknown."""
-        if self.label is None:
+        if self.label is None or self.are_numbers:
             return np.zeros(len(self.classes), bool)
         return indicators(np.asarray(self.label)[None], len(self.classes))[0]
 
     @property
-    def labels(self) -> NDArray[np.int32] | None:
+    def labels(self) -> NDArray[Any] | None:
         """The label in a batch of one."""
-        return None if self.label is None else np.asarray(self.label, np.int32)[None]
+        return None if self.label is None else np.asarray(self.label)[None]
 
     def is_right(self, probabilities: NDArray[Any]) -> bool:
         """Return whether a prediction [classes] is right. The image must have a label."""
@@ -60,8 +84,11 @@ class Subject:
         return names_of(self.classes, which)
 
     def loss(self, probabilities: NDArray[Any]) -> float | None:
-        """Return the cross-entropy in nats of probabilities [classes]; None without a label."""
-        if self.label is None:
+        """Return the cross-entropy in nats of probabilities [classes]; None without a label.
+
+        Of numbers it is None, too.
+        """
+        if self.label is None or self.are_numbers:
             return None
         shares = np.clip(np.asarray(probabilities, np.float64), 1e-45, 1.0)
         if not self.multi_label:
@@ -91,7 +118,9 @@ def class_control(classes: Sequence[str], **settings: Any) -> int:
 
 
 def names_of(classes: Sequence[str], label: NDArray[Any]) -> str:
-    """Return the name of a label's class; with several labels, zeros and ones [classes], all of them."""
+    """Return the name of a label's class; of several, zeros and ones [classes], and of numbers, all."""
+    if np.asarray(label).dtype.kind == "f":
+        return numbers_in_words(np.asarray(label), classes)
     has = indicators(np.asarray(label)[None], len(classes))[0]
     return ", ".join(classes[number] for number in np.flatnonzero(has).tolist()) or "none"
 
@@ -129,7 +158,7 @@ def of_predictions(predictions: Predictions, split: str, index: int) -> Subject 
     return Subject(
         image=predictions.images[place],
         classes=predictions.classes,
-        multi_label=predictions.multi_label,
+        targets=predictions.targets,
         label=predictions.labels[place],
         split=split,
         index=index,

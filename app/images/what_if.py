@@ -293,18 +293,19 @@ def _prediction(
     after = background.result_of(asked, "what-if")
     if after is None:
         return
-    was, now = (given_by(shares, subject.multi_label) for shares in (before, after))
-    names = [subject.names(which) for which in (was, now)]
+    names = [subject.in_words(values) for values in (before, after)]
     # In HTML, because names of classes may hold anything.
     st.html(
         cards.sentence(f"Still {names[1]}" if names[0] == names[1] else f"Now {names[1]}, was {names[0]}")
     )
+    if subject.are_numbers:
+        return
     st.html(
         cards.bars(
             subject.classes,
             after,
             subject.has,
-            now,
+            given_by(after, subject.multi_label),
             BARS,
             known=subject.label is not None,
             named=False,

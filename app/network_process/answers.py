@@ -61,12 +61,17 @@ def image_of(question: Message, manifest: Manifest) -> NDArray[np.uint8]:
     return images[0]
 
 
-def labels_of(question: Message, manifest: Manifest, count: int) -> NDArray[np.int32] | None:
-    """Return the labels, int32 [n] or zeros and ones [n, classes]; None if there are none."""
+def labels_of(question: Message, manifest: Manifest, count: int) -> NDArray[Any] | None:
+    """Return the labels, int32 [n], zeros and ones [n, classes] or float32 [n, numbers]; None without any."""
     labels = question.arrays.get("labels")
     if labels is None:
         return None
     wanted = (count, *manifest.target_shape)
+    if manifest.targets == "numbers":
+        if labels.dtype != np.float32 or labels.shape != wanted:
+            given = f"{labels.dtype} {list(labels.shape)}"
+            raise InputError(f"labels are {given}; allowed: float32 {list(wanted)}")
+        return labels
     limit = 2 if manifest.multi_label else manifest.num_classes
     whole = np.issubdtype(labels.dtype, np.integer)
     if not whole or labels.shape != wanted or labels.min() < 0 or labels.max() >= limit:
@@ -106,7 +111,7 @@ class SplitFeatures:
     """``images`` uint8 [n, …], ``labels`` int32 [n, …], ``rows`` float32 [n, d], of which ``done`` exist."""
 
     images: NDArray[np.uint8]
-    labels: NDArray[np.int32]
+    labels: NDArray[Any]
     rows: NDArray[np.float32]
     done: int = 0
 
@@ -127,7 +132,7 @@ class Answers:
         self._manifest = self._network.manifest
         self._forward = _compiled(self._network.model)
         self._features = _compiled(features_model(self._network.model))
-        self._loaded: dict[str, tuple[NDArray[np.uint8], NDArray[np.int32]]] = {}
+        self._loaded: dict[str, tuple[NDArray[np.uint8], NDArray[Any]]] = {}
         self._splits: dict[str, SplitFeatures] = {}
         self._others: _OtherSteps | None = None
 
@@ -209,7 +214,7 @@ class Answers:
             self._others = _OtherSteps(self._run, self._network)
         return self._others
 
-    def _pictures(self, split: str) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    def _pictures(self, split: str) -> tuple[NDArray[np.uint8], NDArray[Any]]:
         if split not in self._loaded:
             self._loaded[split] = load_split(self._manifest, split)
         return self._loaded[split]

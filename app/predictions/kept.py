@@ -20,7 +20,7 @@ from labkit.data.of_run import data_set_of
 from labkit.data.shards import SplitImages, find_split, read_labels
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.training.scores import multi_label_scores, single_label_scores
+from labkit.training.scores import multi_label_scores, scores_of_numbers, single_label_scores
 
 
 def split_labels(manifest: Manifest, split: str) -> NDArray[np.int32]:
@@ -32,7 +32,7 @@ def computed_predictions(
     manifest: Manifest,
     split: str,
     step: int,
-    labels: NDArray[np.int32],
+    labels: NDArray[Any],
     probabilities: NDArray[np.float64],
     losses: NDArray[np.float64],
 ) -> Predictions:
@@ -42,13 +42,13 @@ def computed_predictions(
         manifest: the prepared data set.
         split: ``train``, ``validation`` or ``test``.
         step: of the checkpoint.
-        labels: int [n], or zeros and ones [n, classes].
+        labels: int [n], zeros and ones [n, classes], or float32 [n, numbers].
         probabilities: float64 [n, classes].
         losses: float64 [n] in nats.
     """
     return Predictions(
         images=SplitImages(manifest, split),
-        labels=labels.astype(np.int64),
+        labels=labels if labels.dtype.kind == "f" else labels.astype(np.int64),
         probabilities=probabilities.astype(np.float32),
         index=np.arange(len(labels), dtype=np.int64),
         classes=list(manifest.classes),
@@ -60,7 +60,7 @@ def computed_predictions(
 def _summary(
     split: str,
     step: int,
-    labels: NDArray[np.int32],
+    labels: NDArray[Any],
     probabilities: NDArray[np.float64],
     losses: NDArray[np.float64],
 ) -> dict[str, Any]:
@@ -69,7 +69,9 @@ def _summary(
         return known
     with np.errstate(divide="ignore", invalid="ignore"):  # a probability of 0 or 1, and NaN
         logits = np.log(probabilities)
-        if labels.ndim == 2:
+        if labels.dtype.kind == "f":
+            scores = scores_of_numbers(labels, probabilities, np.ones(labels.shape[1]))
+        elif labels.ndim == 2:
             scores = multi_label_scores(labels, logits - np.log1p(-probabilities))
         else:
             scores = single_label_scores(labels, logits)

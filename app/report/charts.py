@@ -11,7 +11,7 @@ from PIL import Image
 
 from app.charts.board import PALETTE, Chart, encode
 from app.charts.machine import MachineStore, machine_charts
-from app.charts.metric_charts import STANDARD, Options, look_of, metric_chart, metric_lines, seams_of
+from app.charts.metric_charts import Options, look_of, metric_chart, metric_lines, seams_of, standard
 from app.charts.store import SPLITS, CurveStore, Snapshot
 from app.images import cards
 from app.report.parts import escaped, note, section, table
@@ -36,8 +36,9 @@ def read_metrics(run: RunDirectory) -> Snapshot:
 
 def run_board(name: str, metrics: Snapshot) -> str:
     """Return the charts of one run as HTML; a sentence if it has no metrics."""
-    added = [value for value in metrics.metrics() if value not in (*STANDARD, *LEFT_OUT)]
-    charts = [metric_chart(metrics, value, OPTIONS) for value in (*STANDARD, *added)]
+    usual = standard(metrics.metrics())
+    added = [value for value in metrics.metrics() if value not in (*usual, *LEFT_OUT)]
+    charts = [metric_chart(metrics, value, OPTIONS) for value in (*usual, *added)]
     charts = [chart for chart in charts if chart.lines and any(len(line.x) for line in chart.lines)]
     if not charts:
         return note("The run has no metrics yet.")
@@ -47,7 +48,7 @@ def run_board(name: str, metrics: Snapshot) -> str:
 def comparison_charts(runs: Sequence[tuple[str, Snapshot]]) -> list[Chart]:
     """Return a chart for each metric of each split, with a line for each of the runs by their names."""
     names = dict.fromkeys(name for _, metrics in runs for name in metrics.metrics())
-    order = [name for name in (*STANDARD, *names) if name in names and name not in LEFT_OUT]
+    order = [name for name in (*standard(names), *names) if name in names and name not in LEFT_OUT]
     charts = []
     for value in dict.fromkeys(order):
         for split in SPLITS:
@@ -132,6 +133,10 @@ def predictions_html(run: RunDirectory) -> str:
         return ""
     except InputError as error:
         return section("Predictions", note(f"{error}"), 3)
+    if predictions.are_numbers:
+        worst = predictions.worst_first[:MISTAKES]
+        shown = cards.prediction_cards(_part(predictions, worst), range(len(worst)))
+        return section("The largest errors on the test split", cards.grid(shown, 152), 3)
     other = of_another_checkpoint(run, predictions)
     wrong = predictions.select(wrong_only=True)[:MISTAKES]
     title = f"The {counted(len(wrong), 'most confident mistake')} on the test split"

@@ -128,6 +128,12 @@ COLUMNS = {
         _number("%.2f%%", "Highest validation accuracy."),
         type=NUMBER,
     ),
+    "error": Column(
+        "Mean absolute error",
+        lambda run: run.mean_absolute_error,
+        _number("%.4g", "Of labels that are numbers: on the test set, before its evaluation on validation."),
+        type=NUMBER,
+    ),
     "test": Column("Test accuracy", lambda run: _percent(run.test_accuracy), _number("%.2f%%"), type=NUMBER),
     "active": Column(
         "Last active",

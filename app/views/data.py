@@ -18,6 +18,7 @@ from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, find_manifest
 from labkit.data.of_run import data_set_of, folder_to_prepare
 from labkit.errors import InputError
+from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 
 SAMPLES, AUGMENTATION, BALANCE = "Samples", "Augmentation", "Balance and pixels"
@@ -36,9 +37,10 @@ def page() -> None:
         return
     counts = ", ".join(f"{split.count:,} {name}" for name, split in manifest.splits.items())
     height, width, _ = manifest.image_shape
+    numbers = manifest.targets == "numbers"
     st.caption(
         f"{plain(manifest.dataset)}: {counts} images of {width}×{height} pixels, "
-        f"{manifest.num_classes:,} classes"
+        f"{counted(manifest.num_classes, 'number') if numbers else f'{manifest.num_classes:,} classes'}"
     )
     part = st.segmented_control(
         "Part",
@@ -53,6 +55,12 @@ def page() -> None:
         overview.source(manifest)
     elif part == AUGMENTATION:
         augmentation(run, manifest)
+    elif part == LABELS and manifest.targets == "numbers":
+        st.info(
+            "Suspected labels are found for classes. Where labels are numbers, Predictions shows the images "
+            "with the largest errors first.",
+            icon=":material/info:",
+        )
     elif (scan := overview.scan_of(manifest)) is not None:
         if part == BALANCE:
             overview.balance(scan)

@@ -63,11 +63,13 @@ def page() -> None:
         return
     if shares is None:
         st.rerun()  # now the head of the page has it
-    sections.saliency(run, step, subject, found)
+    if not subject.are_numbers:
+        sections.saliency(run, step, subject, found)
     st.markdown("#### What if the image were different")
     panel(run, step, subject, found)
     sections.nearest(run, step, subject)
-    sections.history(run, step, subject, found)
+    if not subject.are_numbers:
+        sections.history(run, step, subject, found)
     sections.other_run(run, subject, found)
 
 
@@ -100,7 +102,7 @@ def _of_data(run: RunDirectory, split: str, index: int) -> Subject | None:
         return found
     manifest = data_set_of(run)
     example = read_example(manifest, split, index)
-    return Subject(example.image, manifest.classes, manifest.multi_label, example.label, split, index)
+    return Subject(example.image, manifest.classes, manifest.targets, example.label, split, index)
 
 
 def _own(run: RunDirectory) -> Subject | None:
@@ -114,10 +116,10 @@ def _own(run: RunDirectory) -> Subject | None:
     )
     if uploaded is None:
         names = plain(", ".join(manifest.classes[:30]))
-        st.caption(
-            f"The network knows {len(manifest.classes):,} classes: {names}. "
-            "It sees any picture as one of them."
-        )
+        knows = f"knows {len(manifest.classes):,} classes: {names}. It sees any picture as one of them."
+        if manifest.targets == "numbers":
+            knows = f"gives numbers: {names}. It gives them for any picture."
+        st.caption(f"The network {knows}")
         return None
     picture = read_picture(
         uploaded.getvalue(),
@@ -126,7 +128,7 @@ def _own(run: RunDirectory) -> Subject | None:
         manifest.source.get("white"),
     )
     st.caption(plain(" ".join(picture.notes)))
-    return Subject(picture.image, manifest.classes, manifest.multi_label)
+    return Subject(picture.image, manifest.classes, manifest.targets)
 
 
 # ---- The prediction -------------------------------------------------------------------------------------
@@ -138,7 +140,7 @@ def _head(run: RunDirectory, step: int | None, subject: Subject) -> "np.ndarray 
     with left:
         name = "Your picture" if subject.index is None else f"Image {subject.index:,} of {subject.split}"
         height, width = subject.image.shape[:2]
-        true = "" if subject.label is None else f", {subject.names(subject.has)}"
+        true = f", {subject.true}" if subject.true else ""
         caption = " · ".join(filter(None, (name, f"{width}×{height} pixels", _file(run, subject))))
         st.html(cards.picture(subject.image, name + true, caption))
     with right:
@@ -155,7 +157,7 @@ def _head(run: RunDirectory, step: int | None, subject: Subject) -> "np.ndarray 
                 _verdict(subject, asked.result, source)
                 return asked.result
         if subject.label is not None:
-            st.html(cards.sentence(f"True: {subject.names(subject.has)}"))
+            st.html(cards.sentence(f"True: {subject.true}"))
         return None
 
 
@@ -169,12 +171,17 @@ def _file(run: RunDirectory, subject: Subject) -> str:
 
 
 def _verdict(subject: Subject, shares: np.ndarray, source: str) -> None:
+    if subject.are_numbers:
+        true = f" · true: {subject.true}" if subject.true else ""
+        st.html(cards.sentence(f"Predicted: {subject.in_words(shares)}{true}"))
+        st.caption(source)
+        return
     given = given_by(shares, subject.multi_label)
     if subject.label is None:
-        st.html(cards.sentence(f"Predicted: {subject.names(given)}"))
+        st.html(cards.sentence(f"Predicted: {subject.in_words(shares)}"))
     else:
         mark = "✓" if subject.is_right(shares) else "✗"
-        text = f"{mark} Predicted: {subject.names(given)} · true: {subject.names(subject.has)}"
+        text = f"{mark} Predicted: {subject.in_words(shares)} · true: {subject.true}"
         st.html(cards.sentence(text))
         st.caption(f"Loss {subject.loss(shares):.4f} nats")
     many = len(subject.classes) > FEW

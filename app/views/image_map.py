@@ -29,6 +29,9 @@ def page() -> None:
     manifest = data_set_or_reason(run)
     if manifest is None:
         return
+    if manifest.targets == "numbers":
+        st.info("The map shows classes; the labels of this data set are numbers.", icon=":material/info:")
+        return
     step = answers.pinned_step(run, "map")
     if step is None:
         answers.no_checkpoint()

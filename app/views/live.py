@@ -10,7 +10,7 @@ from app import feed, state
 from app.acting import buttons
 from app.address import live_address
 from app.charts import component, picked, workers
-from app.charts.metric_charts import KNOWN, STANDARD, Options, controls, look_of, remember_window, zoom_of
+from app.charts.metric_charts import KNOWN, Options, controls, look_of, remember_window, standard, zoom_of
 from app.charts.store import MAX_METRICS, Snapshot, timeline_of
 from app.images import batch
 from app.live_update import STATES, Drawn, frame_of, liveness_of
@@ -54,7 +54,7 @@ def page() -> None:
             st.error(f"{state.as_code(run.metrics_path)} can't be read: {why}")
             return
         zoom = zoom_of(options, timeline_of(metrics))
-        drawn = Drawn(run, options, (*STANDARD, *chosen), step, zoom)
+        drawn = Drawn(run, options, (*standard(metrics.metrics()), *chosen), step, zoom)
         _panel(drawn, metrics)
         if shown.refreshes and not shown.has_tasks:
             address = feed.offer(str(run.path), lambda: drawn.update(shown, failure))
@@ -155,7 +155,8 @@ def _environment(run: RunDirectory) -> None:
 
 def _options(run: RunDirectory, metrics: Snapshot | None) -> tuple[Options, list[str]]:
     """Draw the options of the charts. Returns them, and the metrics that are drawn beside the usual ones."""
-    names = [name for name in metrics.metrics() if name not in STANDARD] if metrics else []
+    usual = standard(metrics.metrics()) if metrics else ()
+    names = [name for name in metrics.metrics() if name not in usual] if metrics else []
     options, chosen = controls(lambda: _choose(run, names) if names else [])
     if metrics is not None and metrics.leaves_out_metrics():
         st.warning(f"The run has very many metrics. The first {MAX_METRICS} of a split can be drawn.")

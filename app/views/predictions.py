@@ -5,7 +5,7 @@ import streamlit as st
 from app import state
 from app.charts.component import spare_the_collector
 from app.markup import facts_html, number_text, plain
-from app.predictions import images, pairs, quality
+from app.predictions import images, numbers, pairs, quality
 from app.predictions import source as sources
 from labkit.analysis.predictions import Predictions, of_another_checkpoint
 from labkit.plurals import counted
@@ -23,6 +23,9 @@ def page() -> None:
         source = sources.choose_checkpoint(run, split, "checkpoint")
     predictions = sources.predictions_of(source, run, split)
     if predictions is None or source is None:
+        return
+    if predictions.are_numbers:
+        numbers.panel(source, predictions)
         return
     st.html(facts_html(_facts(predictions, split)))
     if source.step is None and (other := of_another_checkpoint(run, predictions)):

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.config.arguments import argument
+from labkit.config.data_sets import Targets
 from labkit.config.recorded import recorded_config
 from labkit.data.of_run import data_set_of
 from labkit.data.shards import SplitImages
@@ -45,13 +46,14 @@ class Predictions:
     """The predictions of one split.
 
     ``images``: uint8 [n, height, width, channels], 1 or 3 channels. ``labels``: int [n]; with several labels
-    per image, zeros and ones [n, classes]. ``probabilities``: float32 [n, classes]. ``index``: int64 [n], the
+    per image, zeros and ones [n, classes]; or numbers, float32 [n, numbers]. ``probabilities``: float32
+    [n, classes], or the predicted numbers. ``index``: int64 [n], the
     position in the split. ``classes``: their names. ``summary``: content of the JSON file beside the
     arrays, or empty. ``computed_losses``: float64 [n] where the network gave them.
     """
 
     images: NDArray[np.uint8] | ImageRows
-    labels: NDArray[np.int64]
+    labels: NDArray[Any]
     probabilities: NDArray[np.float32]
     index: NDArray[np.int64]
     classes: list[str]
@@ -62,18 +64,46 @@ class Predictions:
         return len(self.labels)
 
     @property
+    def are_numbers(self) -> bool:
+        """Whether a label isn't a class but one or several numbers, whose names ``classes`` then are."""
+        return self.labels.dtype.kind == "f"
+
+    @property
+    def targets(self) -> Targets:
+        """What a label is, as of ``Manifest.targets``."""
+        return "numbers" if self.are_numbers else "classes" if self.multi_label else "class"
+
+    @property
     def multi_label(self) -> bool:
         """Whether an image may have any number of classes rather than exactly one."""
-        return self.labels.ndim == 2
+        return self.labels.ndim == 2 and not self.are_numbers
+
+    def need_classes(self) -> None:
+        """Raise InputError where labels are numbers."""
+        if self.are_numbers:
+            raise InputError(f"labels here are numbers ({', '.join(self.classes)}), and this needs classes")
+
+    @cached_property
+    def errors(self) -> NDArray[np.float64]:
+        """How far each predicted number is from the true one, float64 [n, numbers], in its unit."""
+        return np.abs(self.probabilities.astype(np.float64) - self.labels)
+
+    @cached_property
+    def worst_first(self) -> Indices:
+        """The examples by the error of their numbers, each as a share of how much that number varies."""
+        spread = self.labels.std(axis=0, dtype=np.float64)
+        return np.argsort(-(self.errors / np.where(spread > 0, spread, 1)).mean(axis=1), kind="stable")
 
     @cached_property
     def predicted(self) -> NDArray[Any]:
         """The most probable class, int64 [n]; with several labels, those over 0.5, bool [n, classes]."""
+        self.need_classes()
         return self.probabilities > 0.5 if self.multi_label else self.probabilities.argmax(axis=1)
 
     @cached_property
     def has(self) -> NDArray[np.bool_]:
         """Which classes each example has, bool [n, classes]."""
+        self.need_classes()
         return indicators(self.labels, len(self.classes))
 
     @cached_property
@@ -106,6 +136,7 @@ class Predictions:
     @cached_property
     def confidence(self) -> NDArray[np.floating[Any]]:
         """The probability of the predicted class, [n]; with several labels, the largest error of a label."""
+        self.need_classes()
         if not self.probabilities.shape[1]:
             return np.zeros(len(self), np.float32)
         if self.multi_label:
@@ -118,6 +149,7 @@ class Predictions:
 
         With several labels it is the smallest difference, of any label, between having it and not.
         """
+        self.need_classes()
         shares = self.probabilities
         if self.multi_label:
             return np.asarray(np.abs(2 * shares - 1).min(axis=1, initial=1.0))
@@ -129,6 +161,7 @@ class Predictions:
     @cached_property
     def losses(self) -> NDArray[np.float64]:
         """The cross-entropy of each example in nats, float64 [n]; of several labels, their sum."""
+        self.need_classes()
         if self.computed_losses is not None:
             return self.computed_losses
         shares = self.probabilities.astype(np.float64)
@@ -310,11 +343,13 @@ def _fit_together(
         and images.shape[3] in (1, 3)
         and probabilities.ndim == 2
         and np.issubdtype(probabilities.dtype, np.floating)
-        and np.issubdtype(labels.dtype, np.integer)
+        and labels.dtype.kind in "iuf"
         and len(images) == len(probabilities) == len(index) == count
         and (labels.ndim == 1 or labels.shape == probabilities.shape)
+        and (labels.dtype.kind != "f" or labels.ndim == 2)
         and (
             labels.size == 0
+            or labels.dtype.kind == "f"
             or (labels.min() >= 0 and labels.max() < (probabilities.shape[1] if labels.ndim == 1 else 2))
         )
     )

@@ -26,7 +26,7 @@ def data_prepare(**given: Any) -> int:
     """Prepare a data set. Returns 0. Raises InputError for what can't be prepared."""
     manifest = prepare_data(**given)
     where = "" if given["data_dir"] is None else f" --data-dir {shlex.quote(given['data_dir'])}"
-    loss = " --loss sigmoid" if manifest.multi_label else ""
+    loss = {"class": "", "classes": " --loss sigmoid", "numbers": " --loss mse"}[manifest.targets]
     print(f"next: labkit train --dataset {shlex.quote(manifest.dataset)} --preset auto{loss}{where}")
     return 0
 
@@ -68,6 +68,7 @@ def _described(folder: Path, name: str) -> dict[str, Any]:
         "splits": {split.name: split.count for split in manifest.splits.values()},
         "classes": list(manifest.classes),
         "multi_label": manifest.multi_label,
+        "targets": manifest.targets,
         "image_shape": list(manifest.image_shape),
         "image_format": manifest.image_format,
         "bytes": sum(shard.bytes for shard in shards),

@@ -63,6 +63,7 @@ def evaluate(
 
 def _print_metrics(metrics: dict[str, Any]) -> None:
     from labkit.run_directory.metrics import metrics_in_words
+    from labkit.run_directory.rows import result_name
 
     names = {"accuracy": "top-1", "top5_accuracy": "top-5"} if "top5_accuracy" in metrics else {}
     print(
@@ -70,10 +71,9 @@ def _print_metrics(metrics: dict[str, Any]) -> None:
         f"step {metrics['checkpoint_step']}: "
         f"{metrics_in_words(metrics, names)}"
     )
-    if "tta_accuracy" in metrics:
-        print(
-            f"with test-time augmentation: {names.get('accuracy', 'accuracy')} {metrics['tta_accuracy']:.4f}"
-        )
+    name = result_name(metrics)
+    if f"tta_{name}" in metrics:
+        print(f"with test-time augmentation: {names.get(name, name)} {metrics[f'tta_{name}']:.4f}")
     _print_classes(metrics["per_class"])
 
 

@@ -47,6 +47,7 @@ def export(run: RunName, *, data_dir: DataDir | None = None, **given: Any) -> in
 
 def _print_comparison(comparison, description) -> None:
     name, found = description["output"]["name"], comparison.to_json()
+    metric = "mean_absolute_error" if name == "numbers" else "accuracy"
     if description["run"]["precision"] != "float32":
         print(f"the run computed in {description['run']['precision']}; compared is float32 with its weights")
     print(
@@ -55,8 +56,8 @@ def _print_comparison(comparison, description) -> None:
         f"{found['scale']:.4g})"
     )
     print(
-        f"same prediction for {found['equal_predictions']:.2%}; accuracy {found['accuracy_exported']:.4f} "
-        f"exported, {found['accuracy_run']:.4f} of the run's network"
+        f"same prediction for {found['equal_predictions']:.2%}; {metric.replace('_', ' ')} "
+        f"{found[f'{metric}_exported']:.4f} exported, {found[f'{metric}_run']:.4f} of the run's network"
     )
 
 

@@ -11,6 +11,7 @@ from labkit.notebook.execution import Execution, run_notebook
 from labkit.notebook.file_parameters import values_from_text
 from labkit.notebook.files import find_notebook, read_notebook
 from labkit.plurals import counted
+from labkit.run_directory.metrics import result_in_words
 
 DEMO_NEEDS = ("papermill", "ipykernel", "ipywidgets", "matplotlib")  # by the notebook, too
 
@@ -100,14 +101,13 @@ def _report_end(done: Execution, announce: Callable[[str], None]) -> None:
 
 def _outcome(conclusion: Mapping[str, Any]) -> list[tuple[str, str]]:
     images = counted(conclusion["examples"], "image")
+    known = {name: value for name, value in conclusion.items() if value is not None}
+    *words, value = result_in_words(known).split()
     return [
         ("run", conclusion["run"]),
         ("data set", conclusion["data_note"]),
         ("devices", conclusion["devices"]),
-        (
-            f"{conclusion['split']} accuracy",
-            f"{conclusion['accuracy']:.4f} ({images}, step {conclusion['step']})",
-        ),
+        (f"{conclusion['split']} {' '.join(words)}", f"{value} ({images}, step {conclusion['step']})"),
     ]
 
 

@@ -17,6 +17,7 @@ from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.filters import NEXT_CONDITION, chosen_runs
 from labkit.run_directory.find import known_runs, lost_runs, missing_config, run_to_read
 from labkit.run_directory.metrics import VIEWS, metrics_in_words
+from labkit.run_directory.rows import result_name
 from labkit.run_directory.summary import RunSummary, Summaries
 from labkit.tables import print_table
 
@@ -88,6 +89,8 @@ def _row(summary: RunSummary, folder: Path) -> tuple[str, ...]:
     accuracy = "-"
     if summary.accuracy_split is not None:
         accuracy = "nan" if summary.accuracy is None else f"{summary.accuracy:.4f}"
+        if summary.mean_absolute_error is not None:
+            accuracy = f"error {summary.mean_absolute_error:.4g}"
         accuracy += " val" if summary.accuracy_split == "validation" else "    "
     dataset, model = (name or "damaged" for name in (summary.dataset, summary.model))
     is_here = Path(summary.path).parent == folder.absolute()
@@ -107,7 +110,8 @@ def _evaluation(row: dict[str, Any]) -> str:
     metrics = {key: float("nan") if value is None else value for key, value in row.items()}
     views = ""
     if VIEWS in row:
-        views = f", {row[VIEWS]}: accuracy {metrics.get('tta_accuracy', float('nan')):.4f}"
+        name = result_name(row)
+        views = f", {row[VIEWS]}: {name} {metrics.get(f'tta_{name}', float('nan')):.4f}"
     return f"{metrics_in_words(metrics)}  (step {row.get('step')}{views})"
 
 

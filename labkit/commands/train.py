@@ -123,7 +123,9 @@ def train_as(task: Any, config: Config, overwrite: bool, **settings: Any) -> int
     if not result.did_work:
         print(result.message)
     if result.test and is_chief:
-        print(f"test accuracy {result.test['accuracy']:.4f} (step {result.test['step']})")
+        from labkit.run_directory.metrics import result_in_words
+
+        print(f"test {result_in_words(result.test)} (step {result.test['step']})")
     if result.state == "interrupted":
         record_stop(result.step)
         # A worker that was not asked itself stopped because another one was, by a scheduler.

@@ -4,13 +4,16 @@ import re
 import shlex
 import unicodedata
 from collections.abc import Sequence
+from typing import Literal
 
 from labkit.errors import InputError, nearest
 
 AUTO = "auto"
-GENERATED = ("shapes", "shapes_multilabel")
+GENERATED = ("shapes", "shapes_multilabel", "shapes_size")
 BUILT_IN = ("cifar10", *GENERATED)
-MULTI_LABEL = ("shapes_multilabel",)  # for use before a data set is prepared; later, read its manifest
+# What the labels of labkit's own are, for use before a data set is prepared; later, read its manifest.
+Targets = Literal["class", "classes", "numbers"]
+TARGETS: dict[str, Targets] = {"shapes_multilabel": "classes", "shapes_size": "numbers"}
 _RESERVED = (AUTO, "downloads", *BUILT_IN)  # downloads is a folder beside the data sets
 _NAME = re.compile(r"[^\W_][\w.-]{0,63}")  # a folder of that name is made
 _MAX_NAME_BYTES = 200  # file systems take 255

@@ -25,10 +25,13 @@ KERAS_OPTIMIZERS = {
     "schedule_free_adamw": "ScheduleFreeAdamW",
 }
 ADAPTIVE = ("adamw", *KERAS_OPTIMIZERS)  # whose steps are about as large as the learning rate
-# Losses of Keras for one label in each image, and for several.
+# Losses of Keras by what a label is (``Manifest.targets``).
 KERAS_LOSSES = {
-    "focal": ("CategoricalFocalCrossentropy", "BinaryFocalCrossentropy"),
-    "categorical_hinge": ("CategoricalHinge", None),
+    "focal": {"class": "CategoricalFocalCrossentropy", "classes": "BinaryFocalCrossentropy"},
+    "categorical_hinge": {"class": "CategoricalHinge"},
+    "mse": {"numbers": "MeanSquaredError"},
+    "mae": {"numbers": "MeanAbsoluteError"},
+    "huber": {"numbers": "Huber"},
 }
 OF_THE_LOSS = "the losses before and after the fork would be of two kinds"
 KERAS_LEARNING_RATE = 0.001  # the default of nearly all of them
@@ -186,8 +189,9 @@ class OptimizerConfig(FieldOwner):
     loss: str = option(
         "softmax",
         "Cross-entropy: softmax for one label in each image, sigmoid for several independent ones. focal and "
-        "categorical_hinge are Keras's. FILE.py:NAME is a function of your own, NAME(labels, logits), that "
-        "returns the loss of each image. Weight decay isn't part of it.",
+        "categorical_hinge are Keras's; so are mse, mae and huber, for labels that are numbers. FILE.py:NAME "
+        "is a function of your own, NAME(labels, logits), that returns the loss of each image. Weight decay "
+        "isn't part of it.",
         choices=("softmax", "sigmoid", *KERAS_LOSSES),
         is_code=True,
         acts="run",

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.config.data_sets import GENERATED, MULTI_LABEL
+from labkit.config.data_sets import GENERATED, TARGETS
 from labkit.data import shapes
 from labkit.data.cifar10 import sources
 from labkit.data.cifar10.archives import read_archive, source_sha256
@@ -78,7 +78,7 @@ class ArraySource:
         request = self._request
         if request.dataset in GENERATED:
             request.announce(f"generating the {request.dataset} data set")
-            data = shapes.generate(request.seed, multi_label=request.dataset in MULTI_LABEL)
+            data = shapes.generate(request.seed, targets=TARGETS.get(request.dataset, "class"))
             return data, shapes.describe(data), ()
         path, kind, location = self._locate()
         request.announce(f"reading {path}")

@@ -19,9 +19,10 @@ from labkit.data.mixup import mix, mixed_images, partners_of_step, soft_targets
 from labkit.data.network_input import as_input, as_pixels, central_crop, network_input_of, shrunk
 from labkit.data.order import Balance, balance_of, draws_of, epoch_order
 from labkit.data.shards import find_split, read_labels, read_rows
+from labkit.plurals import numbers_in_words
 
 # Augmented images, uint8 or with changed colours float32, [n, height, width, channels], labels and indices.
-Rows = tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int64]]
+Rows = tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,17 +31,17 @@ class StepBatch:
 
     ``step``: from 1, as in the metrics. ``images``: uint8 [n, height, width, channels], cropped, flipped,
     covered by cutout, mixed and resized as configured, rounded to whole numbers from 0 to 255.
-    ``standardized``: float32 of the same shape, what the network takes. ``labels``: int32 [n], or zeros and
-    ones [n, classes] with several labels. ``index``: int64 [n], each example's position in the training
-    split. ``epoch``: int64 [n], from 0; a batch may span two. ``classes``: their names. With mixup or
-    CutMix, ``partners``: int64 [n], the position in this batch of the example that each is mixed with, and
-    ``share``: of its own image; without, None and 1.
+    ``standardized``: float32 of the same shape, what the network takes. ``labels``: int32 [n], zeros and ones
+    [n, classes] with several labels, or float32 [n, numbers]. ``index``: int64 [n], each example's position
+    in the training split. ``epoch``: int64 [n], from 0; a batch may span two. ``classes``: their names. With
+    mixup or CutMix, ``partners``: int64 [n], the position in this batch of the example that each is mixed
+    with, and ``share``: of its own image; without, None and 1.
     """
 
     step: int
     images: NDArray[np.uint8]
     standardized: NDArray[np.float32]
-    labels: NDArray[np.int32]
+    labels: NDArray[Any]
     index: NDArray[np.int64]
     epoch: NDArray[np.int64]
     classes: tuple[str, ...]
@@ -62,7 +63,7 @@ class StepBatch:
         return mix(np.float32(self.share), soft, soft[self.partners])
 
     def names(self, position: int) -> str:
-        """Return the class of the example at ``position`` of the batch; with several labels, all of them.
+        """Return the class of the example at ``position`` of the batch; of several labels or numbers, all.
 
         With mixup or CutMix, the share and the class of both examples.
         """
@@ -73,6 +74,8 @@ class StepBatch:
 
     def _own_names(self, position: int) -> str:
         label = self.labels[position]
+        if label.dtype.kind == "f":
+            return numbers_in_words(label, self.classes)
         numbers = [int(label)] if label.ndim == 0 else np.flatnonzero(label).tolist()
         return ", ".join(self.classes[number] for number in numbers) or "none"
 

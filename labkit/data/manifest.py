@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 
 from labkit import home
-from labkit.config.data_sets import is_own, prepare_command, unknown_data_set
+from labkit.config.data_sets import Targets, is_own, prepare_command, unknown_data_set
 from labkit.errors import InputError
 from labkit.plurals import facts_html, facts_text, listed, printable
 from labkit.run_directory.files import open_regular
@@ -82,6 +82,8 @@ class Manifest:
         seed: decides which examples are held out, and the content of a generated data set.
         format_version: version of the file format; other versions are refused.
         multi_label: whether an image can have several classes; its target is then a row of zeros and ones.
+        target_mean, target_std: of each number over the training split, where the label of an image isn't a
+            class but one or several numbers, float32, and ``classes`` are their names; None for classes.
         all_classes: the source's classes if only some of them were chosen; None otherwise.
         train_examples: number of training examples chosen after the validation split; None for all.
         image_format: how a record holds its image: ``pixels``, or ``jpeg``, whose decoded image has
@@ -103,15 +105,23 @@ class Manifest:
     all_classes: tuple[str, ...] | None = None
     train_examples: int | None = None
     image_format: Literal["pixels", "jpeg"] = "pixels"
+    target_mean: tuple[float, ...] | None = None
+    target_std: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for values in (self.target_mean, self.target_std):
+            if values is not None and (len(values) != len(self.classes) or self.multi_label):
+                raise ValueError("its labels are numbers and classes at once")
 
     def facts(self) -> list[tuple[str, str]]:
         """Return what people want to know of the data set, by name."""
         counts = ", ".join(f"{split.count:,} {name}" for name, split in self.splits.items())
         labels = "; several for an image" if self.multi_label else ""
+        what = "numbers" if self.targets == "numbers" else "classes"
         return [
             ("data set", self.dataset),
             ("images", f"{counts}; {'×'.join(map(str, self.image_shape))}"),
-            ("classes", listed(self.classes) + labels),
+            (what, listed(self.classes) + labels),
             ("folder", str(self.directory)),
             ("checksum", self.checksum[:12]),
         ]
@@ -124,13 +134,25 @@ class Manifest:
 
     @property
     def num_classes(self) -> int:
-        """The number of classes."""
+        """The number of classes, or of numbers in a label: of the network's outputs."""
         return len(self.classes)
 
     @property
+    def targets(self) -> Targets:
+        """What the label of an image is: a ``class``, several ``classes``, or ``numbers``."""
+        if self.target_mean is not None:
+            return "numbers"
+        return "classes" if self.multi_label else "class"
+
+    @property
     def target_shape(self) -> tuple[int, ...]:
-        """The shape of one image's target: (), or (num_classes,) in a multi-label data set."""
-        return (self.num_classes,) if self.multi_label else ()
+        """The shape of one image's label: (), or (num_classes,) for several classes and for numbers."""
+        return () if self.targets == "class" else (self.num_classes,)
+
+    @property
+    def target_dtype(self) -> str:
+        """The type of a label in memory: ``float32`` for numbers, else ``int32``."""
+        return "float32" if self.targets == "numbers" else "int32"
 
     def count(self, split: str) -> int:
         """Return the number of examples of `split`; 0 if the data set has no such split."""
@@ -170,6 +192,8 @@ class Manifest:
             content["multi_label"] = True
         if self.image_format != "pixels":
             content["image_format"] = self.image_format
+        if self.target_mean is not None:
+            content["targets"] = [self.target_mean, self.target_std]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> str:

@@ -142,10 +142,16 @@ def recorded_manifest(run: RunDirectory) -> Manifest | None:
             validation_size=0,
             seed=0,
             multi_label=bool(data["multi_label"]),
+            target_mean=_numbers(data.get("target_mean")),
+            target_std=_numbers(data.get("target_std")),
             recorded=str(data["checksum"]),
         )
     except (LookupError, TypeError, ValueError):
         return None
+
+
+def _numbers(values: Any) -> tuple[float, ...] | None:
+    return None if values is None else tuple(map(float, values))
 
 
 def _recorded(run: RunDirectory) -> dict[str, Any]:

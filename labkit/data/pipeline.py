@@ -84,9 +84,9 @@ def train_dataset(
 
     Returns:
         A data set of (images, labels) with static shapes, b = global batch size / replicas: images float32
-        [b, height, width, channels], of the network's input; labels int32 [b], or zeros and ones
-        [b, num_classes] in a multi-label data set, or float32 [b, num_classes] with mixup or CutMix; with
-        ``with_index`` also index int64 [b]. The batches are ordered by step, then by replica.
+        [b, height, width, channels], of the network's input; labels int32 [b], zeros and ones
+        [b, num_classes] in a multi-label data set, or float32 [b, num_classes] for numbers, with mixup and with
+        CutMix; with ``with_index`` also index int64 [b]. The batches are ordered by step, then by replica.
 
     Raises:
         InputError: an argument is out of range, or the split is missing or damaged.
@@ -248,7 +248,7 @@ def _streamed_epochs(
 
 
 def _parsed(serialized: tf.Tensor, manifest: Manifest) -> Batch:
-    return parse_batch(serialized, manifest.image_shape, manifest.target_shape, manifest.image_format)
+    return parse_batch(serialized, manifest)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -274,7 +274,7 @@ def eval_dataset(
 
     Returns:
         A data set of (images, labels, index, weight), b = global batch size / replicas: images float32
-        [b, height, width, channels], labels int32 as in `train_dataset`, index int64 [b], weight float32 [b].
+        [b, height, width, channels], labels as in `train_dataset`, index int64 [b], weight float32 [b].
         The batches are ordered by step, then by replica.
 
     Raises:

@@ -193,6 +193,8 @@ def _manifest(request: Request, plan: Plan, written: dict[str, Written]) -> Mani
         all_classes=plan.all_classes,
         train_examples=plan.train_examples,
         image_format=plan.image_format,
+        target_mean=plan.target_statistics[0],
+        target_std=plan.target_statistics[1],
     )
 
 

@@ -16,21 +16,16 @@ Images = np.ndarray | Sequence[bytes]
 _REST = 2**31 - 1  # more bytes than a record has
 
 
-def parse_batch(
-    payloads: tf.Tensor,
-    image_shape: Sequence[int],
-    target_shape: Sequence[int] = (),
-    image_format: str = "pixels",
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Parse the payloads of records, a string tensor [n].
+def parse_batch(payloads: tf.Tensor, manifest: Manifest) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Parse the payloads of records of a data set, a string tensor [n].
 
-    Returns images uint8 [n, *image_shape], labels int32 [n, *target_shape], indices int64 [n].
+    Returns images uint8 [n, *image_shape], labels [n, *target_shape] of ``target_dtype``, indices int64 [n].
 
     Raises:
         tf.errors.InvalidArgumentError: a JPEG is broken, or an image has another shape.
     """
-    start = image_start(target_shape)
-    if image_format == "jpeg":
+    start, image_shape = image_start(manifest), manifest.image_shape
+    if manifest.image_format == "jpeg":
         heads = tf.io.decode_raw(tf.strings.substr(payloads, 0, start), tf.uint8)
         images = tf.map_fn(
             lambda image: _decoded(image, image_shape),
@@ -43,7 +38,10 @@ def parse_batch(
         heads, images = rows[:, :start], tf.reshape(rows[:, start:], [-1, *image_shape])
     heads = tf.ensure_shape(heads, [None, start])
     label = heads[:, INDEX_BYTES:]
-    label = tf.cast(label, tf.int32) if len(target_shape) else tf.bitcast(label, tf.int32)
+    if manifest.targets == "classes":
+        label = tf.cast(label, tf.int32)
+    else:
+        label = tf.bitcast(tf.reshape(label, [-1, *manifest.target_shape, 4]), manifest.target_dtype)
     return images, label, tf.bitcast(heads[:, :INDEX_BYTES], tf.int64)
 
 

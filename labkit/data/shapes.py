@@ -1,4 +1,4 @@
-"""The generated data sets ``shapes`` and ``shapes_multilabel``: 32×32 colour images in CIFAR-10's layout.
+"""The generated data sets: 32×32 colour images in CIFAR-10's layout.
 
 They replace CIFAR-10 when there is neither a network nor an archive. Colours, position, size, rotation,
 background, clutter and noise are random in every image, so single pixels tell almost nothing about the class:
@@ -6,7 +6,8 @@ softmax regression on the pixels stays below 60 % test accuracy. A small convolu
 edges and their arrangement, exceeds 90 %.
 
 In ``shapes`` an image shows one of ten shapes. In ``shapes_multilabel`` it shows one to three different
-shapes, smaller and each in its own quadrant, and is labelled with all of them.
+shapes, smaller and each in its own quadrant, and is labelled with all of them. ``shapes_size`` has the images
+of ``shapes``, labelled with the radius of the shape in pixels, a number from 8 to 12.5.
 
 One seed gives the same bytes on every machine: pixels are computed only by IEEE-exact operations on float32
 (+, −, ×, ÷, square root, comparison), and sines are computed in float64 and then rounded.
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit.config.data_sets import Targets
 from labkit.data.subset import ImageData
 
 DEFAULT_TRAIN_COUNT = 10_000
@@ -100,7 +102,7 @@ def generate(
     train_count: int = DEFAULT_TRAIN_COUNT,
     test_count: int = DEFAULT_TEST_COUNT,
     *,
-    multi_label: bool = False,
+    targets: Targets = "class",
 ) -> ImageData:
     """Generate the training and test split from independent random streams.
 
@@ -108,11 +110,13 @@ def generate(
         seed: any non-negative integer.
         train_count: number of training images.
         test_count: number of test images.
-        multi_label: whether to generate ``shapes_multilabel`` instead of ``shapes``.
+        targets: ``class`` for ``shapes``, ``classes`` for ``shapes_multilabel``, ``numbers`` for
+            ``shapes_size``, whose label is the radius of the shape in pixels.
     """
-    train_images, train_labels = generate_split(seed, train_count, 0, multi_label=multi_label)
-    test_images, test_labels = generate_split(seed, test_count, 1, multi_label=multi_label)
-    return ImageData(train_images, train_labels, test_images, test_labels, CLASSES, layout="generated")
+    train_images, train_labels = generate_split(seed, train_count, 0, targets=targets)
+    test_images, test_labels = generate_split(seed, test_count, 1, targets=targets)
+    names = ("radius",) if targets == "numbers" else CLASSES
+    return ImageData(train_images, train_labels, test_images, test_labels, names, layout="generated")
 
 
 def describe(data: ImageData) -> dict[str, Any]:
@@ -128,21 +132,22 @@ def describe(data: ImageData) -> dict[str, Any]:
     }
 
 
-def generate_split(seed: int, count: int, stream: int, *, multi_label: bool = False) -> tuple[Array, Array]:
+def generate_split(seed: int, count: int, stream: int, *, targets: Targets = "class") -> tuple[Array, Array]:
     """Generate `count` images in random order, equally many of each class (±1).
 
     Args:
         seed: any non-negative integer; the same seed gives the same bytes.
         count: the number of images.
         stream: number of the random stream; another one for each split.
-        multi_label: whether to show several shapes: one, two and three in equally many images (±1).
+        targets: ``classes`` shows several shapes: one, two and three in equally many images (±1). ``numbers``
+            shows those of ``class``.
 
     Returns:
-        Images uint8 [count, 32, 32, 3] and labels int32 [count], or zeros and ones [count, 10] for
-        `multi_label`.
+        Images uint8 [count, 32, 32, 3] and labels: int32 [count], zeros and ones [count, 10] for `classes`,
+        or radii in pixels, float32 [count, 1], for `numbers`.
     """
-    images, labels, _ = _generate(seed, count, stream, multi_label)
-    return images, labels
+    images, labels, sizes = _generate(seed, count, stream, targets == "classes")
+    return images, sizes[:, None] if targets == "numbers" else labels
 
 
 def radii(seed: int, count: int, stream: int) -> Array:

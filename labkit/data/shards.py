@@ -21,7 +21,7 @@ from labkit.data.tfrecord import FOOTER, HEADER, fields, image_start, masked_che
 from labkit.errors import InputError
 from labkit.run_directory.files import open_regular
 
-Examples = tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.int64]]
+Examples = tuple[NDArray[np.uint8], NDArray[Any], NDArray[np.int64]]
 
 
 def find_split(manifest: Manifest, name: str) -> Split:
@@ -86,8 +86,8 @@ def read_shard(manifest: Manifest, shard: Shard, into: NDArray[np.uint8] | None 
         into: where to put the images, uint8 [n, height, width, channels]; None: into an array of their own.
 
     Returns:
-        Images uint8 [n, height, width, channels]; labels int32 [n], or zeros and ones [n, num_classes]; and
-        each example's row within its split, int64 [n].
+        Images uint8 [n, height, width, channels]; labels [n, *target_shape] of the manifest's
+        ``target_dtype``; and each example's row within its split, int64 [n].
 
     Raises InputError, naming the shard, if it is missing or its checksum is wrong.
     """
@@ -103,12 +103,12 @@ def read_shard(manifest: Manifest, shard: Shard, into: NDArray[np.uint8] | None 
         heads = (_pixels if manifest.image_format == "pixels" else _jpegs)(manifest, content, images)
     except (ValueError, struct.error) as error:
         raise damage_error(manifest, [shard.file], str(error)) from None
-    return images, *fields(heads, manifest.target_shape)
+    return images, *fields(heads, manifest)
 
 
 def _pixels(manifest: Manifest, content: bytes, images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Fill ``images`` and return the payloads as far as the image."""
-    count, start = len(images), HEADER + image_start(manifest.target_shape)
+    count, start = len(images), HEADER + image_start(manifest)
     end = start + int(np.prod(manifest.image_shape))
     if len(content) != count * (end + FOOTER):
         raise ValueError(f"it does not hold {count} records of this size")
@@ -119,7 +119,7 @@ def _pixels(manifest: Manifest, content: bytes, images: NDArray[np.uint8]) -> ND
 
 def _jpegs(manifest: Manifest, content: bytes, images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Fill ``images`` and return the payloads as far as the image."""
-    count, start = len(images), image_start(manifest.target_shape)
+    count, start = len(images), image_start(manifest)
     heads = np.empty((count, start), np.uint8)
     begins, lengths = spans(content, count)
     end = int(begins[-1] + lengths[-1]) + FOOTER if count else 0
@@ -135,8 +135,8 @@ def load_split(manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Read a split into memory, checking every shard's size and checksum.
 
     Returns:
-        Images uint8 [n, height, width, channels] and labels int32 [n], or zeros and ones [n, num_classes] in
-        a multi-label data set. Row i is the example with index i.
+        Images uint8 [n, height, width, channels] and labels [n, *target_shape] of the manifest's
+        ``target_dtype``. Row i is the example with index i.
 
     Raises:
         InputError: there is no such split, or a shard is missing or damaged, or the JPEG of a record is; the
@@ -144,7 +144,7 @@ def load_split(manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:
     """
     found = find_split(manifest, split)
     images = np.empty((found.count, *manifest.image_shape), np.uint8)
-    labels = np.empty((found.count, *manifest.target_shape), np.int32)
+    labels = np.empty((found.count, *manifest.target_shape), manifest.target_dtype)
     ends = np.cumsum([shard.count for shard in found.shards]).tolist()
 
     def read(number: int) -> None:
@@ -161,22 +161,22 @@ def load_split(manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:
 
 def read_rows(
     manifest: Manifest, split: str, rows: NDArray[np.int64]
-) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+) -> tuple[NDArray[np.uint8], NDArray[Any]]:
     """Read some examples of a split, in the order of `rows`.
 
     Checks the shards' sizes, and the checksums of the examples that are read. Hashing a large data set would
     take longer than reading a batch of it.
 
     Returns:
-        Images uint8 [n, height, width, channels], and labels int32 [n], or zeros and ones [n, num_classes] in
-        a multi-label data set.
+        Images uint8 [n, height, width, channels], and labels [n, *target_shape] of the manifest's
+        ``target_dtype``.
 
     Raises:
         InputError: there is no such split, or a shard is missing or damaged; the message names the shard.
     """
     records, labels = _checked_records(manifest, split, rows)
     images = np.empty((len(rows), *manifest.image_shape), np.uint8)
-    start = image_start(manifest.target_shape)
+    start = image_start(manifest)
     for row, record in enumerate(records):
         try:
             images[row] = _image(record.data[start:], manifest)
@@ -185,7 +185,7 @@ def read_rows(
     return images, labels
 
 
-def read_labels(manifest: Manifest, split: str, rows: NDArray[np.int64]) -> NDArray[np.int32]:
+def read_labels(manifest: Manifest, split: str, rows: NDArray[np.int64]) -> NDArray[Any]:
     """Read the labels of some examples of a split, in the order of `rows`, as :func:`read_rows` does."""
     return _checked_records(manifest, split, rows)[1]
 
@@ -228,7 +228,7 @@ class _Record(NamedTuple):
 
 def _checked_records(
     manifest: Manifest, split: str, rows: NDArray[np.int64]
-) -> tuple[list[_Record], NDArray[np.int32]]:
+) -> tuple[list[_Record], NDArray[Any]]:
     """Return records whose checksum and index are right, and their labels."""
     shards = find_split(manifest, split).shards
     damaged = [shard.file for shard in shards if not has_size(manifest, shard)]
@@ -246,7 +246,7 @@ def _checked_records(
             found[index] = _Record(shard.file, data, checksum)
         first += shard.count
     records = [record for record in found if record]
-    start = image_start(manifest.target_shape)
+    start = image_start(manifest)
     heads = np.zeros((len(records), start), np.uint8)
     checksums = masked_checksums([record.data for record in records])
     for head, record, checksum in zip(heads, records, checksums, strict=True):
@@ -255,7 +255,7 @@ def _checked_records(
         if len(record.data) < start:
             raise damage_error(manifest, [record.file], f"a record of {len(record.data)} bytes")
         head[:] = np.frombuffer(record.data, np.uint8, start)
-    labels, indices = fields(heads, manifest.target_shape)
+    labels, indices = fields(heads, manifest)
     misplaced = np.flatnonzero(indices != rows)
     if len(misplaced):
         raise damage_error(manifest, [records[misplaced[0]].file], "records out of order")

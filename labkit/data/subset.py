@@ -13,9 +13,10 @@ from labkit.plurals import listed
 
 @dataclass(frozen=True)
 class ImageData:
-    """Images uint8 [n, 32, 32, 3], labels int32 and class names; ``layout`` names the storage layout.
+    """Images uint8 [n, 32, 32, 3], labels and class names; ``layout`` names the storage layout.
 
-    Labels are class indices [n], or zeros and ones [n, classes] in a multi-label data set.
+    Labels are class indices int32 [n], zeros and ones int32 [n, classes] in a multi-label data set, or
+    float32 [n, numbers], whose names ``classes`` then are.
     """
 
     train_images: np.ndarray
@@ -27,7 +28,7 @@ class ImageData:
 
     @property
     def multi_label(self) -> bool:
-        return self.train_labels.ndim == 2
+        return self.train_labels.ndim == 2 and self.train_labels.dtype.kind != "f"
 
 
 def class_names(wanted: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
@@ -67,7 +68,7 @@ def relabelled(labels: np.ndarray, known: Sequence[str], names: Sequence[str]) -
         names: of the classes that are kept.
 
     Raises:
-        InputError: the data set is multi-label, so an image may also show other classes.
+        InputError: the data set is multi-label, so an image may also show other classes, or has numbers.
     """
     if labels.ndim == 2:
         raise InputError("--classes needs a data set with one label per image; leave it out")
@@ -113,8 +114,10 @@ def strata(labels: np.ndarray, num_classes: int) -> tuple[np.ndarray, int]:
     """Return each example's stratum, int [n], and the number of strata.
 
     With labels [n] the strata are the classes. With labels [n, num_classes] each set of labels that occurs is
-    a stratum ("label powerset").
+    a stratum ("label powerset"). Numbers are one stratum.
     """
+    if labels.dtype.kind == "f":
+        return np.zeros(len(labels), np.int64), 1
     if labels.ndim == 1:
         return labels, num_classes
     sets, numbers = np.unique(labels, axis=0, return_inverse=True)
@@ -158,6 +161,20 @@ def channel_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[flo
     return counted_statistics(
         np.stack([np.bincount(images[..., channel].ravel(), minlength=256) for channel in channels])
     )
+
+
+def target_statistics(labels: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation of each number of labels, float32 [n, numbers].
+
+    They are the same on every machine, as those of the pixels. A number that is always the same gets the
+    standard deviation 1.
+    """
+    means, stds = [], []
+    for column in labels.astype(np.float64).T.tolist():
+        mean = math.fsum(column) / len(column)
+        means.append(mean)
+        stds.append(math.sqrt(math.fsum((value - mean) ** 2 for value in column) / len(column)) or 1.0)
+    return tuple(means), tuple(stds)
 
 
 def counted_statistics(counts: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -3,7 +3,8 @@
 A payload has fixed fields in front of the image, so a batch of them is parsed at once:
 
 - ``index``, 8 bytes: the image's row within its split, int64, lowest byte first;
-- ``label``: int32 in 4 bytes; in a multi-label data set a byte, 0 or 1, for each class;
+- ``label``: int32 in 4 bytes; in a multi-label data set a byte, 0 or 1, for each class; a float32 for each
+  number where labels are numbers;
 - ``image``, the rest: height · width · channels bytes, uint8, row-major HWC; or a JPEG, as the manifest's
   ``image_format`` says.
 
@@ -18,15 +19,17 @@ import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.data.manifest import Shard
+from labkit.config.data_sets import Targets
+from labkit.data.manifest import Manifest, Shard
 
 HEADER, FOOTER = 12, 4  # bytes of a frame: length with checksum, and the checksum of the payload
 INDEX_BYTES = 8
-_LABEL_BYTES = 4
+STORED = {"class": "<i4", "classes": "u1", "numbers": "<f4"}  # the type of a label by ``Manifest.targets``
 
 _SEGMENT = 64  # bytes whose checksums are computed side by side
 _BATCH_RECORDS, _BATCH_BYTES = 256, 2**22
@@ -43,7 +46,7 @@ def write_shard(
     Args:
         path: the shard's final path.
         images: as many as labels: uint8 [height, width, channels] each, or JPEG files as bytes.
-        labels: integers [n], or zeros and ones [n, classes].
+        labels: integers [n], zeros and ones [n, classes], or floats [n, numbers].
         first_index: the row of the first image within its split.
     """
     temporary = temporary_path(path)
@@ -95,9 +98,10 @@ def _frames(records: Sequence[bytes]) -> bytes:
     )
 
 
-def image_start(target_shape: Sequence[int]) -> int:
-    """Return where the image begins in a payload; ``target_shape`` is () or (classes,)."""
-    return INDEX_BYTES + (int(np.prod(target_shape)) if len(target_shape) else _LABEL_BYTES)
+def image_start(manifest: Manifest) -> int:
+    """Return where the image begins in a payload."""
+    values = int(np.prod(manifest.target_shape))
+    return INDEX_BYTES + values * np.dtype(STORED[manifest.targets]).itemsize
 
 
 def payload(image: bytes, label: np.ndarray | int, index: int) -> bytes:
@@ -105,25 +109,24 @@ def payload(image: bytes, label: np.ndarray | int, index: int) -> bytes:
 
     Args:
         image: pixels, or a JPEG file.
-        label: an integer, or zeros and ones [classes].
+        label: an integer, zeros and ones [classes], or floats [numbers].
         index: the image's row within its split.
     """
     label = np.asarray(label)
-    return struct.pack("<q", index) + label.astype("u1" if label.ndim else "<i4").tobytes() + image
+    kind: Targets = "numbers" if label.dtype.kind == "f" else "classes" if label.ndim else "class"
+    return struct.pack("<q", index) + label.astype(STORED[kind]).tobytes() + image
 
 
-def fields(
-    heads: NDArray[np.uint8], target_shape: Sequence[int]
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return labels int32 [n, *target_shape] and indices int64 [n].
+def fields(heads: NDArray[np.uint8], manifest: Manifest) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return labels [n, *target_shape] of the manifest's ``target_dtype``, and indices int64 [n].
 
     Args:
-        heads: uint8 [n, image_start(target_shape)], the payloads as far as the image.
-        target_shape: () or (classes,).
+        heads: uint8 [n, image_start(manifest)], the payloads as far as the image.
+        manifest: of their data set.
     """
     indices = np.ascontiguousarray(heads[:, :INDEX_BYTES]).view("<i8")[:, 0]
-    labels = np.ascontiguousarray(heads[:, INDEX_BYTES:])
-    return (labels if len(target_shape) else labels.view("<i4")[:, 0]).astype(np.int32), indices
+    labels = np.ascontiguousarray(heads[:, INDEX_BYTES:]).view(STORED[manifest.targets])
+    return labels.reshape(-1, *manifest.target_shape).astype(manifest.target_dtype), indices
 
 
 def spans(content: bytes | mmap.mmap, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

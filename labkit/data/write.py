@@ -15,6 +15,7 @@ import PIL
 
 from labkit.data.manifest import FORMAT_VERSION, Shard, file_sha256
 from labkit.data.pool import Display, do_tasks
+from labkit.data.subset import target_statistics
 from labkit.data.tfrecord import temporary_path, write_shard
 
 _BLOCK_BYTES = 2**18  # of pixels that are counted at once; then progress is told
@@ -134,6 +135,14 @@ class Plan:
     doubts: Callable[[Mapping[str, Written]], list[str]] = lambda written: []
     files: Mapping[str, list[str]] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
+
+    @property
+    def target_statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]] | tuple[None, None]:
+        """Mean and standard deviation of each number over the training labels; None of classes."""
+        labels = [task.labels for task in self.tasks if task.split == "train"]
+        if not labels or labels[0].dtype.kind != "f":
+            return None, None
+        return target_statistics(np.concatenate(labels))
 
     @property
     def key(self) -> str:

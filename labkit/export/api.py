@@ -69,6 +69,8 @@ def export(
     check_output(path, kind, overwrite=overwrite)
     check_installed(kind)
     manifest, note = _data(run, config, data_dir, check)
+    if probabilities and manifest.targets == "numbers":
+        raise InputError("--probabilities needs classes; this run's network gives numbers; leave it out")
     if check and not manifest.count("test"):
         raise InputError(
             f"--check needs test images, but {manifest.dataset} in {manifest.directory} has none"

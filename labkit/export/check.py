@@ -28,16 +28,21 @@ class Comparison:
         examples: number of images.
         max_difference: the largest absolute difference between two outputs.
         scale: the largest absolute output of the run's network.
-        equal_predictions: fraction of images with the same prediction, from 0 to 1.
-        accuracy_exported, accuracy_run: accuracy of the file and of the run's network, from 0 to 1.
+        equal_predictions: fraction of images with the same prediction, from 0 to 1; of numbers, those that
+            differ by at most the tolerance.
+        accuracy_exported, accuracy_run: accuracy of the file and of the run's network, from 0 to 1; None for
+            numbers.
+        mean_absolute_error_exported, mean_absolute_error_run: of numbers; None for classes.
     """
 
     examples: int
     max_difference: float
     scale: float
     equal_predictions: float
-    accuracy_exported: float
-    accuracy_run: float
+    accuracy_exported: float | None = None
+    accuracy_run: float | None = None
+    mean_absolute_error_exported: float | None = None
+    mean_absolute_error_run: float | None = None
 
     @property
     def passed(self) -> bool:
@@ -62,17 +67,28 @@ def compare_outputs(
     Args:
         exported: outputs of the exported file, float [n, num_classes].
         own: outputs of the run's network, float [n, num_classes].
-        labels: int [n], or zeros and ones [n, num_classes].
+        labels: int [n], zeros and ones [n, num_classes], or float [n, numbers].
         loss: the run's loss, which decides how outputs become predictions.
         probabilities: whether the outputs are probabilities rather than logits.
     """
     exported, own = exported.astype(np.float64), own.astype(np.float64)
+    differences, scale = np.abs(exported - own), float(np.abs(own).max())
+    found: dict[str, Any] = {
+        "examples": len(labels),
+        "max_difference": float(differences.max()),
+        "scale": scale,
+    }
+    if loss.targets == "numbers":
+        return Comparison(
+            **found,
+            equal_predictions=float((differences <= TOLERANCE * scale).all(axis=1).mean()),
+            mean_absolute_error_exported=float(np.abs(exported - labels).mean()),
+            mean_absolute_error_run=float(np.abs(own - labels).mean()),
+        )
     # Probabilities minus 1/2 give the same predictions as logits: their signs and their argmax are the same.
     theirs, ours = (loss.predictions(outputs - probabilities / 2) for outputs in (exported, own))
     return Comparison(
-        examples=len(labels),
-        max_difference=float(np.abs(exported - own).max()),
-        scale=float(np.abs(own).max()),
+        **found,
         equal_predictions=float(right(theirs, ours).mean()),
         accuracy_exported=float(right(theirs, labels).mean()),
         accuracy_run=float(right(ours, labels).mean()),
@@ -96,8 +112,9 @@ def compare(
         RuntimeError: the exported file can't be read.
     """
     images, labels = load_split(network.manifest, "test")
+    given_out = probabilities or network.loss.targets == "numbers"
     with tf.device("/cpu:0"):  # a GPU may round the factors of float32 products to 10 bits
-        own = network.probabilities(images) if probabilities else network.logits(images)
+        own = network.probabilities(images) if given_out else network.logits(images)
     given = network.inputs(images).numpy() if standardized_input else images
     outputs = predict_without_labkit(format, path, given)
     return compare_outputs(outputs, own, labels, loss=network.loss, probabilities=probabilities)

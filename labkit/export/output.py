@@ -37,6 +37,8 @@ class ExportRequest:
     @property
     def output_name(self) -> str:
         """The name of the exported network's output."""
+        if self.manifest.targets == "numbers":
+            return "numbers"
         return "probabilities" if self.probabilities else "logits"
 
 

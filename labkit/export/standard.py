@@ -93,7 +93,8 @@ def standard_model(
         network: what ``build_model`` made from ``config``, channels last.
         standardized_input: whether the network expects standardized images. Otherwise it expects pixels from
             0 to 255, of any dtype that Keras casts to float32.
-        probabilities: whether the network returns probabilities instead of logits.
+        probabilities: whether the network returns probabilities instead of logits. Where labels are numbers,
+            it returns these in their unit.
 
     Raises:
         RuntimeError: the network contains an object that plain Keras doesn't have, or the outputs of the two
@@ -111,6 +112,8 @@ def standard_model(
     images = _probe_images(network.manifest)
     inputs = network.inputs(images)
     expected = keras.activations.get(activation)(network.model(inputs, training=False))
+    if network.manifest.targets == "numbers":
+        expected = tf.constant(network.loss.probabilities(expected.numpy()), tf.float32)
     found = model(inputs if standardized_input else images, training=False)
     # A difference may be only rounding; then it disappears in float64.
     if not _close(found, expected) and not _equal_in_float64(config, network):
@@ -141,6 +144,10 @@ def _assemble(
             dataclasses.replace(config, precision=dtype), manifest.num_classes, tuple(x.shape[1:])
         )
         x = applied(plain, x)
+    if manifest.target_mean is not None:  # to the unit of the labels
+        x = keras.layers.Rescaling(
+            [list(manifest.target_std or ())], [list(manifest.target_mean)], name="numbers", dtype=dtype
+        )(x)
     if activation != "linear":
         x = keras.layers.Activation(activation, name="probabilities", dtype=dtype)(x)
     return keras.Model(images, x, name=model_name(config).replace("-", "_"))
@@ -222,7 +229,10 @@ def _equal_in_float64(config: ModelConfig, network: Classifier) -> bool:
     exact = _assemble(config, network, standardized_input=True, activation="linear", dtype="float64")
     copy_weights(double, exact)
     images = network.inputs(_probe_images(manifest))
-    return _close(exact(images, training=False), double(images, training=False))
+    expected = double(images, training=False)
+    if manifest.targets == "numbers":
+        expected = network.loss.probabilities(expected.numpy())
+    return _close(exact(images, training=False), expected)
 
 
 def _probe_images(manifest: Manifest) -> np.ndarray:

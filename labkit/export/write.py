@@ -74,7 +74,7 @@ def _describe(request: ExportRequest, state: CheckpointState) -> dict[str, Any]:
             "replicas": state.num_replicas,
             "precision": request.config.model.precision,
             "loss": request.config.optimizer.loss,
-            "test_accuracy": _test_accuracy(request, state.step),
+            **_tested(request, state.step),
         },
         "data": {"dataset": manifest.dataset, "checksum": manifest.checksum},
         "versions": {"labkit": VERSION, "tensorflow": tf.__version__, "keras": keras.__version__},
@@ -117,9 +117,11 @@ def _fitting_in_words(manifest: Manifest) -> str:
     )
 
 
-def _test_accuracy(request: ExportRequest, step: int) -> float | None:
-    """Return the run's test accuracy with the weights of ``step``, or None if it was not evaluated."""
+def _tested(request: ExportRequest, step: int) -> dict[str, float | None]:
+    """Return ``test_accuracy`` with the weights of ``step``, None if it was not evaluated; or of numbers
+    ``test_mean_absolute_error``."""
+    name = "mean_absolute_error" if request.manifest.targets == "numbers" else "accuracy"
     reader = read_metrics(request.run)
     evaluations = [*reader.evaluations, *evaluations_beside(reader)]
     tests = (row for row in evaluations if row["split"] == "test")
-    return next((row.get("accuracy") for row in tests if row.get("step") == step), None)
+    return {f"test_{name}": next((row.get(name) for row in tests if row.get("step") == step), None)}

@@ -98,6 +98,8 @@ class PredictionExplorer:
         import ipywidgets
 
         predictions = self.predictions
+        if predictions.are_numbers:
+            return self._worst()
         # Not None: ipywidgets takes that for no choice, and shows an empty field.
         choices = [(ANY, -1), *((name, number) for number, name in enumerate(predictions.classes))]
         true = ipywidgets.Dropdown(options=choices, description="true")
@@ -136,6 +138,19 @@ class PredictionExplorer:
         detail = live(draw_detail, image, *([patch] if self.run is not None else []))
         detail.children[-1].layout.display = None  # no static figure shows it
         return ipywidgets.VBox([grid, detail])
+
+    def _worst(self) -> Any:
+        """Return pages of images whose labels are numbers, the largest errors first."""
+        import ipywidgets
+
+        order, last = self.predictions.worst_first, max(1, -(-len(self.predictions) // PAGE_SIZE))
+        page = ipywidgets.BoundedIntText(1, min=1, max=last, description=f"page / {last}")
+
+        def draw() -> Any:
+            shown = order[(page.value - 1) * PAGE_SIZE : page.value * PAGE_SIZE]
+            return plots.prediction_grid(self.predictions, shown)
+
+        return live(draw, page)
 
     def _largest_patch(self) -> int:
         return max(min(self.predictions.images.shape[1:3]) // 2, 1)

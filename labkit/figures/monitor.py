@@ -18,6 +18,7 @@ from labkit.figures.style import GREY, MARK, TRAIN, VALIDATION
 from labkit.figures.widgets import follow, is_interactive, run_directory_of
 from labkit.run_directory import ACTIVE_STATES, RunDirectory
 from labkit.run_directory.reader import MetricsReader
+from labkit.run_directory.rows import result_name
 from labkit.run_directory.stop import ask_to_stop, training_process
 
 POLL_SECONDS = 0.5
@@ -210,9 +211,10 @@ def panel_html(
     step = last.get("step", 0)
     share = step / total if total else 0.0
     rates = [row["examples_per_second"] for row in rows[-AVERAGED:] if row.get("examples_per_second")]
+    result = result_name(last)
     facts = [f"<b>{escape(name)}</b>", f"<b class='labkit-state'>{escape(state)}</b>"]
     facts.append(f"step <b class='labkit-step'>{step}</b> of {total or '–'}")
-    facts += [f"{what} <b>{_number(last, what):.3f}</b>" for what in ("loss", "accuracy") if what in last]
+    facts += [f"{what} <b>{_number(last, what):.3f}</b>" for what in ("loss", result) if what in last]
     facts += [f"<b>{len(rates) / sum(1 / rate for rate in rates):,.0f}</b> images/s"] if rates else []
     bar = (
         f"<div role='progressbar' aria-valuenow='{share:.0%}' aria-label='steps done' "
@@ -221,7 +223,7 @@ def panel_html(
     )
     curves = "".join(
         curve_svg(what, unit, rows, resumed, colour)
-        for what, unit, colour in (("loss", "nats", TRAIN), ("accuracy", "of the batch", VALIDATION))
+        for what, unit, colour in (("loss", "", TRAIN), (result, "of the batch", VALIDATION))
     )
     return (
         f"<div style='max-width:820px;line-height:1.5'>{' · '.join(facts)}{bar}"

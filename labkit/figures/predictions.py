@@ -60,8 +60,11 @@ def image_grid(
 def wrong_predictions(predictions: "Predictions", count: int = 16, *, columns: int = 8) -> "Figure":
     """Draw the ``count`` most confident mistakes with their true class, predicted class and its probability.
 
-    Images with several labels show all true labels and all predicted ones.
+    Images with several labels show all true labels and all predicted ones. Of labels that are numbers, those
+    with the largest errors are drawn.
     """
+    if predictions.are_numbers:
+        return prediction_grid(predictions, predictions.worst_first[:count], columns=columns)
     indices = predictions.select(wrong_only=True)[:count]
     if not len(indices):
         return message("All predictions are right.")
@@ -72,6 +75,11 @@ def prediction_grid(predictions: "Predictions", indices: ArrayLike, *, columns: 
     """Draw the examples with these indices, int [n], titled with true and predicted class."""
     indices = np.asarray(indices)
     titles = []
+    if predictions.are_numbers:
+        for index in indices:
+            pair = (predictions.labels[index], predictions.probabilities[index])
+            titles.append("\n→ ".join(", ".join(f"{value:.4g}" for value in values) for values in pair))
+        return image_grid(predictions.images[indices], titles, columns=columns)
     for index in indices:
         both = [predictions.names(classes[index]) for classes in (predictions.has, predictions.given)]
         if predictions.multi_label:
@@ -150,6 +158,21 @@ def _draw_probabilities(axis: "Axes", predictions: "Predictions", index: int) ->
     axis.tick_params(axis="y", length=0)
 
 
+def predicted_and_true(predictions: "Predictions") -> "Figure":
+    """Draw each predicted number over the true one; on the line both are equal."""
+    count = len(predictions.classes)
+    with drawing(4.6 * count, 4.2, "Predicted over true numbers") as figure:
+        for place, axis in enumerate(figure.subplots(1, count, squeeze=False)[0]):
+            true, given = predictions.labels[:, place], predictions.probabilities[:, place]
+            axis.plot(true, given, ".", color=TRAIN, markersize=3, alpha=0.5)
+            if len(true):
+                ends = [min(true.min(), given.min()), max(true.max(), given.max())]
+                axis.plot(ends, ends, color=GREY, linewidth=1)
+            name, error = shown_name(predictions.classes[place]), predictions.errors[:, place].mean()
+            axis.set(xlabel=f"true {name}", ylabel=f"predicted {name}", title=f"mean error {error:.4g}")
+    return figure
+
+
 def confusion_matrix(confusion: ArrayLike | None, classes: Sequence[str]) -> "Figure":
     """Draw a confusion matrix. The shade of a cell is its share of the true class.
 
@@ -202,6 +225,8 @@ def class_accuracy(predictions: "Predictions") -> "Figure":
     For images with several labels, draw the recall of each label, without the line. Of very many classes,
     those with the lowest values are drawn.
     """
+    if predictions.are_numbers:
+        return message("Labels here are numbers: there are no classes.")
     key, title = "accuracy", "Accuracy of each class"
     if predictions.multi_label:
         key, title = "recall", "Recall of each label"

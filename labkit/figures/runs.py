@@ -30,14 +30,17 @@ def training_curves(curves: Curves, *, smoothing: float = 0.9) -> "Figure":
         curves: of ``labkit.analysis.curves.read_curves``.
         smoothing: weight of the past in the moving average, 0 ≤ smoothing < 1; 0 draws the values only.
     """
+    numbers = len(curves.curve("train", "mean_absolute_error")) > 0
     panels = (
-        ("loss", "Loss", "cross-entropy (nats)"),
-        ("accuracy", "Accuracy", "share of examples"),
+        ("loss", "Loss", "in standard units" if numbers else "cross-entropy (nats)"),
+        ("mean_absolute_error", "Mean absolute error", "in the unit of the labels")
+        if numbers
+        else ("accuracy", "Accuracy", "share of examples"),
         ("learning_rate", "Learning rate", "learning rate"),
         ("examples_per_second", "Speed", "examples per second"),
     )
     with drawing(
-        9.5, 5.6, "Loss, accuracy, learning rate and examples per second over training steps"
+        9.5, 5.6, f"Loss, {panels[1][1].lower()}, learning rate and examples per second over training steps"
     ) as figure:
         for axis, (name, title, label) in zip(figure.subplots(2, 2, sharex=True).flat, panels, strict=True):
             weight = 0.0 if name == "learning_rate" else smoothing

@@ -13,6 +13,7 @@ from labkit.notebook.background import launch
 from labkit.notebook.files import RESULT_MIME
 from labkit.plurals import counted, facts_html, facts_text, listed
 from labkit.run import Run
+from labkit.run_directory.metrics import result_in_words
 from labkit.startup.quiet_import import import_tensorflow
 from labkit.training.checks import check_together
 from labkit.training.plan import (
@@ -76,7 +77,10 @@ class Prepared:
         return _banner_html(self.devices.banner) + facts_html(self._lines())
 
     def training_images(self, epochs: int = 3) -> "Figure":
-        """Draw a stored image of each class and, if training changes images, as some epochs train on it."""
+        """Draw a stored image of each class and, if training changes images, as some epochs train on it.
+
+        Where labels are numbers, these are the first ten images.
+        """
         import numpy as np
 
         from labkit.data.augment import augment
@@ -88,8 +92,13 @@ class Prepared:
         from labkit.training.scores import first_of_each_class
 
         images, labels = load_split(self.manifest, "train")
-        first = first_of_each_class(labels, self.manifest.num_classes)
-        index = np.array(list(first.values()))
+        if self.manifest.targets == "numbers":
+            index = np.arange(min(10, len(labels)))
+            names = [", ".join(f"{value:.4g}" for value in label) for label in labels[index]]
+        else:
+            first = first_of_each_class(labels, self.manifest.num_classes)
+            index = np.array(list(first.values()))
+            names = [shown_name(self.manifest.classes[label], 18) for label in first]
         rows = {"stored": images[index]}
         if augmentation := augmentation_of(self.config.data):
             key = augmentation_key(self.config.run.seed)
@@ -97,7 +106,6 @@ class Prepared:
                 epoch = np.full_like(index, number)
                 shown = augment(images[index], self.manifest, augmentation, key=key, epoch=epoch, index=index)
                 rows[f"epoch {number + 1}"] = shown
-        names = [shown_name(self.manifest.classes[label], 18) for label in first]
         return image_grid(np.concatenate(list(rows.values())), names, list(rows), columns=len(index))
 
     def network(self) -> "ModelSummary":
@@ -112,7 +120,8 @@ class Prepared:
         summary = summarize(build_model(self.config.model, num_classes=classes, image_shape=shape))
         sizes = listed([stage.name for stage in summary.stages if stage.resolution])
         text = f"This network works at {sizes} pixels. Its last layer has one output for each of the "
-        display(Markdown(f"{text}{classes:,} classes."))
+        what = "numbers of a label" if self.manifest.targets == "numbers" else "classes"
+        display(Markdown(f"{text}{classes:,} {what}."))
         return summary
 
     def train(self) -> Run:
@@ -151,7 +160,8 @@ class Prepared:
             devices=str(recorded.get("description") or self.devices.describe()),
             banner=str(recorded.get("banner") or (self.devices.banner if result.did_work else "")),
             split=str(predictions.summary.get("split", "test")),
-            accuracy=1 - float(predictions.wrong.mean()),
+            accuracy=None if predictions.are_numbers else 1 - float(predictions.wrong.mean()),
+            mean_absolute_error=float(predictions.errors.mean()) if predictions.are_numbers else None,
             examples=len(predictions),
             step=int(predictions.summary.get("checkpoint_step", result.step)),
         )
@@ -169,18 +179,27 @@ class Conclusion:
     devices: str
     banner: str
     split: str
-    accuracy: float
+    accuracy: float | None
+    mean_absolute_error: float | None
     examples: int
     step: int
 
+    @property
+    def result(self) -> str:
+        """The metric that counts, in words."""
+        values = vars(self)
+        return f"{self.split} " + result_in_words(
+            {name: values[name] for name in values if values[name] is not None}
+        )
+
     def __str__(self) -> str:
         return (
-            f"{self.split} accuracy {self.accuracy:.4f} on {self.dataset}, "
+            f"{self.result} on {self.dataset}, "
             f"{counted(self.examples, 'example')}, step {self.step}, {self.devices}\nrun {self.run}"
         )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        heading = f"{self.split} accuracy {self.accuracy:.2%}"
+        heading = self.result if self.accuracy is None else f"{self.split} accuracy {self.accuracy:.2%}"
         shown = (
             f"{_banner_html(self.banner)}<p style='font-size:1.3em'><b>{heading}</b> "
             f"on {escape(self.dataset)} ({counted(self.examples, 'example')}, "

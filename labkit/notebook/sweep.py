@@ -57,6 +57,8 @@ class SweepPoint:
     @property
     def accuracy(self) -> float:
         """The fraction of images that were classified correctly; NaN if the notebook failed."""
+        if self.result is not None and self.result["accuracy"] is None:
+            raise InputError("a sweep compares accuracies, and the labels of this data set are numbers")
         return math.nan if self.result is None else float(self.result["accuracy"])
 
     @property

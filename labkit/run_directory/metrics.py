@@ -24,6 +24,7 @@ from labkit.run_directory.rows import (
     is_row,
     number,
     restored,
+    result_name,
     valid,
 )
 
@@ -104,6 +105,14 @@ def metrics_in_words(row: Mapping[str, Any], names: Mapping[str, str] = MappingP
     return "  ".join(f"{names.get(key, key)} {row[key]:.4f}" for key in (*known, *own))
 
 
+def result_in_words(row: Mapping[str, Any], digits: int = 4) -> str:
+    """Return the metric that counts as text: ``accuracy 0.9120``, or ``mean absolute error 3.213``."""
+    name = result_name(row)
+    value = row.get(name)
+    value = math.nan if not _is_number(value) else value
+    return f"{name.replace('_', ' ')} {value:.{digits}{'f' if name == 'accuracy' else 'g'}}"
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
 
@@ -112,11 +121,12 @@ def selection_metric(row: Mapping[str, Any]) -> float:
     """Return what the best checkpoint is chosen by: the larger, the better; minus infinity without a number.
 
     That is the metric that the row names as ``best_by``, or the opposite of it for a loss or an error.
-    Without one it is accuracy, or micro-F1 with several labels: there, accuracy counts images whose labels
-    are all right, and with many labels there may be none, whatever the checkpoint.
+    Without one it is accuracy, the mean absolute error of numbers, or micro-F1 with several labels: there,
+    accuracy counts images whose labels are all right, and with many labels there may be none, whatever the
+    checkpoint.
     """
     name = row.get("best_by")
-    named = name if isinstance(name, str) else "f1_micro" if "f1_micro" in row else "accuracy"
+    named = name if isinstance(name, str) else "f1_micro" if "f1_micro" in row else result_name(row)
     value: Any = row.get(named)
     if not _is_number(value) or value != value:
         return -math.inf

@@ -16,7 +16,11 @@ from labkit.run_directory.files import AppendedLines, parse_json
 
 NOT_FINITE = "not_finite"
 # The metrics of an evaluation. Which of them a row has depends on the loss (docs/run-directory.md).
-EVALUATION_METRICS = ("loss", "accuracy", "top5_accuracy", "binary_accuracy", "f1_micro", "f1_macro")
+EVALUATION_METRICS = (
+    "loss", "accuracy", "top5_accuracy", "binary_accuracy", "f1_micro", "f1_macro", "mean_absolute_error",
+    "r2",
+)  # fmt: skip
+_RESULTS = ("accuracy", "mean_absolute_error")
 _PLACE = re.compile(r"\[(\d{1,9})\]")
 
 
@@ -88,6 +92,11 @@ def is_row(row: Mapping[str, Any]) -> bool:
         and is_step(row.get("step"))
         and all(type(row[name]) in (int, float) for name in metrics if name in row)
     )
+
+
+def result_name(row: Mapping[str, Any]) -> str:
+    """Return the metric of a row that counts: ``accuracy``, or ``mean_absolute_error`` of numbers."""
+    return next((name for name in _RESULTS if name in row), _RESULTS[0])
 
 
 class ResumePoint(NamedTuple):

@@ -109,6 +109,12 @@ class RunSummary(Described):
         return None if self.accuracy_split is None else _accuracy(self.results[self.accuracy_split])
 
     @property
+    def mean_absolute_error(self) -> float | None:
+        """Of ``accuracy_split``, in the unit of the labels, where these are numbers."""
+        row = self.results.get(self.accuracy_split or "", {})
+        return number(row.get("mean_absolute_error"))
+
+    @property
     def test_accuracy(self) -> float | None:
         return _accuracy(self.results.get("test", {}))
 
@@ -125,8 +131,8 @@ class RunSummary(Described):
 
 _IN_JSON = (
     "name", "path", "state", "message", "step", "total_steps", "progress", "accuracy", "accuracy_split",
-    "best_validation_accuracy", "test_accuracy", "training_loss", "examples_per_second", "duration",
-    "dataset", "model", "settings", "spark", "forked_from", "age",
+    "mean_absolute_error", "best_validation_accuracy", "test_accuracy", "training_loss",
+    "examples_per_second", "duration", "dataset", "model", "settings", "spark", "forked_from", "age",
 )  # fmt: skip
 
 Describe = Callable[[Mapping[str, Any]], Described]

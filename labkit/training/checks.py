@@ -3,10 +3,16 @@
 import os
 
 from labkit.config import Config, fields_by_name
-from labkit.config.data_sets import MULTI_LABEL, is_own
+from labkit.config.data_sets import TARGETS, is_own
+from labkit.config.optimizer import KERAS_LOSSES
 from labkit.data.manifest import Manifest
 from labkit.distributed.task import ClusterTask, find_task, is_loopback, split_address
 from labkit.errors import InputError
+
+IN_WORDS = {"class": "one label per image", "classes": "several labels per image", "numbers": "numbers"}
+LOSSES = {"softmax": ("class",), "sigmoid": ("classes",)} | {
+    name: tuple(kinds) for name, kinds in KERAS_LOSSES.items()
+}
 
 
 def check_targets(config: Config, manifest: Manifest | None = None) -> None:
@@ -18,22 +24,26 @@ def check_targets(config: Config, manifest: Manifest | None = None) -> None:
     if manifest is None and is_own(config.data.dataset):
         return
     dataset = manifest.dataset if manifest else config.data.dataset
-    multi_label = manifest.multi_label if manifest else dataset in MULTI_LABEL
-    if multi_label and config.data.balanced_sampling:
+    targets = manifest.targets if manifest else TARGETS.get(dataset, "class")
+    if targets == "classes" and config.data.balanced_sampling:
         raise InputError(
             f"--balanced-sampling is on, and images of --dataset {dataset} have several labels, so that "
             "drawing one class more often draws others, too; leave it out, or give --class-weights balanced"
         )
-    if multi_label and config.optimizer.loss == "softmax":
+    loss = config.optimizer.loss
+    fitting = [name for name, kinds in LOSSES.items() if targets in kinds]
+    if loss in LOSSES and loss not in fitting:
+        *others, last = (IN_WORDS[kind] for kind in LOSSES[loss])
         raise InputError(
-            f"--loss is 'softmax', for one label per image; --dataset {dataset} has several: "
-            "add --loss sigmoid"
+            f"--loss is {loss!r}, for {' or '.join([*others, last])}; --dataset {dataset} has "
+            f"{IN_WORDS[targets]}: choose --loss {' or '.join(fitting)}"
         )
-    if not multi_label and config.optimizer.loss == "sigmoid":
-        raise InputError(
-            f"--loss is 'sigmoid', for several labels per image; --dataset {dataset} has one: "
-            f"leave --loss out, or name a data set with several: --dataset {MULTI_LABEL[0]}"
-        )
+    of_classes = {
+        "--class-weights": config.optimizer.class_weights is not None,
+        "--balanced-sampling": config.data.balanced_sampling,
+    }
+    if targets == "numbers" and (flag := next((flag for flag in of_classes if of_classes[flag]), None)):
+        raise InputError(f"{flag} needs classes; --dataset {dataset} has numbers; leave it out")
 
 
 def check_fits(config: Config, manifest: Manifest) -> None:

@@ -14,7 +14,7 @@ from labkit.config.run import Triggers
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.files import open_run_file
-from labkit.run_directory.metrics import metrics_in_words
+from labkit.run_directory.metrics import metrics_in_words, result_in_words
 from labkit.run_directory.reader import read_metrics
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def step_line(row: dict[str, Any], total_steps: int, average: float | None, eta_
     """Return the console line of a training step. Examples per second count all replicas."""
     return (
         f"step {row['step']}/{total_steps}  epoch {row['epoch']:.2f}  loss {row['loss']:.4f}  "
-        f"accuracy {row['accuracy']:.3f}  learning_rate {row['learning_rate']:.5g}  "
+        f"{result_in_words(row, 3)}  learning_rate {row['learning_rate']:.5g}  "
         f"examples/s {row['examples_per_second']:.0f} (average {average or row['examples_per_second']:.0f})  "
         f"s/batch {row['seconds_per_step']:.3f}  input wait {row['input_wait_fraction']:.1%}  "
         f"ETA {format_duration(eta_seconds)}"
@@ -119,9 +119,9 @@ class Console:
 
 
 def losses_in_words(row: Mapping[str, Any]) -> str:
-    """Return loss and accuracy of a training step. A loss that diverges has any number of digits."""
+    """Return loss and result of a training step. A loss that diverges has any number of digits."""
     loss = row["loss"]
-    return f"loss {loss:{'.3f' if abs(loss) < 1e5 else '.3g'}} accuracy {row['accuracy']:.3f}"
+    return f"loss {loss:{'.3f' if abs(loss) < 1e5 else '.3g'}} {result_in_words(row, 3)}"
 
 
 def evaluation_lines(evaluation: "Evaluation", step: int, augmentation: str) -> list[str]:
@@ -133,7 +133,7 @@ def evaluation_lines(evaluation: "Evaluation", step: int, augmentation: str) -> 
     if evaluation.augmented is not None:
         lines.append(
             f"{evaluation.split} with --test-time-augmentation {augmentation}: "
-            f"accuracy {evaluation.augmented.accuracy:.4f}"
+            f"{result_in_words(evaluation.augmented.metrics)}"
         )
     return lines
 

@@ -21,7 +21,7 @@ from labkit.models.variants import folded_normalization
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.directory import replacing
 from labkit.training.losses import SOFTMAX, Loss
-from labkit.training.scores import class_metrics, confusion_counts
+from labkit.training.scores import class_metrics, confusion_counts, number_metrics
 
 MOST_IMAGE_BYTES = 64 * 2**20  # of a split; larger ones are read from the data set when they are shown
 
@@ -30,9 +30,10 @@ MOST_IMAGE_BYTES = 64 * 2**20  # of a split; larger ones are read from the data 
 class Evaluation:
     """Logits of every example of a split, in the split's order, and the metrics computed from them.
 
-    ``logits`` float32 [n, num_classes]; ``labels`` int32 [n], or [n, num_classes] of zeros and ones if an
-    image has several; ``index`` int64 [n], the examples' numbers within the split; ``seconds`` of wall time.
-    ``augmented`` is the evaluation with test-time augmentation; ``loss_function`` the training loss.
+    ``logits`` float32 [n, num_classes]; ``labels`` int32 [n], [n, num_classes] of zeros and ones if an
+    image has several, or float32 [n, numbers]; ``index`` int64 [n], the examples' numbers within the split;
+    ``seconds`` of wall time. ``augmented`` is the evaluation with test-time augmentation; ``loss_function``
+    the training loss.
     """
 
     split: str
@@ -49,27 +50,29 @@ class Evaluation:
 
     @property
     def probabilities(self) -> np.ndarray:
-        """Softmax or sigmoid of the logits, float64 [n, num_classes]."""
+        """Softmax or sigmoid of the logits, float64 [n, num_classes]; or the numbers, in their unit."""
         return self.loss_function.probabilities(self.logits)
 
     @property
     def predictions(self) -> np.ndarray:
-        """The class of the largest logit, int64 [n]; or all labels over one half, bool [n, num_classes]."""
+        """The class of the largest logit, int64 [n]; all labels over one half, bool [n, num_classes]; or
+        the numbers."""
         return self.loss_function.predictions(self.logits)
 
     @functools.cached_property
     def metrics(self) -> dict[str, float]:
-        """``loss`` without label smoothing and weight decay, ``accuracy``, and the loss's other metrics."""
+        """``loss`` without label smoothing and weight decay, the result, and the loss's other metrics."""
         return self.loss_function.scores(self.labels, self.logits)
 
     @property
     def loss(self) -> float:
-        """Mean cross-entropy in nats."""
+        """The mean loss; of cross-entropy in nats."""
         return self.metrics["loss"]
 
     @property
-    def accuracy(self) -> float:
-        return self.metrics["accuracy"]
+    def result(self) -> str:
+        """The name of the metric that counts: ``accuracy``, or ``mean_absolute_error`` of numbers."""
+        return next(iter(self.loss_function.step_metrics))
 
     def confusion(self) -> np.ndarray | None:
         """Return counts, int64 [true class, predicted class]; None: see ``confusion_counts``."""
@@ -81,7 +84,7 @@ class Evaluation:
         if self.augmented is not None:
             augmented = {
                 "tta_loss": self.augmented.loss,
-                "tta_accuracy": self.augmented.accuracy,
+                f"tta_{self.result}": self.augmented.metrics[self.result],
                 "tta_seconds": self.augmented.seconds,
             }
         chosen_by = self.loss_function.best_by if self.split == "validation" else None
@@ -127,8 +130,8 @@ def evaluate_split(
     Raises RuntimeError if an example wasn't evaluated exactly once, and ValueError if the loss doesn't fit
     the data set's labels.
     """
-    if loss.multi_label != manifest.multi_label:
-        raise ValueError(f"{loss.name!r} isn't for {manifest.dataset}: target shape {manifest.target_shape}")
+    if loss.targets != manifest.targets:
+        raise ValueError(f"{loss.name!r} isn't for {manifest.dataset}, whose labels are {manifest.targets}")
     if augmented_predict_step is not None:
         plain, augmented = (
             evaluate_split(
@@ -167,7 +170,8 @@ def evaluate_split(
     rows = _gathered(strategy, [np.concatenate(parts) for parts in collected], num_workers)
     rows = rows[rows[:, -1] > 0]
     logits = rows[:, : manifest.num_classes].astype(np.float32)
-    labels = rows[:, manifest.num_classes : -2].astype(np.int32).reshape(-1, *manifest.target_shape)
+    labels = rows[:, manifest.num_classes : -2].astype(manifest.target_dtype)
+    labels = labels.reshape(-1, *manifest.target_shape)
     index = rows[:, -2].astype(np.int64)
     order = np.argsort(index, kind="stable")
     if not np.array_equal(index[order], np.arange(manifest.count(split))):
@@ -196,10 +200,11 @@ def write_predictions(
 ) -> dict[str, Any]:
     """Write ``predictions/<split>.npz`` and ``.json``, each atomically; return the JSON's content.
 
-    The archive holds labels int32 [n], or [n, num_classes] if an image has several, probabilities float32
-    [n, num_classes], index int64 [n] and, if they take at most ``MOST_IMAGE_BYTES``, images uint8 [n, height,
-    width, channels]. The JSON file holds the metrics, those of ``per_class``, and the confusion matrix, which
-    is null for several labels and for more than ``MAX_CONFUSION_CLASSES``.
+    The archive holds labels int32 [n], or [n, num_classes] if an image has several, or float32 [n, numbers];
+    probabilities float32 [n, num_classes], which for numbers are the predicted numbers; index int64 [n]; and,
+    if they take at most ``MOST_IMAGE_BYTES``, images uint8 [n, height, width, channels]. The JSON file holds
+    the metrics, those of ``per_class``, and the confusion matrix, which is null for several labels, for
+    numbers, and for more than ``MAX_CONFUSION_CLASSES``.
     """
     run.predictions_path.mkdir(exist_ok=True)
     stored: dict[str, np.ndarray] = {}
@@ -218,10 +223,11 @@ def write_predictions(
     with replacing(path) as temporary:
         temporary.write_bytes(archive.getbuffer())
     confusion = evaluation.confusion()
+    each = number_metrics if manifest.targets == "numbers" else class_metrics
     content: dict[str, Any] = evaluation.row() | {
         "checkpoint_step": checkpoint_step,
         "classes": list(manifest.classes),
-        "per_class": class_metrics(evaluation.labels, evaluation.predictions, manifest.classes),
+        "per_class": each(evaluation.labels, evaluation.predictions, manifest.classes),
         "confusion": None if confusion is None else confusion.tolist(),
     }
     write_json_atomic(run.predictions_path / f"{evaluation.split}.json", content)

@@ -1,12 +1,13 @@
 """Losses, each with its targets, its metrics, and its function from logits to probabilities."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
+from labkit.config.data_sets import Targets
 from labkit.training import scores
 
 
@@ -94,24 +95,27 @@ def _binary_accuracy(targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 class Loss:
     """A loss with its metrics and predictions.
 
+    Where labels are numbers, the network gives them in standard units, as it takes images: over the training
+    split their mean is 0 and their standard deviation 1. ``probabilities`` are the numbers in their own unit.
+
     Args:
         name: Keras's name of the function from logits to probabilities.
-        multi_label: whether images have any number of labels, with targets [batch, num_classes], rather than
-            exactly one, with targets [batch].
+        targets: as of ``Manifest.targets``: of shape [batch] for a ``class``, [batch, num_classes] for
+            several ``classes`` and for ``numbers``.
         per_example: (targets, logits, label_smoothing) to the loss of each example, [batch].
         step_metrics: the metrics of a training step, by name: (targets, logits) to the value of each example,
-            [batch], from 0 to 1. ``accuracy`` is the first.
+            [batch]. The first is the result: ``accuracy``, or ``mean_absolute_error`` of numbers.
         scores: (labels [n] or [n, num_classes], logits [n, num_classes]), NumPy arrays, to the metrics of a
-            split: ``loss`` without label smoothing and class weights, ``accuracy``, and others.
+            split: ``loss`` without label smoothing and class weights, the result, and others.
         probabilities: logits to probabilities float64, NumPy arrays [n, num_classes].
-        predictions: logits to predictions, NumPy arrays: classes int [n], or bool [n, num_classes].
+        predictions: logits to predictions, NumPy arrays: classes int [n], bool [n, num_classes], or numbers.
         chance: the number of classes to the loss of an untrained model; NaN for one that isn't known.
         class_weights: float [num_classes]: what an image of each class counts in training; None: the same.
         best_by: which of ``scores`` decides between checkpoints; None: ``selection_metric``'s own choice.
     """
 
     name: str
-    multi_label: bool
+    targets: Targets
     per_example: Callable[[tf.Tensor, tf.Tensor, float], tf.Tensor]
     step_metrics: Mapping[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]]
     scores: Callable[[np.ndarray, np.ndarray], dict[str, float]]
@@ -157,7 +161,7 @@ class Loss:
 
 SOFTMAX = Loss(
     name="softmax",
-    multi_label=False,
+    targets="class",
     per_example=softmax_cross_entropy,
     step_metrics={"accuracy": _top1},
     scores=scores.single_label_scores,
@@ -167,7 +171,7 @@ SOFTMAX = Loss(
 )
 SIGMOID = Loss(
     name="sigmoid",
-    multi_label=True,
+    targets="classes",
     per_example=sigmoid_cross_entropy,
     step_metrics={"accuracy": _exact_match, "binary_accuracy": _binary_accuracy},
     scores=scores.multi_label_scores,
@@ -175,4 +179,43 @@ SIGMOID = Loss(
     predictions=lambda logits: logits > 0,
     chance=lambda num_classes: num_classes * math.log(2),
 )
+
+
+def of_numbers(mean: Sequence[float], std: Sequence[float]) -> Loss:
+    """Return the mean squared error in standard units: always to predict the mean gives about 1.
+
+    Args:
+        mean, std: of each number over the training split.
+    """
+    means, stds = (np.array(values, np.float32) for values in (mean, std))
+
+    def error(targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        return outputs - in_standard_units(targets, means, stds, outputs.dtype)
+
+    def squared(targets: tf.Tensor, outputs: tf.Tensor, label_smoothing: float = 0.0) -> tf.Tensor:
+        return tf.reduce_mean(error(targets, outputs) ** 2, axis=-1)
+
+    def absolute(targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(tf.abs(error(targets, outputs)) * tf.cast(stds, outputs.dtype), axis=-1)
+
+    def numbers(outputs: np.ndarray) -> np.ndarray:
+        return outputs * stds.astype(np.float64) + means
+
+    return Loss(
+        name="linear",
+        targets="numbers",
+        per_example=squared,
+        step_metrics={"mean_absolute_error": absolute},
+        scores=lambda labels, outputs: scores.scores_of_numbers(labels, numbers(outputs), stds),
+        probabilities=numbers,
+        predictions=numbers,
+        chance=lambda num_classes: 1.0,
+    )
+
+
+def in_standard_units(targets: tf.Tensor, mean: np.ndarray, std: np.ndarray, dtype: tf.DType) -> tf.Tensor:
+    """Return numbers float32 [batch, k] minus ``mean`` [k], divided by ``std`` [k]."""
+    return (tf.cast(targets, dtype) - tf.cast(mean, dtype)) / tf.cast(std, dtype)
+
+
 LOSSES = {loss.name: loss for loss in (SOFTMAX, SIGMOID)}

@@ -22,7 +22,7 @@ from labkit.data.shards import read_labels
 from labkit.errors import InputError, short, unknown_name_error
 from labkit.parts.code import first_line, named_object
 from labkit.training import scores
-from labkit.training.losses import LOSSES, SIGMOID, SOFTMAX, Loss
+from labkit.training.losses import LOSSES, SIGMOID, SOFTMAX, Loss, in_standard_units, of_numbers
 
 PerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 Metric = Callable[[np.ndarray, np.ndarray], float]
@@ -39,12 +39,13 @@ def loss_of(config: Config, manifest: Manifest, *, trains: bool = True) -> Loss:
     for a class that the data set doesn't have.
     """
     chosen = config.optimizer
-    base = SIGMOID if manifest.multi_label else SOFTMAX
+    base = _base(manifest)
     if chosen.loss in LOSSES:
         loss = LOSSES[chosen.loss]
     else:
         flag = f"--loss {chosen.loss}"
-        per_example = _checked(flag, _per_example(flag, config, base), manifest)
+        per_example = _in_standard_units(_per_example(flag, config, base), manifest)
+        per_example = _checked(flag, per_example, manifest)
         loss = _with_loss(base, per_example)
     if not trains:
         return loss
@@ -56,6 +57,13 @@ def loss_of(config: Config, manifest: Manifest, *, trains: bool = True) -> Loss:
     return replace(loss, best_by=_best_by(config, loss, manifest))
 
 
+def _base(manifest: Manifest) -> Loss:
+    """Return labkit's own loss for the labels of a data set."""
+    if manifest.target_mean is not None and manifest.target_std is not None:
+        return of_numbers(manifest.target_mean, manifest.target_std)
+    return SIGMOID if manifest.multi_label else SOFTMAX
+
+
 # ---- the loss ------------------------------------------------------------------------------------------
 
 
@@ -63,10 +71,7 @@ def _per_example(flag: str, config: Config, base: Loss) -> PerExample:
     """Return (labels, logits) to the loss of each example. Raises InputError."""
     name, arguments = config.optimizer.loss, arguments_of(config.optimizer.loss_arguments)
     if name in KERAS_LOSSES:
-        kind = KERAS_LOSSES[name][base.multi_label]
-        if kind is None:
-            raise InputError(f"{flag} is for one label in each image; choose sigmoid or focal")
-        found = getattr(keras.losses, kind)
+        found = getattr(keras.losses, KERAS_LOSSES[name][base.targets])  # checked by check_targets
     else:
         found = named_object("--loss", name)
     if inspect.isclass(found) or not _takes_two(found):
@@ -84,6 +89,14 @@ def _per_example(flag: str, config: Config, base: Loss) -> PerExample:
     if not callable(found):
         raise InputError(f"{flag} is {short(found)}; allowed: a function (labels, logits), or a Keras loss")
     return lambda labels, logits: found(labels, logits, **arguments)
+
+
+def _in_standard_units(per_example: PerExample, manifest: Manifest) -> PerExample:
+    """Return the function of labels that are numbers as it is called: with them in standard units."""
+    if manifest.targets != "numbers":
+        return per_example
+    mean, std = (np.array(values, np.float32) for values in (manifest.target_mean, manifest.target_std))
+    return lambda labels, logits: per_example(in_standard_units(labels, mean, std, logits.dtype), logits)
 
 
 def _takes_two(function: Any) -> bool:
@@ -142,11 +155,12 @@ def example(manifest: Manifest) -> tuple[tf.Tensor, tf.Tensor]:
     """Return labels and logits of five images that aren't there, to try a function on."""
     random = np.random.default_rng(0)
     logits = random.normal(size=(5, manifest.num_classes)).astype(np.float32)
-    if manifest.multi_label:
-        labels = random.integers(0, 2, size=logits.shape)
-    else:
-        labels = np.arange(5) % manifest.num_classes
-    return tf.constant(labels, tf.int32), tf.constant(logits)
+    labels = {
+        "class": np.arange(5) % manifest.num_classes,
+        "classes": random.integers(0, 2, size=logits.shape),
+        "numbers": random.normal(size=logits.shape),
+    }[manifest.targets]
+    return tf.constant(labels, manifest.target_dtype), tf.constant(logits)
 
 
 def _with_loss(base: Loss, per_example: PerExample) -> Loss:
@@ -197,6 +211,8 @@ def _further_metrics(config: Config, manifest: Manifest, base: Loss) -> dict[str
     if text is None:
         return {}
     if CODE.fullmatch(text) is None:
+        if base.targets == "numbers":
+            raise InputError(f"--metrics has {text!r}, which is for classes; {manifest.dataset} has numbers")
         return {name: scores.FURTHER[name] for name in text.split(",")}
     flag, found = f"--metrics {text}", named_object("--metrics", text)
     named: dict[str, Metric] = {}
@@ -204,7 +220,7 @@ def _further_metrics(config: Config, manifest: Manifest, base: Loss) -> dict[str
         if isinstance(one, str) and one in scores.FURTHER:
             named[one] = scores.FURTHER[one]
             continue
-        name, metric = _own_metric(flag, one)
+        name, metric = _own_metric(flag, one, base)
         labels, logits = (value.numpy() for value in example(manifest))
         try:
             float(metric(labels, logits))
@@ -219,12 +235,15 @@ def _further_metrics(config: Config, manifest: Manifest, base: Loss) -> dict[str
     return named
 
 
-def _own_metric(flag: str, one: Any) -> tuple[str, Metric]:
-    """Return a metric's name, and (labels, logits) to its value on a split. Raises InputError."""
+def _own_metric(flag: str, one: Any, base: Loss) -> tuple[str, Metric]:
+    """Return a metric's name, and (labels, logits) to its value on a split. Raises InputError.
+
+    Where labels are numbers, the metric gets the predicted numbers in place of logits.
+    """
     if inspect.isclass(one) and issubclass(one, keras.metrics.Metric):
         one = one()
     if isinstance(one, keras.metrics.Metric):
-        return one.name, _of_keras_metric(one)
+        return one.name, _of_keras_metric(one, base)
     name = getattr(one, "__name__", "")
     if not callable(one) or not name:
         raise InputError(
@@ -234,6 +253,8 @@ def _own_metric(flag: str, one: Any) -> tuple[str, Metric]:
 
     def mean(labels: np.ndarray, logits: np.ndarray) -> float:
         """Return the mean of the values of all examples, or the one number for the split."""
+        if base.targets == "numbers":
+            logits = base.probabilities(logits).astype(np.float32)
         values = np.asarray(one(tf.constant(labels), tf.constant(logits)), np.float64)
         if values.shape not in ((), (len(labels),)):
             raise InputError(f"it returned {list(values.shape)}; allowed: a number, or one for each image")
@@ -242,12 +263,12 @@ def _own_metric(flag: str, one: Any) -> tuple[str, Metric]:
     return name, mean
 
 
-def _of_keras_metric(metric: keras.metrics.Metric) -> Metric:
+def _of_keras_metric(metric: keras.metrics.Metric, base: Loss) -> Metric:
     def value(labels: np.ndarray, logits: np.ndarray) -> float:
         """Return the metric of probabilities, as in ``model.compile``, over the whole split."""
-        sparse = type(metric).__name__.startswith("Sparse")
-        shares = scores.sigmoid(logits) if labels.ndim == 2 else scores.softmax(logits)
-        targets = labels if sparse else scores.indicators(labels, logits.shape[1]).astype(np.float32)
+        as_is = base.targets == "numbers" or type(metric).__name__.startswith("Sparse")
+        shares = base.probabilities(logits)
+        targets = labels if as_is else scores.indicators(labels, logits.shape[1]).astype(np.float32)
         metric.reset_state()
         for start in range(0, max(len(labels), 1), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)

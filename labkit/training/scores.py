@@ -1,7 +1,7 @@
 """Metrics of a whole split and of its classes, from labels and logits. Needs only NumPy.
 
 Labels are int [n], or int [n, num_classes] of zeros and ones if an image has several. Predictions are int [n]
-or bool [n, num_classes] accordingly.
+or bool [n, num_classes] accordingly. Of labels that are numbers, both are float [n, numbers].
 """
 
 from collections.abc import Sequence
@@ -107,6 +107,44 @@ def multi_label_scores(labels: Array, logits: Array) -> dict[str, float]:
         "f1_micro": float(2 * hits.sum() / max(either.sum(), 1)),
         "f1_macro": float((2 * hits / np.maximum(either, 1)).mean()),
     }
+
+
+def scores_of_numbers(labels: Array, predicted: Array, std: Array) -> dict[str, float]:
+    """Return the metrics for labels that are numbers, float [n, k], as are the predictions.
+
+    ``loss``: mean squared error in units of ``std`` [k]. ``mean_absolute_error``: in the unit of the labels.
+    ``r2``: 1 minus the squared error in proportion to that of the split's own mean (coefficient of
+    determination, as in scikit-learn). The last two are means over the numbers of a label.
+    """
+    errors = predicted.astype(np.float64) - labels
+    around = ((labels - labels.mean(axis=0, dtype=np.float64)) ** 2).sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):  # a split of equal numbers has no r2: it is NaN
+        r2 = 1 - (errors**2).sum(axis=0) / around
+    return {
+        "loss": float(((errors / std) ** 2).mean()),
+        "mean_absolute_error": float(np.abs(errors).mean()),
+        "r2": float(r2.mean()),
+    }
+
+
+def number_metrics(
+    labels: Array, predicted: Array, names: Sequence[str]
+) -> list[dict[str, float | int | str | None]]:
+    """Return the metrics of each number of a label: ``name``, ``count``, ``mean_absolute_error``, ``r2``."""
+    rows: list[dict[str, float | int | str | None]] = []
+    for place, name in enumerate(names):
+        part = slice(place, place + 1)
+        found = scores_of_numbers(labels[:, part], predicted[:, part], np.ones(1))
+        r2 = found["r2"] if np.isfinite(found["r2"]) else None
+        rows.append(
+            {
+                "name": name,
+                "count": len(labels),
+                "mean_absolute_error": found["mean_absolute_error"],
+                "r2": r2,
+            }
+        )
+    return rows
 
 
 def class_metrics(

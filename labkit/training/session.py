@@ -306,6 +306,8 @@ def describe_environment(plan: TrainingPlan) -> dict[str, Any]:
             "channel_mean": list(manifest.channel_mean),
             "channel_std": list(manifest.channel_std),
             "multi_label": manifest.multi_label,
+            "target_mean": manifest.target_mean,
+            "target_std": manifest.target_std,
             "counts": {name: manifest.count(name) for name in manifest.splits},
             "source": manifest.source,
             "chosen_because": plan.data_note,

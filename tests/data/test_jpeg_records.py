@@ -23,13 +23,13 @@ SIDE = 72
 
 @pytest.mark.parametrize("quality", [30, 95, 100])
 @pytest.mark.parametrize("side", [1, 8, 65])
-def test_tensorflow_and_pillow_decode_the_same_pixels(quality, side):
+def test_tensorflow_and_pillow_decode_the_same_pixels(jpegs, quality, side):
     noise = np.random.default_rng(side).integers(0, 256, (5, side, side, 3), np.uint8)
     smooth = np.linspace(0, 255, noise.size).reshape(noise.shape).astype(np.uint8)
     contents = [jpeg_of(image, quality=quality) for image in (*noise, *smooth)]
     shape = (side, side, 3)
     payloads = tf.constant([payload(content, 9 - row, row) for row, content in enumerate(contents)])
-    images, labels, index = parse_batch(payloads, shape, image_format="jpeg")
+    images, labels, index = parse_batch(payloads, dataclasses.replace(jpegs, image_shape=shape))
     np.testing.assert_array_equal(images, [decoded(content, shape) for content in contents])
     assert labels.numpy().tolist() == list(range(9, -1, -1))
     assert index.numpy().tolist() == list(range(10))

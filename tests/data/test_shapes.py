@@ -17,19 +17,20 @@ def drawn():
     return shapes.generate(train_count=3000, test_count=1000)
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_the_layout_is_cifar10s_and_the_seed_decides_every_byte(drawn, several):
+@pytest.mark.parametrize("targets", ["class", "classes", "numbers"])
+def test_the_layout_is_cifar10s_and_the_seed_decides_every_byte(drawn, targets):
     counts = {"train_count": 3000, "test_count": 1000}
-    first = shapes.generate(**counts, multi_label=True) if several else drawn
+    first = drawn if targets == "class" else shapes.generate(**counts, targets=targets)
     assert first.train_images.shape == (3000, 32, 32, 3) and first.train_images.dtype == np.uint8
     assert first.test_images.shape == (1000, 32, 32, 3) and first.test_images.dtype == np.uint8
-    assert first.train_labels.dtype == first.test_labels.dtype == np.int32
-    assert len(first.classes) == 10 == len(set(first.classes))
+    numbers = targets == "numbers"
+    assert first.train_labels.dtype == first.test_labels.dtype == (np.float32 if numbers else np.int32)
+    assert len(first.classes) == len(set(first.classes)) == (1 if numbers else 10)
     every = [image.tobytes() for image in (*first.train_images, *first.test_images)]
     assert len(set(every)) == len(every)
-    again = shapes.generate(**counts, multi_label=several)
+    again = shapes.generate(**counts, targets=targets)
     assert shapes.describe(again) == shapes.describe(first)
-    other = shapes.generate(seed=1, **counts, multi_label=several)
+    other = shapes.generate(seed=1, **counts, targets=targets)
     assert shapes.describe(other)["sha256"] != shapes.describe(first)["sha256"]
 
 

@@ -18,7 +18,7 @@ from tests.multilabel import TEST, TRAIN, VALIDATION, prepare_small
 
 @pytest.fixture(scope="module")
 def drawn():
-    return shapes.generate(train_count=600, test_count=90, multi_label=True)
+    return shapes.generate(train_count=600, test_count=90, targets="classes")
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_records_hold_every_label(manifest):
         "validation": VALIDATION,
         "test": TEST,
     }
-    drawn = shapes.generate(train_count=TRAIN + VALIDATION, test_count=TEST, multi_label=True)
+    drawn = shapes.generate(train_count=TRAIN + VALIDATION, test_count=TEST, targets="classes")
     images, labels = load_split(manifest, "test")
     np.testing.assert_array_equal(images, drawn.test_images)
     np.testing.assert_array_equal(labels, drawn.test_labels)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,17 +25,31 @@ NAME = "train-00000-of-00001.tfrecord"
 @given(
     hnp.arrays(np.uint8, st.tuples(st.integers(0, 5), st.just(2), st.just(3), st.just(3))),
     st.data(),
-    st.sampled_from([(), (4,)]),
+    st.sampled_from(["class", "classes", "numbers"]),
 )
-def test_tensorflow_reads_what_was_written(tmp_path_factory, images, data, target_shape):
-    values = st.integers(0, 1) if target_shape else st.integers(0, 2**31 - 1)
-    labels = data.draw(hnp.arrays(np.int32, (len(images), *target_shape), elements=values))
+def test_tensorflow_reads_what_was_written(tmp_path_factory, images, data, targets):
+    values = {
+        "class": st.integers(0, 2**31 - 1),
+        "classes": st.integers(0, 1),
+        "numbers": st.floats(width=32, allow_nan=False),
+    }[targets]
+    target_shape = () if targets == "class" else (4,)
+    dtype = np.float32 if targets == "numbers" else np.int32
+    labels = data.draw(hnp.arrays(dtype, (len(images), *target_shape), elements=values))
     first = data.draw(st.integers(0, 2**40))
     path = tmp_path_factory.mktemp("records") / NAME
     shard = write_shard(path, images, labels, first)
     records = list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())  # which checks the checksums
     if len(images):
-        found = parse_batch(tf.constant(records), images.shape[1:], target_shape)
+        manifest = SimpleNamespace(
+            image_shape=images.shape[1:],
+            image_format="pixels",
+            targets=targets,
+            target_shape=target_shape,
+            target_dtype=labels.dtype.name,
+        )
+        found = parse_batch(tf.constant(records), manifest)
+        assert found[1].dtype.name == labels.dtype.name
         np.testing.assert_array_equal(found[0], images)
         np.testing.assert_array_equal(found[1], labels)
         np.testing.assert_array_equal(found[2], first + np.arange(len(images)))
@@ -46,6 +61,9 @@ def test_the_bytes_of_a_record_stay_the_same():
     """Whoever changes them has to change manifest.FORMAT_VERSION as well."""
     assert payload(b"x", 5, 258) == bytes.fromhex("02010000000000000500000078")
     assert payload(b"x", np.array([0, 1, 1]), 1) == bytes.fromhex("010000000000000000010178")
+    assert payload(b"x", np.array([1, -2], np.float32), 1) == bytes.fromhex(
+        "01000000000000000000803f000000c078"
+    )
     assert FORMAT_VERSION == 3
 
 

@@ -190,7 +190,11 @@ def test_a_large_layer_is_sampled_from_every_example_and_channel():
 
 def session_of(**fields: object):
     manifest = SimpleNamespace(
-        num_classes=CLASSES, image_shape=(16, 16, 3), count=lambda split: 100, multi_label=False
+        num_classes=CLASSES,
+        image_shape=(16, 16, 3),
+        count=lambda split: 100,
+        multi_label=False,
+        target_mean=None,
     )
     values = {"train_batch_size": BATCH, "inspect_every_steps": 2, **fields}
     config = Config.from_flat(values)

@@ -82,6 +82,8 @@ def test_a_long_run_keeps_a_bounded_number_of_points_over_all_of_it(handle):
 
 MANIFEST = SimpleNamespace(
     multi_label=False,
+    targets="class",
+    target_mean=None,
     dataset="shapes",
     num_classes=3,
     image_shape=(32, 32, 3),

@@ -127,5 +127,7 @@ def test_the_exact_match_is_the_share_of_images_with_every_label_right():
 def test_probabilities_are_what_keras_calls_by_that_name(loss):
     theirs = keras.activations.get(loss.name)(tf.constant(LOGITS))
     np.testing.assert_allclose(loss.probabilities(LOGITS), theirs, rtol=1e-5, atol=1e-9)
-    chance = float(loss.scores(MULTI_HOT.astype(int) if loss.multi_label else LABELS, 0 * LOGITS)["loss"])
+    chance = float(
+        loss.scores(MULTI_HOT.astype(int) if loss.targets == "classes" else LABELS, 0 * LOGITS)["loss"]
+    )
     assert loss.chance(CLASSES) == pytest.approx(chance)

@@ -177,6 +177,7 @@ def amount(measure: str, value: float, *, sign: bool = True) -> str:
         "seconds": f"{value:{form},.1f} s",
         "nats": f"{value:{form}.4g} nats",
         "count": f"{value:{form}.4g}",
+        "": f"{value:{form}.4g}",
     }[MEASURES[measure].unit]
     return text.replace("-", "−")
 

@@ -35,7 +35,8 @@ class Listing:
         layout: ``classes``, ``splits`` or ``csv``.
         classes: names in the order of the labels.
         paths: of each picture, from ``root``, with ``/``.
-        labels: int32 [n], or zeros and ones [n, classes] where a picture may have several.
+        labels: int32 [n], zeros and ones [n, classes] where a picture may have several, or float32
+            [n, numbers], whose names ``classes`` then are.
         splits: of each picture: one of ``SPLITS``, or empty where labkit is to choose.
         table_sha256: of the CSV file; empty for folders.
         notes: lines that say what was done with the other files, and which splits were recognised.
@@ -58,11 +59,18 @@ class Listing:
     @property
     def multi_label(self) -> bool:
         """Whether a picture may have several labels."""
-        return self.labels.ndim == 2
+        return self.labels.ndim == 2 and not self.are_numbers
+
+    @property
+    def are_numbers(self) -> bool:
+        """Whether labels are numbers."""
+        return self.labels.dtype.kind == "f"
 
     def counts(self, rows: np.ndarray) -> np.ndarray:
-        """Return how many of the rows each class has, int [classes]."""
+        """Return how many of the rows each class has, int [classes]; each number has all."""
         labels = self.labels[rows]
+        if self.are_numbers:
+            return np.full(len(self.classes), len(rows))
         return labels.sum(axis=0) if self.multi_label else np.bincount(labels, minlength=len(self.classes))
 
 

@@ -122,7 +122,7 @@ def _repeated(
 
 def _telling_sizes(listing: Listing, facts: Sequence[Fact], rows: np.ndarray) -> list[str]:
     """Return a line about classes that can be told by the size of the files alone."""
-    if listing.multi_label:
+    if listing.multi_label or listing.are_numbers:
         return []
     sizes: list[set[tuple[int, int]]] = [set() for _ in listing.classes]
     for row in rows.tolist():

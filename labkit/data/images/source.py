@@ -135,9 +135,10 @@ class ImageSource:
     def plan(self, journal: Journal | None) -> Plan:
         request, listing = self._request, self._listing
         names = listed([shown(name) for name in listing.classes], _NAMED)
-        request.announce(
-            f"{counted(len(listing.paths), 'picture')} in {len(listing.classes):,} classes: {names}"
-        )
+        what = f"with {counted(len(listing.classes), 'number')}"
+        if not listing.are_numbers:
+            what = f"in {len(listing.classes):,} classes"
+        request.announce(f"{counted(len(listing.paths), 'picture')} {what}: {names}")
         facts = check_pictures(listing, request.image_size or LARGEST_DEFAULT, journal, request.announce)
         skipped = check_damage(
             listing, facts, request.announce, skip=request.skip_damaged, accepted=self._accepted

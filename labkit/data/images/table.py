@@ -15,29 +15,66 @@ from labkit.data.images.walk import begins_as_picture, link_problem
 from labkit.errors import InputError
 from labkit.plurals import counted
 
-_COLUMNS = ("path", "label", "split")
 _MAX_BYTES = 2**30
 _LONGEST_NAME = 255
 _MAX_MARKS = 2**27  # of pictures times labels, which take 4 bytes each
-_ALLOWED = "the first line has to be path,label or path,label,split"
+_ALLOWED = (
+    "the first line has to be path,label or path,label,split, or for numbers their names in place of label, "
+    "such as path,age"
+)
 
-_Row = tuple[str, str, str]
+_Row = tuple[str, list[str], str]
 
 
 def find_rows(file: Path) -> Listing:
     """Return the pictures that a CSV file names.
 
     Its columns are ``path`` (from the file's folder), ``label`` and, where it is there, ``split``. Several
-    labels of a picture are separated by ``;``.
+    labels of a picture are separated by ``;``. Without ``label``, the other columns hold numbers.
 
     Raises:
         InputError: the file is empty, not UTF-8 or has other columns; or a row lacks a value, names a file
             twice, one that is missing, or one outside the folder of the CSV file.
     """
     content = _content(file)
-    rows = _rows(file, content)
+    names, rows = _rows(file, content)
     unusable = _check_paths(file, [path for path, _, _ in rows])
-    labels = [[part.strip() for part in label.split(";")] for _, label, _ in rows]
+    classes, targets = (tuple(names), _numbers(file, names, rows)) if names else _classes(file, rows)
+    order = sorted(range(len(rows)), key=lambda row: rows[row][0])
+    return Listing(
+        root=file.parent,
+        location=file,
+        layout="csv",
+        classes=classes,
+        paths=[rows[row][0] for row in order],
+        labels=targets[order],
+        splits=[rows[row][2] for row in order],
+        table_sha256=hashlib.sha256(content).hexdigest(),
+        unusable=unusable,
+    )
+
+
+def _numbers(file: Path, names: list[str], rows: list[_Row]) -> np.ndarray:
+    """Return the numbers of each row, float32 [n, names]. Raises InputError for a cell without one."""
+    found = np.empty((len(rows), len(names)), np.float32)
+    for row, (path, cells, _) in enumerate(rows):
+        for place, cell in enumerate(cells):
+            try:
+                with np.errstate(over="ignore"):  # beyond float32
+                    found[row, place] = float(cell)
+            except ValueError:
+                found[row, place] = np.nan
+            if not np.isfinite(found[row, place]):
+                raise InputError(
+                    f"{shown(file)} has {shown(cell)[:80]!r} in the column {shown(names[place])} of "
+                    f"{shown(path)[:200]}, which is no finite number; for classes, name the column label"
+                )
+    return found
+
+
+def _classes(file: Path, rows: list[_Row]) -> tuple[tuple[str, ...], np.ndarray]:
+    """Return the names of the classes, and labels int32 [n], or zeros and ones [n, classes]."""
+    labels = [[part.strip() for part in label.split(";")] for _, (label,), _ in rows]
     several = any(len(parts) > 1 for parts in labels)
     labels = [[part for part in parts if part] for parts in labels]
     for number, parts in enumerate(labels):
@@ -67,18 +104,7 @@ def find_rows(file: Path) -> Listing:
             targets[row, [numbers[part] for part in parts]] = 1
     else:
         targets = np.array([numbers[part] for (part,) in labels], np.int32)
-    order = sorted(range(len(rows)), key=lambda row: rows[row][0])
-    return Listing(
-        root=file.parent,
-        location=file,
-        layout="csv",
-        classes=classes,
-        paths=[rows[row][0] for row in order],
-        labels=targets[order],
-        splits=[rows[row][2] for row in order],
-        table_sha256=hashlib.sha256(content).hexdigest(),
-        unusable=unusable,
-    )
+    return classes, targets
 
 
 def _content(file: Path) -> bytes:
@@ -93,7 +119,8 @@ def _content(file: Path) -> bytes:
     return content
 
 
-def _rows(file: Path, content: bytes) -> list[_Row]:
+def _rows(file: Path, content: bytes) -> tuple[list[str], list[_Row]]:
+    """Return the names of the columns of numbers, none where there is a column of labels, and the rows."""
     if begins_as_picture(file):
         raise InputError(f"{shown(file)} is a picture; give the folder that has a folder for each class")
     try:
@@ -105,8 +132,11 @@ def _rows(file: Path, content: bytes) -> list[_Row]:
         table = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     except csv.Error as error:
         raise InputError(f"{shown(file)} is not a CSV file: {error}") from None
-    header = [name.strip().casefold() for name in table[0]]
-    if sorted(header) not in (sorted(_COLUMNS[:2]), sorted(_COLUMNS)):
+    titles = [name.strip() for name in table[0]]
+    header = [name.casefold() for name in titles]
+    others = [place for place, name in enumerate(header) if name not in ("path", "split")]
+    is_known = "path" in header and len(set(header)) == len(header) and all(header) and others
+    if not is_known or ("label" in header and len(others) > 1):
         first = ",".join(table[0])
         if len(table[0]) == 1 and (other := next((mark for mark in ";\t|" if mark in first), "")):
             name = {";": "semicolons", "\t": "tabs"}.get(other, other)
@@ -115,7 +145,6 @@ def _rows(file: Path, content: bytes) -> list[_Row]:
             f"{shown(file)} has {f'the columns {shown(first)[:200]}' if first else 'an empty first line'}; "
             f"{_ALLOWED}"
         )
-    places = [header.index(name) for name in _COLUMNS if name in header]
     rows: list[_Row] = []
     for number, cells in enumerate(table[1:], start=2):
         if not any(cells):
@@ -125,17 +154,17 @@ def _rows(file: Path, content: bytes) -> list[_Row]:
                 f"{shown(file)} has {counted(len(cells), 'cell')} in row {number} instead of {len(header)}; "
                 "put values with commas in quotes"
             )
-        path, label, *rest = (cells[place].strip() for place in places)
-        split = split_of(rest[0]) if rest else ""
+        path = cells[header.index("path")].strip()
+        split = split_of(cells[header.index("split")].strip()) if "split" in header else ""
         if not path or split is None:
             raise InputError(
                 f"{shown(file)} has {shown(','.join(cells))[:200]} in row {number}; a row has a path, and "
                 "where there is a column split, train, validation or test"
             )
-        rows.append((path, label, split))
+        rows.append((path, [cells[place].strip() for place in others], split))
     if not rows:
         raise InputError(f"{shown(file)} lists no pictures; write a line for each below the first")
-    return rows
+    return [] if "label" in header else [titles[place] for place in others], rows
 
 
 def _check_paths(file: Path, paths: list[str]) -> dict[str, str]:

@@ -82,7 +82,12 @@ def _write(
                 table.writerow(
                     [name, batch.index[position], batch.names(position), batch.epoch[position], *values]
                 )
-        stored = {"images": batch.images, "labels": batch.labels, "index": batch.index, "epoch": batch.epoch}
+        stored: dict[str, Any] = {
+            "images": batch.images,
+            "labels": batch.labels,
+            "index": batch.index,
+            "epoch": batch.epoch,
+        }
         if batch.partners is not None:
             stored |= {"partners": batch.partners, "share": np.float32(batch.share)}
         np.savez_compressed(written / "arrays.npz", **stored, **arrays)  # type: ignore[arg-type]

@@ -164,9 +164,9 @@ def test_large_images_are_stored_as_jpeg(pets, tmp_path):
     manifest = prepare(None, tmp_path / "data", images=pets, image_size=80).manifest
     assert manifest.image_format == "jpeg" and manifest.image_shape == (80, 80, 3)
     [shard] = manifest.splits["train"].shards
-    data, start = manifest.shard_path(shard).read_bytes(), image_start(())
+    data, start = manifest.shard_path(shard).read_bytes(), image_start(manifest)
     for begin, length in zip(*spans(data, shard.count), strict=True):
-        [label], _ = fields(np.frombuffer(data, np.uint8, start, begin)[None], ())
+        [label], _ = fields(np.frombuffer(data, np.uint8, start, begin)[None], manifest)
         image = Image.open(io.BytesIO(data[begin + start : begin + length]))
         assert (image.format, image.size, image.mode) == ("JPEG", (80, 80), "RGB")
         assert "progressive" not in image.info and {c[1:3] for c in image.layer} == {(1, 1)}

@@ -1,0 +1,75 @@
+"""Pages of a run whose labels are numbers: what they show, and what they say where they need classes."""
+
+import re
+
+import numpy as np
+import pytest
+
+from labkit.analysis.predictions import load_predictions
+from labkit.run_directory import RunDirectory
+from tests.app.pages import PAGES, finished, html_of, open_main, open_page, words
+from tests.multilabel import TEST, prepare_small
+from tests.properties.harness import train
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("numbers")
+    prepare_small(folder / "data", "shapes_size")
+    train(
+        folder / "runs" / "sizes",
+        dataset="shapes_size",
+        data_dir=folder / "data",
+        loss="mse",
+        train_steps=4,
+        checkpoint_every_steps=2,
+        validate_every_steps=2,
+    )
+    return RunDirectory(folder / "runs" / "sizes")
+
+
+@pytest.fixture(autouse=True)
+def home(run, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(run.path.parents[1]))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_opens(run, page):
+    open_page(page, run)
+
+
+def test_the_largest_errors_come_first(run):
+    predictions = load_predictions(run)
+    errors = predictions.errors[:, 0]
+    at = open_page("predictions", run)
+    assert f"Test images {TEST}" in words(at) and f"Mean absolute error {errors.mean():.4g}" in words(at)
+    shown = [float(text) for text in re.findall(r"off by ([\d.]+)", html_of(at))]
+    assert shown == pytest.approx(np.sort(errors)[::-1][: len(shown)], rel=1e-3) and len(shown) == 24
+    place = int(errors.argmax())
+    assert f"radius {predictions.probabilities[place, 0]:.4g}" in html_of(at)
+    assert f"true: {predictions.labels[place, 0]:.4g}" in html_of(at)
+
+
+def test_another_checkpoint_is_asked(run):
+    at = finished(open_page("predictions", run, checkpoint="2"))
+    assert "Mean absolute error" in words(at)
+
+
+def test_an_image_has_the_predicted_and_the_true_number(run):
+    predictions = load_predictions(run)
+    at = finished(open_page("image", run, split="test", index="3"))
+    true, given = predictions.labels[3, 0], predictions.probabilities[3, 0]
+    assert f"Predicted: radius {given:.4g} · true: radius {true:.4g}" in words(at)
+    assert "Still radius" in words(at)
+
+
+def test_the_data_page_counts_intervals(run):
+    at = finished(open_page("data", run, part="Balance and pixels"))
+    assert "8.0" in html_of(at) and html_of(at).count(" – ") >= 10
+    assert "Suspected labels are found for classes" in words(open_page("data", run, part="Suspected labels"))
+
+
+def test_the_error_is_in_the_table_and_on_the_live_page(run):
+    at = open_page("live", run)
+    assert "Validation mean absolute error" in words(at) and "Test mean absolute error" in words(at)
+    open_main("runs")
