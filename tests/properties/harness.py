@@ -99,7 +99,7 @@ def checkpoint_values(job_dir: Path, step: int) -> dict[str, np.ndarray]:
 def assert_bit_equal(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> None:
     """Compare two checkpoints bit by bit."""
     assert first.keys() == second.keys()
-    assert len(first) > 20
+    assert len(first) > 4
     different = [name for name in first if first[name].tobytes() != second[name].tobytes()]
     assert not different
 

@@ -26,21 +26,29 @@ from tests.properties.harness import (
 )
 
 STEPS, OF_MANY_KILLS = 80, 120
+OWN = Path(__file__).parents[1] / "own_nets.py"
+# Networks of one's own in own_nets.py, five ways to write one.
+BROUGHT = ["functional", "sequential", "subclassed", "application", "mlp"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory) -> Callable[[int], Path]:
+def uninterrupted(tmp_path_factory) -> Callable[..., Path]:
     """Return what gives the run of so many steps that nothing interrupted; each trains once."""
 
     @functools.cache
-    def made(steps: int) -> Path:
+    def made(steps: int, network: str = "") -> Path:
         job_dir = tmp_path_factory.mktemp("uninterrupted") / "run"
-        train(job_dir, train_steps=steps)
+        train(job_dir, train_steps=steps, **network_of(network))
         return job_dir
 
     return made
+
+
+def network_of(name: str) -> dict[str, object]:
+    """Return the fields of a network in ``own_nets.py``; "": the built-in one."""
+    return {"model": f"{OWN}:{name}", "num_layers": None, "batch_norm_decay": None} if name else {}
 
 
 def kill_when(process, condition) -> bool:
@@ -71,21 +79,28 @@ def moment(kind: str, job_dir: Path, chance: random.Random):
 
 
 @pytest.mark.parametrize(
-    ("kills", "steps"), [(4, STEPS), pytest.param(20, OF_MANY_KILLS, marks=pytest.mark.long)]
+    ("kills", "steps", "network"),
+    [
+        (4, STEPS, ""),
+        *(pytest.param(20, OF_MANY_KILLS, name, marks=pytest.mark.long) for name in ("", *BROUGHT)),
+    ],
 )
-def test_kills_leave_the_same_weights_and_each_step_once(uninterrupted, tmp_path, capsys, kills, steps):
+def test_kills_leave_the_same_weights_and_each_step_once(
+    uninterrupted, tmp_path, capsys, kills, steps, network
+):
     chance = random.Random(20)
-    whole, job_dir = uninterrupted(steps), tmp_path / "run"
+    whole, job_dir = uninterrupted(steps, network), tmp_path / "run"
+    fields = {"train_steps": steps, "checkpoint_every_steps": 1, **network_of(network)}
     kinds = ["saving", "stepping", "anywhere", "stepping"] * (kills // 4)
     killed = {"saving": 0, "stepping": 0, "anywhere": 0}
     for kind in kinds:
-        process = start(job_dir, train_steps=steps, checkpoint_every_steps=1)
+        process = start(job_dir, **fields)
         try:
             killed[kind] += kill_when(process, moment(kind, job_dir, chance))
         finally:
             process.kill()
             process.wait(TIME_LIMIT)
-    train(job_dir, train_steps=steps, checkpoint_every_steps=1)
+    train(job_dir, **fields)
 
     assert sum(killed.values()) == kills, f"the run ended before the last kill: {killed}"
     assert_same_run(whole, job_dir, steps)
