@@ -85,8 +85,8 @@ def train_dataset(
     Returns:
         A data set of (images, labels) with static shapes, b = global batch size / replicas: images float32
         [b, height, width, channels], of the network's input; labels int32 [b], zeros and ones
-        [b, num_classes] in a multi-label data set, or float32 [b, num_classes] for numbers, with mixup and with
-        CutMix; with ``with_index`` also index int64 [b]. The batches are ordered by step, then by replica.
+        [b, num_classes] in a multi-label data set, or float32 [b, num_classes] for numbers, mixup and CutMix;
+        with ``with_index`` also index int64 [b]. The batches are ordered by step, then by replica.
 
     Raises:
         InputError: an argument is out of range, or the split is missing or damaged.

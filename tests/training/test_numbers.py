@@ -128,6 +128,7 @@ def test_a_loss_and_a_metric_of_ones_own(manifest, tmp_path):
         ({"loss": "sigmoid"}, "several labels per image"),
         ({"loss": "focal"}, "one label per image or several labels per image"),
         ({"loss": "mse", "class_weights": "balanced"}, "--class-weights needs classes"),
+        ({"loss": "mse", "balanced_sampling": True}, "--balanced-sampling needs classes"),
         ({"loss": "mse", "metrics": "auc"}, "which is for classes"),
         ({"loss": "mse", "label_smoothing": 0.1}, "--label-smoothing"),
         ({"loss": "mse", "dataset": "shapes"}, "--dataset shapes has one label per image"),
