@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+    from labkit.analysis.predict import PredictedImages
     from labkit.analysis.predictions import Predictions, Signature
     from labkit.data.batch import StepBatch
     from labkit.experiments.replay.step import Replay
@@ -197,6 +198,33 @@ class Run:
         from labkit.analysis.predictions import predictions_of_run
 
         return predictions_of_run(self._directory, split, self._predictions)
+
+    def predict(
+        self,
+        images: "NDArray[np.uint8] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]",
+        *,
+        checkpoint: str | int = "best",
+        skip_damaged: bool = False,
+    ) -> "PredictedImages":
+        """Predict the classes of images, or the numbers where labels are numbers.
+
+        Args:
+            images: uint8 [n, height, width, channels] or [height, width, channels], 1 or 3 channels; or paths
+                of files and folders, and patterns such as ``new/*.png``. Other sizes than the network's are
+                fitted to it as the pictures of its data set were.
+            checkpoint: ``best``, ``last``, or a step.
+            skip_damaged: leaves out files that can't be read, instead of raising an error.
+
+        Returns an object with ``probabilities`` float64 [n, classes], ``predicted`` int64 [n], ``classes``,
+        ``names`` (paths), ``step`` of the checkpoint, and ``skipped``, the reasons by path.
+
+        Raises InputError for other images, and where the run or its checkpoint is missing or damaged.
+        """
+        from labkit.analysis.predict import predict
+
+        return predict(
+            self._directory, images, checkpoint=str(plain(checkpoint)), skip_damaged=bool(skip_damaged)
+        )
 
     def tested(self) -> "Predictions":
         """Return the predictions of the run's result: of the test images, or else the validation images.

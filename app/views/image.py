@@ -5,7 +5,6 @@ import streamlit as st
 
 from app import background, state
 from app.images import answers, cards, sections
-from app.images.pictures import FORMATS, MAX_BYTES, read_picture
 from app.images.subject import (
     Subject,
     checkpoint_to_ask,
@@ -20,6 +19,7 @@ from app.markup import plain
 from app.predictions.source import SPLITS, recorded, recorded_step
 from labkit.analysis.predictions import Predictions
 from labkit.config.recorded import recorded_config
+from labkit.data.images.pictures import FORMATS, MAX_BYTES, read_picture
 from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_set_of
 from labkit.errors import InputError

@@ -31,6 +31,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "resume": Command(".resume", "Continue a run with its own configuration."),
         "stop": Command(".resume", "Ask a training to save and stop, and wait for it."),
         "evaluate": Command(".evaluate", "Evaluate a checkpoint, or with --watch each one as it appears."),
+        "predict": Command(".predict", "Say what a run's network sees on pictures."),
     },
     "Runs": {
         "runs": Command(".runs", "List the runs."),

@@ -85,7 +85,8 @@ def _resizing(manifest: Manifest) -> dict[str, Any]:
     """Return how a picture of any size becomes an image of the data set, for programs.
 
     ``how``: ``crop`` or ``letterbox``. ``filter``: as Pillow calls it: the one that prepared the data set; of
-    a data set that came as images, the one with which labkit reads pictures (``app.images.pictures``).
+    a data set that came as images, the one with which labkit reads pictures
+    (``labkit.data.images.pictures``).
     ``white``: the value of 16-bit grey that becomes 255; None: that of all bits that a picture needs.
     """
     how = manifest.source.get("resize")

@@ -15,11 +15,11 @@ from streamlit import config
 from app import gate, state
 from app.acting import buttons, launches
 from app.images import answers
-from app.images.pictures import MAX_BYTES
 from app.run_table import actions
 from labkit.commands import dashboard
 from labkit.commands import main as cli
 from labkit.config.recorded import recorded_config
+from labkit.data.images.pictures import MAX_BYTES
 from labkit.errors import InputError
 from labkit.parts.trust import files_of, is_accepted
 from labkit.run_directory import RunDirectory

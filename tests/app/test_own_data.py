@@ -12,9 +12,9 @@ from PIL import Image
 import labkit
 from app.acting.draft import check, data_sets, draft_of, new_draft
 from app.images import answers
-from app.images.pictures import read_picture
 from app.predictions import matrix
 from labkit.analysis.predictions import Predictions, load_predictions
+from labkit.data.images.pictures import read_picture
 from labkit.data.of_run import data_set_of
 from labkit.data.shards import load_split
 from labkit.run_directory import RunDirectory, write_json_atomic

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from app.images import pictures
-from app.images.pictures import MAX_BYTES, read_picture
+from labkit.data.images.pictures import MAX_BYTES, read_picture
 from labkit.errors import InputError
 from tests.fuzzing import damaged_bytes, value_or_line
 

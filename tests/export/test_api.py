@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.images.pictures import read_picture
 from labkit.commands import main as cli
+from labkit.data.images.pictures import read_picture
 from labkit.data.shards import load_split
 from labkit.errors import InputError
 from labkit.export import api, write

@@ -112,7 +112,7 @@ def square(content: bytes, size: int, resize: str, white: int | None = None) -> 
         image = _rgb(image, white)
         if method is not None:
             image = image.transpose(method)
-        return _resized(image, size, resize)
+        return resized(image, size, resize)
     except MemoryError:
         raise DamagedError("not enough memory to decode it") from None
 
@@ -219,7 +219,7 @@ def _rgb(image: Image.Image, white: int | None) -> Image.Image:
     return Image.alpha_composite(background, picture).convert("RGB")
 
 
-def _resized(image: Image.Image, size: int, resize: str) -> Image.Image:
+def resized(image: Image.Image, size: int, resize: str) -> Image.Image:
     width, height = image.size
     if (width, height) == (size, size):
         return image

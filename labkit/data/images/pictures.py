@@ -8,7 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from labkit.data.images.decode import DEEPEST, DamagedError, square, white_of, without_metadata
+from labkit.data.images.decode import (
+    DEEPEST,
+    DamagedError,
+    resized,
+    square,
+    white_of,
+    without_metadata,
+)
 from labkit.errors import InputError
 
 MAX_BYTES = 10 * 2**20
@@ -26,7 +33,11 @@ class Picture:
 
 
 def read_picture(
-    data: bytes, image_shape: tuple[int, int, int], resize: str | None = None, white: int | None = None
+    data: bytes,
+    image_shape: tuple[int, int, int],
+    resize: str | None = None,
+    white: int | None = None,
+    max_bytes: int = MAX_BYTES,
 ) -> Picture:
     """Read a picture of any size and fit it to a network.
 
@@ -41,14 +52,15 @@ def read_picture(
             is then exactly the one that preparation would make. None: the data set came as images.
         white: the value of 16-bit grey that became white in the network's data set; None: that of the bits
             that the picture uses.
+        max_bytes: of the file.
 
     Raises InputError if it isn't a picture, is damaged, or is too large. The size in pixels is read from the
     file's header, before anything is decoded.
     """
     allowed = ", ".join(FORMATS)
-    if len(data) > MAX_BYTES:
+    if len(data) > max_bytes:
         raise InputError(
-            f"The file has {len(data) / 2**20:.1f} MB; allowed: at most {MAX_BYTES // 2**20} MB. "
+            f"The file has {len(data) / 2**20:.1f} MB; allowed: at most {max_bytes // 2**20} MB. "
             "Save the picture smaller."
         )
     try:
@@ -66,6 +78,24 @@ def read_picture(
         raise
     except Exception as error:  # PIL's decoders raise a dozen kinds for damaged files
         raise _damaged(error) from None
+
+
+def fitted(
+    pixels: NDArray[np.uint8], image_shape: tuple[int, int, int], resize: str | None
+) -> NDArray[np.uint8]:
+    """Return an image of any size as the network takes it, as ``read_picture`` does with a file.
+
+    Args:
+        pixels: uint8 [height, width, channels], 1 or 3 channels.
+        image_shape, resize: as of ``read_picture``.
+    """
+    picture = Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels).convert("RGB")
+    height, width, channels = image_shape
+    if resize is not None:
+        fit = resized(picture, height, resize)
+    else:
+        fit, _ = _cropped(picture, (width, height))
+    return np.asarray(fit.convert("L") if channels == 1 else fit, np.uint8).reshape(image_shape)
 
 
 def _fitted_file(

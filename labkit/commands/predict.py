@@ -1,0 +1,136 @@
+"""``labkit predict``: what a run's network says of pictures."""
+
+import csv
+import json as json_module
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from labkit.commands.flags import DataDir, Flag, LocalPath, RunName
+from labkit.errors import InputError
+from labkit.home import expanded
+from labkit.plurals import counted
+from labkit.run_directory.directory import replacing
+from labkit.run_directory.disk import check_writable
+from labkit.run_directory.find import run_to_read
+from labkit.tables import print_table
+
+LONGEST = 60  # characters of a path in the table
+
+
+def predict(
+    run: RunName,
+    /,
+    *pictures: Annotated[str, Flag(metavar="PICTURE", nargs="+")],
+    checkpoint: Annotated[str, Flag(metavar="best|last|STEP")] = "best",
+    top: int = 1,
+    output: Annotated[LocalPath | None, Flag(metavar="FILE.csv")] = None,
+    json: bool = False,
+    skip_damaged: bool = False,
+    data_dir: DataDir | None = None,
+) -> int:
+    """Predict the classes of pictures. Returns 0.
+
+    Pictures are fitted to the network as those of its data set were: see docs/models.md.
+
+    Args:
+        pictures: Files, folders, patterns such as 'new/*.png', or - for a picture on standard input.
+        checkpoint: Checkpoint to ask: best (on validation; without it, the newest), last, or a step.
+        top: Most probable classes of each picture to tell.
+        output: Writes a table of all predictions in place of printing them.
+        json: Prints one line of JSON for each picture.
+        skip_damaged: Leaves out files that can't be read, and names them. Without it they are an error.
+    """
+    from labkit.analysis.predict import predict as ask
+
+    if top < 1:
+        raise InputError(f"--top is {top}; allowed: 1 or more")
+    if json and output is not None:
+        raise InputError("--json prints and --output writes a file; give one of the two")
+    path = None if output is None else Path(expanded(output)).absolute()
+    if path is not None:
+        if path.suffix != ".csv" or path.is_dir():
+            raise InputError(f"--output is {output!r}; allowed: a file whose name ends in .csv")
+        check_writable(path.parent, "--output")
+    found = ask(
+        run_to_read(run),
+        list(pictures),
+        checkpoint=checkpoint,
+        data_dir=data_dir,
+        skip_damaged=skip_damaged,
+        standard_input=lambda: sys.stdin.buffer.read(),
+    )
+    rows = [_row(found, number, top) for number in range(len(found))]
+    if json:
+        for row in rows:
+            print(json_module.dumps(row, ensure_ascii=False))
+    elif path is None:
+        _print_table(found, rows)
+    else:
+        _write(path, found, rows, top)
+        print(f"{counted(len(rows), 'picture')}, by the checkpoint of step {found.step}: {path}")
+    for name, reason in found.skipped.items():
+        print(f"left out: {name}: {reason}", file=sys.stderr)
+    return 0
+
+
+def _row(found: Any, number: int, top: int) -> dict[str, Any]:
+    """Return the prediction of an image, ready for JSON."""
+    row: dict[str, Any] = {"path": found.names[number]}
+    shares = found.probabilities[number].tolist()
+    if found.targets == "numbers":
+        return row | {"numbers": dict(zip(found.classes, shares, strict=True))}
+    best = [{"class": name, "probability": share} for name, share in found.top(number, top)]
+    if found.targets == "classes":
+        given = zip(found.classes, found.predicted[number], strict=True)
+        return row | {"classes": [name for name, has in given if has], "top": best}
+    return row | best[0] | ({"top": best} if top > 1 else {})
+
+
+def _cells(found: Any, row: dict[str, Any]) -> list[Any]:
+    """Return the values of a row, the path apart."""
+    if found.targets == "numbers":
+        return list(row["numbers"].values())
+    best = [value for one in row.get("top", [row]) for value in (one["class"], one["probability"])]
+    return [";".join(row["classes"]), *best] if found.targets == "classes" else best
+
+
+def _titles(found: Any, top: int) -> list[str]:
+    if found.targets == "numbers":
+        return list(found.classes)
+    count = min(top, len(found.classes))
+    places = ["" if place == 0 else f"_{place + 1}" for place in range(count)]
+    best = [f"{name}{place}" for place in places for name in ("class", "probability")]
+    return ["classes", *best] if found.targets == "classes" else best
+
+
+def _print_table(found: Any, rows: list[dict[str, Any]]) -> None:
+    cells = [_cells(found, row) for row in rows]
+    top = (len(cells[0]) - (found.targets == "classes")) // 2
+    titles = _titles(found, top)
+    numbers = [name for name in titles if found.targets == "numbers" or name.startswith("probability")]
+    print_table(
+        ("picture", *titles),
+        [
+            (
+                row["path"] if len(row["path"]) <= LONGEST else f"…{row['path'][1 - LONGEST :]}",
+                *(_text(value, found.targets == "numbers") for value in values),
+            )
+            for row, values in zip(rows, cells, strict=True)
+        ],
+        right=tuple(numbers),
+    )
+
+
+def _text(value: Any, is_number: bool) -> str:
+    if isinstance(value, str):
+        return value or "none"
+    return f"{value:.4g}" if is_number else f"{value:.1%}"
+
+
+def _write(path: Path, found: Any, rows: list[dict[str, Any]], top: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(["path", *_titles(found, top)])
+        table.writerows([row["path"], *_cells(found, row)] for row in rows)
