@@ -65,6 +65,21 @@ class PredictedImages:
         order = np.argsort(-shares, kind="stable")[:count]
         return [(self.classes[number], float(shares[number])) for number in order]
 
+    def row(self, number: int, top: int = 1) -> dict[str, Any]:
+        """Return what is predicted for an image, ready for JSON.
+
+        ``numbers`` by their names; or ``class`` and ``probability``, with several labels ``classes``; and
+        where ``top`` is above 1, or with several labels, ``top``: the most probable classes.
+        """
+        shares = self.probabilities[number].tolist()
+        if self.targets == "numbers":
+            return {"numbers": dict(zip(self.classes, shares, strict=True))}
+        best = [{"class": name, "probability": share} for name, share in self.top(number, top)]
+        if self.targets == "classes":
+            given = zip(self.classes, self.predicted[number], strict=True)
+            return {"classes": [name for name, has in given if has], "top": best}
+        return best[0] | ({"top": best} if top > 1 else {})
+
 
 def predict(
     run: RunDirectory,
@@ -92,11 +107,8 @@ def predict(
     or a checkpoint that is missing or damaged.
     """
     sources = _arrays(images) if isinstance(images, np.ndarray) else _files(images, standard_input)
-    config = recorded_config(run)
-    manifest = recorded_manifest(run) or data_of_run(run, config, data_dir)[0]
-    check_checkpoint(run.checkpoints_path, run.checkpoint_steps(), checkpoint)
-    network, state = restored_network(run, config, manifest, checkpoint)
-    ask = _asking(network)
+    network = network_to_ask(run, checkpoint, data_dir)
+    manifest, ask = network.manifest, asking(network)
     names: list[str] = []
     parts: list[NDArray[np.float64]] = []
     skipped: dict[str, str] = {}
@@ -114,17 +126,19 @@ def predict(
     if not names:
         raise InputError(f"none of {counted(len(sources), 'picture')} can be read; save them again")
     return PredictedImages(
-        tuple(names), np.concatenate(parts), manifest.classes, manifest.targets, state.step, skipped
+        tuple(names), np.concatenate(parts), manifest.classes, manifest.targets, network.step, skipped
     )
 
 
-def how_pictures_are_fitted(manifest: Manifest) -> str:
-    """Return a sentence on what becomes of a picture of another size."""
-    height, width, _ = manifest.image_shape
-    how = (
-        "put between black bars" if manifest.source.get("resize") == "letterbox" else "cropped to the centre"
-    )
-    return f"pictures are {how} and resized to {width} × {height} pixels, as in training"
+def network_to_ask(run: RunDirectory, checkpoint: str, data_dir: str | None = None) -> Classifier:
+    """Return the network of a checkpoint; without the data set, by what the run recorded of it.
+
+    Arguments and errors are those of ``predict``.
+    """
+    config = recorded_config(run)
+    manifest = recorded_manifest(run) or data_of_run(run, config, data_dir)[0]
+    check_checkpoint(run.checkpoints_path, run.checkpoint_steps(), checkpoint)
+    return restored_network(run, config, manifest, checkpoint)[0]
 
 
 # ---- what to ask about ---------------------------------------------------------------------------------
@@ -172,7 +186,7 @@ def _files(paths: Any, standard_input: Read | None) -> list[_Source]:
 
     def source(path: str) -> _Source:
         read = standard_input if path == STANDARD_INPUT and standard_input else Path(path).read_bytes
-        return _Source(path, lambda manifest: _decoded(read, manifest))
+        return _Source(path, lambda manifest: fitted_file(_content(read), manifest))
 
     return [source(path) for path in found]
 
@@ -195,19 +209,25 @@ def _below(path: str) -> list[str]:
     raise InputError(f"{shown(path)} does not exist; give files, folders or a pattern such as 'new/*.png'")
 
 
-def _decoded(read: Read, manifest: Manifest) -> Pixels:
+def _content(read: Read) -> bytes:
     try:
-        data = read()
+        return read()
     except OSError as error:
         raise InputError(f"It can't be read ({error.strerror}).") from None
+
+
+def fitted_file(data: bytes, manifest: Manifest, max_bytes: int = MAX_BYTES) -> Pixels:
+    """Return the image that a network takes of a picture file. Raises InputError as ``read_picture``."""
     resize, white = manifest.source.get("resize"), manifest.source.get("white")
     height, _, channels = manifest.image_shape
-    if resize is not None and channels == 3:  # as the pictures of the data set were prepared
+    if (
+        resize is not None and channels == 3 and len(data) <= max_bytes
+    ):  # as the pictures of the data set were prepared
         try:
             return np.asarray(square(data, height, resize, white), np.uint8)
         except DamagedError:
             pass  # TIFF, which preparation doesn't read; or the other reader says what is wrong
-    return read_picture(data, manifest.image_shape, resize, white, max_bytes=MAX_BYTES).image
+    return read_picture(data, manifest.image_shape, resize, white, max_bytes).image
 
 
 # ---- asking --------------------------------------------------------------------------------------------
@@ -233,8 +253,8 @@ def _read(sources: list[_Source], manifest: Manifest) -> Iterator[list[tuple[str
             waiting = following
 
 
-def _asking(network: Classifier) -> Callable[[Pixels], NDArray[np.float64]]:
-    """Return what asks the network, compiled as for an evaluation."""
+def asking(network: Classifier) -> Callable[[Pixels], NDArray[np.float64]]:
+    """Return what gives probabilities, or numbers, of images [n, …]; compiled as for an evaluation."""
     import tensorflow as tf
 
     from labkit.training.evaluate import make_predict_step

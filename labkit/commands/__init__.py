@@ -32,6 +32,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "stop": Command(".resume", "Ask a training to save and stop, and wait for it."),
         "evaluate": Command(".evaluate", "Evaluate a checkpoint, or with --watch each one as it appears."),
         "predict": Command(".predict", "Say what a run's network sees on pictures."),
+        "serve": Command(".serve", "Answer what a run's network sees on pictures that are sent."),
     },
     "Runs": {
         "runs": Command(".runs", "List the runs."),

@@ -60,7 +60,7 @@ def predict(
         skip_damaged=skip_damaged,
         standard_input=lambda: sys.stdin.buffer.read(),
     )
-    rows = [_row(found, number, top) for number in range(len(found))]
+    rows = [{"path": name} | found.row(number, top) for number, name in enumerate(found.names)]
     if json:
         for row in rows:
             print(json_module.dumps(row, ensure_ascii=False))
@@ -72,19 +72,6 @@ def predict(
     for name, reason in found.skipped.items():
         print(f"left out: {name}: {reason}", file=sys.stderr)
     return 0
-
-
-def _row(found: Any, number: int, top: int) -> dict[str, Any]:
-    """Return the prediction of an image, ready for JSON."""
-    row: dict[str, Any] = {"path": found.names[number]}
-    shares = found.probabilities[number].tolist()
-    if found.targets == "numbers":
-        return row | {"numbers": dict(zip(found.classes, shares, strict=True))}
-    best = [{"class": name, "probability": share} for name, share in found.top(number, top)]
-    if found.targets == "classes":
-        given = zip(found.classes, found.predicted[number], strict=True)
-        return row | {"classes": [name for name, has in given if has], "top": best}
-    return row | best[0] | ({"top": best} if top > 1 else {})
 
 
 def _cells(found: Any, row: dict[str, Any]) -> list[Any]:
