@@ -112,6 +112,8 @@ def _rows(wanted: list[str]) -> Rows:
 
 
 def _table(rows: Sequence[RunSummary], shown: Sequence[str]) -> None:
+    if "test" in shown and any(row.mean_absolute_error is not None for row in rows):
+        shown = list(dict.fromkeys([*shown[: shown.index("test")], "error", *shown]))
     st.dataframe(
         table.rows_of(rows, shown),
         key=TABLE,

@@ -10,7 +10,7 @@ from labkit.config.arguments import argument
 from labkit.errors import InputError, short
 from labkit.plurals import counted
 from labkit.run_directory.layers import DISTRIBUTIONS
-from labkit.run_directory.metrics import MetricsWriter, selection_metric
+from labkit.run_directory.metrics import MetricsWriter, selection_metric, selection_name
 
 if TYPE_CHECKING:
     from labkit.inspection.observer import Observation
@@ -64,11 +64,12 @@ class EarlyStopping(Callback):
         found = selection_metric(row)
         if self._best is None or found > self._best:
             self._best, self._best_step, self._without = found, row["step"], 0
+            self._value = float(row.get(selection_name(row)) or 0.0)
             return
         self._without += 1
         if self._without >= self.patience:
             training.request_stop(
-                f"early stopping: no better validation than {self._best:.4f} at step {self._best_step} in "
+                f"early stopping: no better validation than {self._value:.4f} at step {self._best_step} in "
                 f"{counted(self._without, 'validation')}"
             )
 

@@ -117,6 +117,12 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
 
 
+def selection_name(row: Mapping[str, Any]) -> str:
+    """Return the name of the metric that ``selection_metric`` takes."""
+    name = row.get("best_by")
+    return name if isinstance(name, str) else "f1_micro" if "f1_micro" in row else result_name(row)
+
+
 def selection_metric(row: Mapping[str, Any]) -> float:
     """Return what the best checkpoint is chosen by: the larger, the better; minus infinity without a number.
 
@@ -125,8 +131,7 @@ def selection_metric(row: Mapping[str, Any]) -> float:
     accuracy counts images whose labels are all right, and with many labels there may be none, whatever the
     checkpoint.
     """
-    name = row.get("best_by")
-    named = name if isinstance(name, str) else "f1_micro" if "f1_micro" in row else result_name(row)
+    named = selection_name(row)
     value: Any = row.get(named)
     if not _is_number(value) or value != value:
         return -math.inf
