@@ -155,6 +155,10 @@ def evaluate(
 def prepare_data(
     dataset: str | None = None,
     *,
+    train: Any = None,
+    validation: Any = None,
+    test: Any = None,
+    class_names: Sequence[str] | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     images: str | os.PathLike[str] | None = None,
     name: str | None = None,
@@ -175,6 +179,18 @@ def prepare_data(
         dataset: Data set to prepare: ``cifar10``; ``shapes``, ``shapes_multilabel`` or ``shapes_size``, which
             labkit draws (with one label, several labels, and a number for each image); or images of your own
             that were prepared before. Default: ``cifar10``, or what ``--images`` holds.
+        train: examples of your own, of which the data set ``dataset`` is made: a pair of arrays
+            (images, labels), or what gives one example after the other. Images are uint8, or floats from 0 to
+            1 or from 0 to 255, [n, height, width] or with 1 or 3 channels in a fourth dimension. Labels are
+            whole numbers from 0, [n], or zeros and ones, [n, classes]: with several ones in a row, an image
+            has several labels. Examples one after the other come from an iterable, a sequence, a
+            ``tf.data.Dataset``, a data set of PyTorch or Hugging Face, or a function that returns one of
+            these: pairs (image, label), or dicts with ``image`` or ``img`` and ``label``, ``labels`` or
+            ``fine_label``. An image is a picture of Pillow or an array.
+        validation, test: examples for these splits, given in the same way. Default: a tenth of ``train`` for
+            each.
+        class_names: Names of the classes, in the order of the labels. Default: those that ``train`` has
+            (``classes`` of PyTorch, ``features`` of Hugging Face), as prepared before, else the numbers.
         data_dir: Folder of prepared data sets. Default: ``<home>/data``.
         images: Prepares images of your own: a folder with a folder for each class (or ``train/``,
             ``validation/`` and ``test/`` with such folders), or a CSV file with the columns path,label, or
@@ -206,6 +222,10 @@ def prepare_data(
     """
     from labkit.data.prepare import prepare
 
+    given = {"train": train, "validation": validation, "test": test}
+    examples = {split: part for split, part in given.items() if part is not None}
+    if examples and train is None:
+        raise InputError(f"{next(iter(examples))} is given without train; give examples to train on, too")
     shown: list[str] = []
 
     def show(line: str) -> None:
@@ -222,6 +242,8 @@ def prepare_data(
         train_examples=argument("train_examples", train_examples, int, optional=True),
         url=argument("url", url, str, optional=True),
         progress=show,
+        examples=examples or None,
+        class_names=None if class_names is None else _class_names(class_names, "class_names"),
         images=argument("images", images, os.PathLike, optional=True),
         name=argument("name", name, str, optional=True),
         image_size=argument("image_size", image_size, int, optional=True),
@@ -235,9 +257,9 @@ def prepare_data(
     return result.manifest
 
 
-def _class_names(classes: Any) -> list[str]:
+def _class_names(classes: Any, argument: str = "classes") -> list[str]:
     names = classes.tolist() if hasattr(classes, "tolist") else classes  # an array's
     names = [plain(name) for name in names] if isinstance(names, list | tuple) else []
     if not names or not all(has_type(name, int) or isinstance(name, str) for name in names):
-        raise InputError(f"classes is {short(classes)}; allowed: a list of names or numbers")
+        raise InputError(f"{argument} is {short(classes)}; allowed: a list of names or numbers")
     return [str(name).strip() for name in names]

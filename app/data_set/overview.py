@@ -164,6 +164,7 @@ def source(manifest: Manifest) -> None:
         "archive": "read from an archive",
         "folder": "read from a folder",
         "images": "pictures of somebody's own",
+        "examples": "given by a program",
     }
     published = {True: "yes, the published archive", False: "no, it differs from the published archives"}
     height, width, channels = manifest.image_shape

@@ -13,7 +13,7 @@ from app.data_set.augmented import augmentation
 from app.data_set.wrong_labels import wrong_labels
 from app.markup import plain
 from labkit import home
-from labkit.config.data_sets import is_own
+from labkit.config import data_sets
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, find_manifest
 from labkit.data.of_run import data_set_of, folder_to_prepare
@@ -97,10 +97,10 @@ def prepare_command(run: RunDirectory) -> str:
     data = run.read_environment().get("data")
     recorded: dict[str, Any] = data if isinstance(data, dict) else {}
     source = recorded.get("source")
-    if is_own(config.data.dataset):
-        images = str(source.get("location", "DIR")) if isinstance(source, dict) else "DIR"
-        words = ["labkit", "data", "prepare", "--images", images, "--name", config.data.dataset]
-        return shlex.join([*words, "--data-dir", folder])
+    if data_sets.is_own(config.data.dataset):
+        known = source if isinstance(source, dict) else {}
+        kind, location = str(known.get("kind", data_sets.IMAGES)), str(known.get("location", "DIR"))
+        return data_sets.prepare_command(config.data.dataset, folder, kind=kind, location=location)
     words = ["labkit", "data", "prepare", "--dataset", config.data.dataset, "--data-dir", folder]
     if isinstance(source, dict) and source.get("kind") in ("archive", "folder"):
         words += ["--archive", str(source.get("location", ""))]

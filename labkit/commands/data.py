@@ -15,6 +15,7 @@ from labkit.tables import print_table
 
 @takes(
     prepare_data,
+    leave_out=("train", "validation", "test", "class_names"),
     dataset=Flag(metavar="NAME"),
     name=Flag(metavar="NAME"),
     url=Flag(metavar="URL"),

@@ -14,6 +14,9 @@ BUILT_IN = ("cifar10", *GENERATED)
 # What the labels of labkit's own are, for use before a data set is prepared; later, read its manifest.
 Targets = Literal["class", "classes", "numbers"]
 TARGETS: dict[str, Targets] = {"shapes_multilabel": "classes", "shapes_size": "numbers"}
+IMAGES = "images"  # the kind of a source, as its flag is called
+OWN_FILES = (IMAGES,)
+EXAMPLES = "examples"  # the kind of a source that is given in Python
 _RESERVED = (AUTO, "downloads", *BUILT_IN)  # downloads is a folder beside the data sets
 _NAME = re.compile(r"[^\W_][\w.-]{0,63}")  # a folder of that name is made
 _MAX_NAME_BYTES = 200  # file systems take 255
@@ -21,7 +24,7 @@ _LISTED = 12  # names in a sentence; labkit data list shows all
 
 
 def is_own(name: str) -> bool:
-    """Return whether a data set is one that somebody made of pictures of their own."""
+    """Return whether a data set is one that somebody made of pictures or arrays of their own."""
     return name not in _RESERVED
 
 
@@ -69,16 +72,22 @@ def checked_choice(name: str) -> str:
     return checked_name(name, "--dataset")
 
 
-def prepare_command(name: str, data_dir: str | None = None, *, images: str = "DIR") -> str:
-    """Return the command that prepares a data set.
+def prepare_command(
+    name: str, data_dir: str | None = None, *, kind: str = IMAGES, location: str = "DIR"
+) -> str:
+    """Return the command that prepares a data set; the call, where only Python can give its examples.
 
     Args:
         name: of the data set; ``auto`` stands for the command's own choice.
         data_dir: the folder of data sets; None: labkit's own.
-        images: for somebody's own data set, the pictures: a folder or a CSV.
+        kind, location: of the source of somebody's own data set.
     """
+    if is_own(name) and kind == EXAMPLES:
+        folder = f", data_dir={data_dir!r}" if data_dir else ""
+        return f"labkit.prepare_data({name!r}, train=...{folder}) in Python, with the same examples"
     if is_own(name):
-        which = f" --images {shlex.quote(images)} --name {shlex.quote(name)}"
+        flag = kind if kind in OWN_FILES else IMAGES
+        which = f" --{flag} {shlex.quote(location)} --name {shlex.quote(name)}"
     else:
         which = "" if name == AUTO else f" --dataset {name}"
     return f"labkit data prepare{which}" + (f" --data-dir {shlex.quote(data_dir)}" if data_dir else "")

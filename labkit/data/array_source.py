@@ -12,19 +12,9 @@ from labkit.data.cifar10.archives import read_archive, source_sha256
 from labkit.data.folder import check_space
 from labkit.data.manifest import Manifest
 from labkit.data.request import Request
-from labkit.data.subset import (
-    ImageData,
-    class_names,
-    strata,
-    stratified_rows,
-    with_classes,
-    with_train_examples,
-)
+from labkit.data.subset import DIVISOR, ImageData, class_names, split_rows, with_classes
 from labkit.data.write import ArrayExamples, Journal, Plan, shard_tasks
 from labkit.errors import InputError
-
-# Hold out one example in 10, so 5,000 of CIFAR-10's 50,000: He et al. 2016 (arXiv:1512.03385), section 4.2.
-_VALIDATION_DIVISOR = 10
 
 
 class ArraySource:
@@ -52,7 +42,7 @@ class ArraySource:
             data = with_classes(data, class_names(request.classes, all_classes))
         size = request.validation_size
         if size is None:
-            size = len(data.train_labels) // _VALIDATION_DIVISOR
+            size = len(data.train_labels) // DIVISOR
             if known is not None and known.classes == data.classes:
                 size = known.validation_size
         return Plan(
@@ -117,14 +107,6 @@ def _split(
     data: ImageData, size: int, seed: int, train_examples: int | None
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return images and labels by split; depends only on the arguments."""
-    total = len(data.train_labels)
-    if size >= total:
-        raise InputError(f"validation size {size} leaves nothing to train on; give less than {total}")
-    held_out = stratified_rows(*strata(data.train_labels, len(data.classes)), size, seed)
-    splits = {"train": (data.train_images[~held_out], data.train_labels[~held_out])}
-    if train_examples is not None:
-        splits["train"] = with_train_examples(*splits["train"], len(data.classes), train_examples, seed)
-    if size:
-        splits["validation"] = (data.train_images[held_out], data.train_labels[held_out])
-    splits["test"] = (data.test_images, data.test_labels)
-    return splits
+    rows = split_rows(data.train_labels, len(data.classes), size, seed, train_examples)
+    splits = {name: (data.train_images[part], data.train_labels[part]) for name, part in rows.items()}
+    return splits | {"test": (data.test_images, data.test_labels)}

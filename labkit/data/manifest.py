@@ -76,7 +76,8 @@ class Manifest:
         splits: by name; a split without examples is absent.
         channel_mean, channel_std: mean and standard deviation of each channel over the training split, for
             pixels from 0 to 1.
-        source: ``kind`` (download, archive, folder, generated, images), ``location``, ``sha256`` and
+        source: ``kind`` (download, archive, folder, generated, images, examples),
+            ``location``, ``sha256`` and
             ``matches_published`` (None if no checksum is published for this kind of source).
         validation_size: number of examples held out of the training data.
         seed: decides which examples are held out, and the content of a generated data set.
@@ -165,9 +166,8 @@ class Manifest:
     @property
     def prepare_command(self) -> str:
         """The command that prepares this data set again."""
-        return prepare_command(
-            self.dataset, str(self.directory.parent), images=str(self.source.get("location", "DIR"))
-        )
+        kind, location = (str(self.source[name]) for name in ("kind", "location"))
+        return prepare_command(self.dataset, str(self.directory.parent), kind=kind, location=location)
 
     @property
     def checksum(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import PIL
 
-from labkit.config.data_sets import is_own
+from labkit.config.data_sets import EXAMPLES, IMAGES, OWN_FILES, is_own
 from labkit.data.array_source import ArraySource
 from labkit.data.folder import (
     check_space,
@@ -106,16 +106,22 @@ def _source_of(request: Request, known: Manifest | None, *, is_damaged: bool = F
     """Return the source that is asked for, or that a known data set was prepared from."""
     if not is_own(request.dataset):
         return ArraySource(request.completed(known), known)
-    from labkit.data.images.source import KIND, ImageSource  # which reads five formats of images
-
-    if known is not None and known.source["kind"] != KIND:
+    kinds = {known.source["kind"]} if known is not None else set()
+    kinds |= {request.own_source[0]} if request.own_source is not None else set()
+    if kinds - {*OWN_FILES, EXAMPLES} or (len(kinds) > 1 and IMAGES in kinds):
         raise InputError(f"{request.directory} holds another kind of data set; give another --name")
-    if known is None and request.images is None:
+    if not kinds:
         raise InputError(
             f"data set {request.dataset!r} is {'damaged' if is_damaged else 'not prepared'} in "
             f"{request.data_dir}; give its pictures with --images PATH --name {request.dataset}"
         )
-    return ImageSource(request.completed(known), known)
+    if kinds == {IMAGES}:
+        from labkit.data.images.source import ImageSource  # which reads five formats of images
+
+        return ImageSource(request.completed(known), known)
+    from labkit.data.given.source import GivenSource  # which imports the other
+
+    return GivenSource(request.completed(known), known)
 
 
 def _changes(request: Request, present: Manifest) -> list[str]:
@@ -213,7 +219,7 @@ def _repair(request: Request, present: Manifest, damaged: list[str]) -> PrepareR
         ) from None
     tasks = [task for task in plan.tasks if task.path.name in damaged]
     is_same = plan.source["sha256"] == present.source["sha256"]
-    flag = "--images" if is_own(request.dataset) else "--archive"
+    flag = f"--{present.source['kind']}" if is_own(request.dataset) else "--archive"
     changed = InputError(
         f"{', '.join(damaged)} cannot be rebuilt, because {shown(present.source['location'])} has changed "
         f"since the data set was prepared; give the original with {flag}, or delete {request.directory}"

@@ -8,7 +8,15 @@ from typing import Any
 
 from labkit import home
 from labkit.config.data_sets import BUILT_IN as DATASETS
-from labkit.config.data_sets import GENERATED, checked_name, is_own, proposed_name
+from labkit.config.data_sets import (
+    EXAMPLES,
+    GENERATED,
+    IMAGES,
+    OWN_FILES,
+    checked_name,
+    is_own,
+    proposed_name,
+)
 from labkit.data.cifar10.sources import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, check_url
 from labkit.data.images.names import shown
 from labkit.data.manifest import Manifest
@@ -50,6 +58,8 @@ class Request:
             proportion. None keeps the prepared number, or all in a new data set.
         images: pictures of one's own: a folder or a CSV file, see docs/data.md; None reads those again that
             the data set was prepared from.
+        examples: by split, examples of one's own that are given in Python: see ``labkit.prepare_data``.
+        class_names: of these, in the order of their labels; None for those prepared, or the numbers.
         image_size: the side of each image in pixels; None for one that suits the pictures.
         resize: ``crop`` or ``letterbox``; None for the first, or as prepared before.
         skip_damaged: leaves out files that cannot be used instead of refusing all.
@@ -68,6 +78,8 @@ class Request:
     classes: tuple[str, ...] | None = None
     train_examples: int | None = None
     images: Path | None = None
+    examples: dict[str, Any] | None = None
+    class_names: tuple[str, ...] | None = None
     image_size: int | None = None
     resize: str | None = None
     skip_damaged: bool = False
@@ -76,6 +88,13 @@ class Request:
     def directory(self) -> Path:
         """The data set's own folder."""
         return self.data_dir / self.dataset
+
+    @property
+    def own_source(self) -> tuple[str, Path] | None:
+        """The kind and the place of the source of one's own that is named, if one is."""
+        if self.examples is not None:
+            return EXAMPLES, Path("Python")
+        return next(((kind, path) for kind in OWN_FILES if (path := getattr(self, kind, None))), None)
 
     def announce(self, line: str) -> None:
         """Tell the user a line, if anybody listens."""
@@ -105,13 +124,13 @@ class Request:
             InputError: an argument is out of range.
             OSError: the system denies access to the archive.
         """
-        if self.images is None and not self._is_known():
+        if self.own_source is None and not self._is_known():
             raise InputError(
                 f"data set {self.dataset!r} is unknown; choose one of {', '.join(DATASETS)}, or prepare "
                 "pictures of your own with --images PATH"
             )
         if is_own(self.dataset):
-            self._check_pictures()
+            self._check_own()
         else:
             self._check_archive()
         if self.validation_size is not None and self.validation_size < 0:
@@ -149,7 +168,9 @@ class Request:
         if self.archive is not None and not (self.archive.is_file() or self.archive.is_dir()):
             raise InputError(f"archive {self.archive} is neither a file nor a folder; {_CIFAR10}")
 
-    def _check_pictures(self) -> None:
+    def _check_own(self) -> None:
+        if self.skip_damaged and self.own_source and self.own_source[0] != IMAGES:
+            raise InputError("--skip-damaged is True without --images; leave it out")
         for flag, other in (("--archive", self.archive), ("--url", self.url)):
             if other is not None:
                 raise InputError(f"{flag} is {str(other)!r}, but only cifar10 has an archive; leave it out")
@@ -174,16 +195,22 @@ def requested(
     """Return what is asked for, with the folders and names that nobody gave.
 
     Args:
-        dataset: None: ``cifar10``, or what ``images`` holds.
+        dataset: None: ``cifar10``, or what ``images`` holds; the name of ``examples``.
         data_dir: None: ``data`` in labkit's home, which holds whole data sets only.
         name: of the data set made from ``images``; None for that of the folder or file.
         **options: the other fields of :class:`Request`, with paths of any kind.
 
     Raises:
-        InputError: of the name and the data set only the other one goes together with the images.
+        InputError: there are two sources, or of the name and the data set only the other one goes together
+            with the source.
     """
-    images, archive, classes = (options.pop(field, None) for field in ("images", "archive", "classes"))
-    if data_dir is None and images is None:
+    archive, classes = options.pop("archive", None), options.pop("classes", None)
+    paths = {kind: path for kind in OWN_FILES if (path := options.pop(kind, None)) is not None}
+    examples, names = options.get("examples"), options.pop("class_names", None)
+    given = [f"--{kind}" for kind in paths] + ["train"] * (examples is not None)
+    if len(given) > 1:
+        raise InputError(f"{given[1]} together with {given[0]}; a data set has one source, leave one out")
+    if data_dir is None and not given:
         for flag, value in (
             ("--classes", None if classes is None else ",".join(classes)),
             ("--train-examples", options.get("train_examples")),
@@ -193,29 +220,45 @@ def requested(
                     f"{flag} is {value!r} without --data-dir: a part of a data set would replace the whole "
                     "one; name a folder for it with --data-dir"
                 )
-    if images is not None and dataset is not None:
-        raise InputError(f"--dataset is {dataset!r} together with --images; name your pictures with --name")
-    if images is None and name is not None:
+    if paths and dataset is not None:
+        raise InputError(f"--dataset is {dataset!r} together with {given[0]}; name your data with --name")
+    if not given and name is not None:
         raise InputError(f"--name is {name!r} without --images; choose a prepared data set with --dataset")
-    folder = Path(os.path.abspath(home.expanded(images))) if images is not None else None
+    if names is not None and (not given or IMAGES in paths):
+        raise InputError("class_names are given without arrays or examples; leave them out")
+    found = {kind: Path(os.path.abspath(home.expanded(path))) for kind, path in paths.items()}
+    for kind, path in found.items():
+        dataset = _name_of(kind, path, name)
+    if examples is not None:
+        dataset = _name_of_examples(dataset, name)
     return Request(
-        dataset=_name_of(folder, name) if folder is not None else dataset or DATASETS[0],
+        dataset=dataset or DATASETS[0],
         data_dir=home.expanded(data_dir or home.data_home()).absolute(),
         archive=home.expanded(archive).absolute() if archive is not None else None,
         classes=tuple(classes) if classes is not None else None,
-        images=folder,
+        class_names=tuple(names) if names is not None else None,
+        **found,  # type: ignore[arg-type]
         **options,
     )
 
 
-def _name_of(images: Path, name: str | None) -> str:
+def _name_of_examples(dataset: str | None, name: str | None) -> str:
+    if (dataset is None) == (name is None):
+        raise InputError(
+            "train needs one name for the data set that is made of it, such as "
+            "labkit.prepare_data('mine', train=...)"
+        )
+    return checked_name(str(dataset or name), "the name of the data set" if dataset else "--name")
+
+
+def _name_of(kind: str, path: Path, name: str | None) -> str:
     if name is not None:
         return checked_name(name)
-    found = images.stem if images.is_file() else images.name
+    found = path.stem if path.is_file() else path.name
     try:
         return checked_name(found)
     except InputError:
         raise InputError(
-            f"{found!r}, the name of --images, can't be the name of a data set; add --name "
+            f"{found!r}, the name of --{kind}, can't be the name of a data set; add --name "
             f"{proposed_name(found)}, or another"
         ) from None

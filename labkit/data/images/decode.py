@@ -108,13 +108,28 @@ def square(content: bytes, size: int, resize: str, white: int | None = None) -> 
     """
     try:
         image, _ = _decoded(content, size)
-        method = _UPRIGHT.get(_orientation(image))
-        image = _rgb(image, white)
-        if method is not None:
-            image = image.transpose(method)
-        return resized(image, size, resize)
+        return resized(_upright(image, white), size, resize)
     except MemoryError:
         raise DamagedError("not enough memory to decode it") from None
+
+
+def square_of_pixels(pixels: np.ndarray, size: int, resize: str) -> Image.Image:
+    """Return pixels, uint8 [height, width, 1 or 3], as :func:`square` returns a file of them."""
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+    return _resized(image.convert("RGB"), size, resize)
+
+
+def pixels_of_picture(image: Image.Image) -> np.ndarray:
+    """Return an open picture, upright and without transparency, as uint8 [height, width, 3]; 1 if grey."""
+    if image.mode == "L" and not _is_transparent(image) and _orientation(image) == 1:
+        return np.asarray(image)[..., None]
+    return np.asarray(_upright(image, None))
+
+
+def _upright(image: Image.Image, white: int | None) -> Image.Image:
+    method = _UPRIGHT.get(_orientation(image))
+    image = _rgb(image, white)
+    return image if method is None else image.transpose(method)
 
 
 def _decoded(content: bytes, size: int) -> tuple[Image.Image, tuple[int, int]]:

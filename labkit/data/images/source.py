@@ -15,6 +15,7 @@ import numpy as np
 import PIL
 from PIL import Image
 
+from labkit.config.data_sets import IMAGES
 from labkit.data.images.check import (
     Fact,
     check_damage,
@@ -36,13 +37,12 @@ from labkit.data.write import Journal, Plan, Written, shard_tasks
 from labkit.errors import InputError
 from labkit.plurals import counted, listed
 
-KIND = "images"  # of a manifest's source
-_DEFAULT_RESIZE = "crop"
+DEFAULT_RESIZE = "crop"
 _NAMED = 10  # classes in the first line
 _LEAST_RANGE = 1 / 16  # of the values: 16 shades of 256 are left
-_JPEG_ABOVE = 64  # pixels; up to here images are stored as they are
+JPEG_ABOVE = 64  # pixels; up to here images are stored as they are
 _QUALITY = 95
-_PIXELS_PER_SHARD = 2**27  # fewer images in a shard when they are large: it is about 100 MB of JPEG
+PIXELS_PER_SHARD = 2**27  # fewer images in a shard when they are large: it is about 100 MB of JPEG
 _LEAST_SHARDS, _LEAST_PER_SHARD = 16, 32  # so that all processes have work, also with few large pictures
 
 
@@ -62,11 +62,11 @@ class _Pictures:
         for path, sha256 in zip(self.paths, self.sha256, strict=True):
             image = self._image(os.path.join(self.root, path), sha256)
             pixels = image.tobytes()
-            yield pixels, _jpeg(image) if self.size > _JPEG_ABOVE else pixels
+            yield pixels, jpeg(image) if self.size > JPEG_ABOVE else pixels
 
     def bytes(self) -> int:
         # Photographs as JPEG have up to 8 bits a pixel.
-        return len(self.paths) * self.size**2 * (1 if self.size > _JPEG_ABOVE else 3)
+        return len(self.paths) * self.size**2 * (1 if self.size > JPEG_ABOVE else 3)
 
     def identity(self) -> Any:
         return [PIL.__version__, self.paths, self.sha256, self.size, self.resize, self.white]
@@ -84,7 +84,8 @@ class _Pictures:
         )
 
 
-def _jpeg(image: Image.Image) -> bytes:
+def jpeg(image: Image.Image) -> bytes:
+    """Return the JPEG of an image as records hold it."""
     file = io.BytesIO()
     image.save(file, "JPEG", quality=_QUALITY, subsampling="4:4:4")
     return file.getvalue()
@@ -102,7 +103,7 @@ class ImageSource:
         self._request = request
         self._accepted = frozenset(known.source.get("skipped", ())) if known else frozenset()
         self._location = request.images or Path(known.source["location"] if known else "")
-        self._resize = request.resize or _DEFAULT_RESIZE
+        self._resize = request.resize or DEFAULT_RESIZE
 
     @cached_property
     def _listing(self) -> Listing:
@@ -150,7 +151,7 @@ class ImageSource:
             lines.append(line)
         grey = [fact for fact in good if fact.grey]
         white = white_of(max((fact.high for fact in grey), default=DEEPEST))
-        lines += _reading_lines(good, size, self._resize, white)
+        lines += reading_lines(good, size, self._resize, white)
         parts = choose_splits(
             listing,
             np.array([not fact.problem for fact in facts]),
@@ -179,7 +180,7 @@ class ImageSource:
         tasks = shard_tasks(request.directory, splits, pictures, self._per_shard(splits, size))
         counts = {split: listing.counts(rows).tolist() for split, rows in parts.rows.items()}
         source = {
-            "kind": KIND,
+            "kind": IMAGES,
             "location": str(listing.location),
             "sha256": source_sha256(listing, facts),
             "matches_published": None,
@@ -200,7 +201,7 @@ class ImageSource:
             all_classes=listing.all_classes,
             multi_label=listing.multi_label,
             image_shape=(size, size, 3),
-            image_format="jpeg" if size > _JPEG_ABOVE else "pixels",
+            image_format="jpeg" if size > JPEG_ABOVE else "pixels",
             validation_size=parts.held_out,
             train_examples=request.train_examples,
             doubts=doubts,
@@ -212,10 +213,10 @@ class ImageSource:
         """Return how many images a shard has."""
         total = sum(len(rows) for rows, _ in splits.values())
         count = min(self._request.examples_per_shard, max(_LEAST_PER_SHARD, -(-total // _LEAST_SHARDS)))
-        return max(1, min(count, _PIXELS_PER_SHARD // size**2)) if size > _JPEG_ABOVE else count
+        return max(1, min(count, PIXELS_PER_SHARD // size**2)) if size > JPEG_ABOVE else count
 
 
-def _reading_lines(facts: Sequence[Fact], size: int, resize: str, white: int) -> list[str]:
+def reading_lines(facts: Sequence[Fact], size: int, resize: str, white: int) -> list[str]:
     """Return lines that say what is done to the pictures."""
     lines = []
     others = [fact for fact in facts if (fact.width, fact.height) != (size, size)]

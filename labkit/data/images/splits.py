@@ -122,11 +122,11 @@ def choose_splits(
             f"class {shown(listing.classes[missing[0]])}{more}: no pictures left to train on; add pictures, "
             "leave the class out, or name the splits yourself"
         )
-    shuffled = {name: _shuffled(part, named_key(seed, name[:8])) for name, part in rows.items() if len(part)}
-    return Parts(shuffled, len(rows["validation"]), tuple(lines))
+    mixed = {name: shuffled(part, named_key(seed, name[:8])) for name, part in rows.items() if len(part)}
+    return Parts(mixed, len(rows["validation"]), tuple(lines))
 
 
-def _shuffled(rows: np.ndarray, seed: int) -> np.ndarray:
+def shuffled(rows: np.ndarray, seed: int) -> np.ndarray:
     """Return the rows in a random order, from raw numbers as in ``stratified_rows``."""
     bits = np.random.PCG64(np.random.SeedSequence((seed, 0x6F72646572)))  # "order" in ASCII
     return rows[np.argsort(bits.random_raw(len(rows)), kind="stable")]

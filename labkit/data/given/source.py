@@ -1,0 +1,297 @@
+"""Examples of one's own as a source: their classes, splits and size, and the shards made of them."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import PIL
+
+from labkit.config.data_sets import EXAMPLES
+from labkit.data.folder import writing_errors
+from labkit.data.given.arrays import Part, lengths_error, part_of_arrays
+from labkit.data.given.iterables import part_of_examples
+from labkit.data.hashes import named_key
+from labkit.data.images.check import Fact
+from labkit.data.images.decode import DEEPEST, square_of_pixels
+from labkit.data.images.layouts import SPLITS, Listing, check_classes
+from labkit.data.images.names import shown
+from labkit.data.images.remarks import remarks
+from labkit.data.images.source import (
+    DEFAULT_RESIZE,
+    JPEG_ABOVE,
+    PIXELS_PER_SHARD,
+    jpeg,
+    reading_lines,
+)
+from labkit.data.images.splits import choose_size, shuffled
+from labkit.data.manifest import Manifest
+from labkit.data.request import Request
+from labkit.data.subset import (
+    DIVISOR,
+    class_names,
+    relabelled,
+    split_rows,
+    strata,
+    stratified_rows,
+)
+from labkit.data.write import Journal, Plan, Written, shard_tasks
+from labkit.errors import InputError
+from labkit.plurals import counted
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The examples of a data set, split after split, with a label for each.
+
+    Args:
+        parts: by split, as they were given.
+        labels: int32 [n], or zeros and ones [n, classes]; -1 for classes that are left out.
+        classes, all_classes: names of those that are kept, and of all where some are left out.
+        sha256: of all pixels and labels that were given.
+    """
+
+    parts: Mapping[str, Part]
+    labels: np.ndarray
+    classes: tuple[str, ...]
+    all_classes: tuple[str, ...] | None
+    sha256: str
+
+    def image(self, row: int) -> np.ndarray:
+        """Return the pixels of an example, uint8 [height, width, 1 or 3]."""
+        for part in self.parts.values():
+            if row < len(part.labels):
+                break
+            row -= len(part.labels)
+        return part.images[row]
+
+    def rows(self, split: str) -> np.ndarray:
+        """Return the rows that were given for a split and are kept; none where nothing was given for it."""
+        names = np.repeat(list(self.parts), [len(part.labels) for part in self.parts.values()])
+        kept = self.labels >= 0 if self.labels.ndim == 1 else True
+        return np.flatnonzero((names == split) & kept)
+
+
+@dataclass(frozen=True)
+class _Images:
+    """The images of a shard, made of given ones when they are written."""
+
+    given: _Given
+    rows: np.ndarray
+    size: int
+    resize: str
+    parallel: ClassVar[bool] = False
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        for row in self.rows.tolist():
+            image = square_of_pixels(self.given.image(row), self.size, self.resize)
+            pixels = image.tobytes()
+            yield pixels, jpeg(image) if self.size > JPEG_ABOVE else pixels
+
+    def bytes(self) -> int:
+        return len(self.rows) * self.size**2 * (1 if self.size > JPEG_ABOVE else 3)
+
+    def identity(self) -> Any:
+        return [PIL.__version__, self.given.sha256, self.rows.tolist(), self.size, self.resize]
+
+
+class GivenSource:
+    """Examples that a call brings, or a file of them; see ``labkit.data.prepare.Source``.
+
+    Args:
+        request: what is asked for, with what was asked for earlier where nothing is now.
+        known: the manifest of an earlier preparation.
+    """
+
+    def __init__(self, request: Request, known: Manifest | None) -> None:
+        self._request, self._known = request, known
+        kind, location = request.own_source or (known.source["kind"], known.source["location"])  # type: ignore[union-attr]
+        self._kind, self._location = kind, location
+        self._resize = request.resize or DEFAULT_RESIZE
+
+    @cached_property
+    def _given(self) -> _Given:
+        return _together(self._parts(), self._request, self._known)
+
+    def _parts(self) -> dict[str, Part]:
+        request = self._request
+        if request.examples is None:
+            raise InputError(
+                f"the examples of {request.dataset!r} were given in Python and are not kept; give the same "
+                f"again: labkit.prepare_data({request.dataset!r}, train=...)"
+            )
+        request.announce(f"reading the examples of {request.dataset}")
+        for split, examples in request.examples.items():  # only once: iterators are empty the second time
+            request.examples[split] = self._part(split, examples)
+        return {split: request.examples[split] for split in SPLITS if split in request.examples}
+
+    def _part(self, split: str, examples: Any) -> Part:
+        if isinstance(examples, Part):
+            return examples
+        if isinstance(examples, tuple) and len(examples) == 2:
+            if not isinstance(examples[0], list | tuple):
+                return part_of_arrays(split, *examples)
+            images, labels = examples
+            if len(images) != len(labels):
+                raise lengths_error(split, len(images), len(labels))
+            examples = list(zip(images, labels, strict=True))
+        request = self._request
+        squared = (request.image_size, self._resize) if request.image_size else None
+        with writing_errors(request.directory):
+            return part_of_examples(split, examples, request.directory, request.announce, squared)
+
+    def changes(self, present: Manifest, *, decided: bool) -> list[str]:
+        """Raises InputError for other examples under the name of a data set that is there."""
+        request = self._request
+        if request.own_source is None:
+            return []
+        recorded = present.source
+        if self._given.sha256 != recorded["sha256"]:
+            if self._kind == EXAMPLES or str(self._location) != recorded["location"]:
+                raise InputError(
+                    f"data set {request.dataset!r} is there, made of other examples than these; give another "
+                    f"name, or delete {request.directory}"
+                )
+            return [f"preparing again: the examples in {shown(self._location)} have changed"]
+        names = present.all_classes or present.classes
+        if request.class_names and request.class_names != names:
+            return ["preparing again: the classes have other names"]
+        return []
+
+    def plan(self, journal: Journal | None) -> Plan:
+        request, given = self._request, self._given
+        sizes = [size for part in given.parts.values() for size in part.sizes]
+        each = {size: Fact("", *size) for size in set(sizes)}
+        facts = [each[size] for size in sizes]
+        size, lines = request.image_size, [note for part in given.parts.values() for note in part.notes]
+        if size is None:
+            size, line = choose_size(facts)
+            lines.append(line)
+        lines += reading_lines(facts, size, self._resize, DEEPEST)
+        rows, said = self._splits(given)
+        listing = Listing(
+            root=Path(),
+            location=Path(str(self._location)),
+            layout=self._kind,
+            classes=given.classes,
+            paths=[f"{name} {row}" for name, part in given.parts.items() for row in range(len(part.labels))],
+            labels=given.labels,
+            splits=list(given.parts),
+        )
+        per_shard = request.examples_per_shard
+        if size > JPEG_ABOVE:
+            per_shard = max(1, min(per_shard, PIXELS_PER_SHARD // size**2))
+        splits = {name: (part, given.labels[part]) for name, part in rows.items()}
+        tasks = shard_tasks(
+            request.directory, splits, lambda part: _Images(given, part, size, self._resize), per_shard
+        )
+
+        def doubts(written: Mapping[str, Written]) -> list[str]:
+            hashes: dict[str, list[int]] = {name: [] for name in rows}
+            for task in tasks:
+                hashes[task.split] += written[task.path.name].hashes
+            return remarks(
+                listing, facts, rows, {name: np.array(part, np.uint64) for name, part in hashes.items()}
+            )
+
+        return Plan(
+            tasks,
+            source={
+                "kind": self._kind,
+                "location": str(self._location),
+                "sha256": given.sha256,
+                "matches_published": None,
+                "resize": self._resize,
+                "asked": {"image_size": request.image_size, "validation_size": request.validation_size},
+                "pillow": PIL.__version__,
+            },
+            classes=given.classes,
+            all_classes=given.all_classes,
+            multi_label=given.labels.ndim == 2,
+            image_shape=(size, size, 3),
+            image_format="jpeg" if size > JPEG_ABOVE else "pixels",
+            validation_size=len(rows.get("validation", ())),
+            train_examples=request.train_examples,
+            doubts=doubts,
+            lines=(*lines, *said),
+        )
+
+    def _splits(self, given: _Given) -> tuple[dict[str, np.ndarray], list[str]]:
+        """Return the rows of each split, and lines that say what was held out.
+
+        A validation split is held out as of CIFAR-10, so that the same examples make the same shards.
+        """
+        request, lines = self._request, []
+        train, number = given.rows("train"), len(given.classes)
+        parts = {name: found for name in ("validation", "test") if len(found := given.rows(name))}
+        size = request.validation_size
+        if "validation" in parts and size is not None:
+            raise InputError(
+                f"--validation-size is {size}, but examples for validation are given; leave it out"
+            )
+        if "test" not in parts:
+            held = max(1, len(train) // DIVISOR)
+            key = named_key(request.seed, "test")
+            chosen = stratified_rows(*strata(given.labels[train], number), held, key)
+            parts["test"], train = train[chosen], train[~chosen]
+            lines.append(f"no test examples are given: {held:,} of the training examples are held out")
+        if "validation" in parts:
+            size = 0
+        elif size is None:
+            size = len(train) // DIVISOR
+        labels = given.labels[train]
+        kept = split_rows(labels, number, size, request.seed, request.train_examples)
+        rows = {name: train[part] for name, part in kept.items()}
+        if labels.ndim == 1 and (np.diff(labels) >= 0).all():
+            rows["train"] = shuffled(rows["train"], named_key(request.seed, "train"))
+            lines.append("the training examples come class by class: their order is made random")
+        targets = given.labels[rows["train"]]
+        counts = targets.sum(axis=0) if targets.ndim == 2 else np.bincount(targets, minlength=number)
+        missing = np.flatnonzero(counts == 0).tolist()
+        if missing:
+            more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+            raise InputError(
+                f"class {shown(given.classes[missing[0]])}{more}: no examples left to train on; give some, "
+                "or number the labels without gaps"
+            )
+        rows |= parts
+        return {name: rows[name] for name in SPLITS if name in rows}, lines
+
+
+def _together(parts: Mapping[str, Part], request: Request, known: Manifest | None) -> _Given:
+    """Return all examples with their classes. Raises InputError where labels and names differ."""
+    shapes = {name: part.labels.shape[1:] for name, part in parts.items()}
+    if len(set(shapes.values())) > 1:
+        forms = ", ".join(f"{name} [{', '.join(map(str, ('n', *shape)))}]" for name, shape in shapes.items())
+        raise InputError(f"the splits have labels of different shapes, {forms}; give all in one shape")
+    labels = np.concatenate([part.labels for part in parts.values()])
+    number = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
+    if labels.ndim == 2 and (labels.sum(axis=1) == 1).all():
+        labels = labels.argmax(axis=1).astype(np.int32)
+    names = request.class_names or next((part.classes for part in parts.values() if part.classes), ())
+    if not names and known is not None and len(known.all_classes or known.classes) == number:
+        names = known.all_classes or known.classes
+    names = names or tuple(map(str, range(number)))
+    if len(names) != number:
+        raise InputError(
+            f"class_names has {counted(len(names), 'name')} and the labels {number:,} classes (0 to "
+            f"{number - 1}); give a name for each, in the order of the labels"
+        )
+    if number < 2:
+        raise InputError("all examples have the label 0, so there is one class only; give two or more")
+    check_classes(Path("class_names"), list(names))
+    kept = names
+    if request.classes is not None and (kept := class_names(request.classes, names)) != names:
+        labels = relabelled(labels, names, kept)
+    return _Given(parts, labels, kept, names if kept != names else None, _sha256(parts))
+
+
+def _sha256(parts: Mapping[str, Part]) -> str:
+    digest = hashlib.sha256()
+    for name, part in parts.items():
+        digest.update(f"{name} {part.sha256} {part.labels.shape}".encode())
+        digest.update(part.labels.tobytes())
+    return digest.hexdigest()
