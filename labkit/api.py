@@ -161,6 +161,8 @@ def prepare_data(
     class_names: Sequence[str] | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     images: str | os.PathLike[str] | None = None,
+    npz: str | os.PathLike[str] | None = None,
+    tfrecords: str | os.PathLike[str] | None = None,
     name: str | None = None,
     image_size: int | None = None,
     resize: str | None = None,
@@ -178,7 +180,8 @@ def prepare_data(
     Args:
         dataset: Data set to prepare: ``cifar10``; ``shapes``, ``shapes_multilabel`` or ``shapes_size``, which
             labkit draws (with one label, several labels, and a number for each image); or images of your own
-            that were prepared before. Default: ``cifar10``, or what ``--images`` holds.
+            that were prepared before. Default: ``cifar10``, or what ``--images``,
+            ``--npz`` or ``--tfrecords`` holds.
         train: examples of your own, of which the data set ``dataset`` is made: a pair of arrays
             (images, labels), or what gives one example after the other. Images are uint8, or floats from 0 to
             1 or from 0 to 255, [n, height, width] or with 1 or 3 channels in a fourth dimension. Labels are
@@ -195,8 +198,12 @@ def prepare_data(
         images: Prepares images of your own: a folder with a folder for each class (or ``train/``,
             ``validation/`` and ``test/`` with such folders), or a CSV file with the columns path,label, or
             with numbers in place of the label, such as path,age.
-        name: Name of the data set made from ``--images``, for ``--dataset``. Default: the name of the folder
-            or file.
+        npz: Prepares the arrays of an .npz file, such as x_train, y_train, x_test and y_test, or train_images
+            and train_labels.
+        tfrecords: Prepares the TFRecords that cifar10_estimator's script of 2017 wrote: the folder with
+            train.tfrecords, validation.tfrecords and eval.tfrecords. Their split is kept.
+        name: Name of the data set made from ``--images``, ``--npz`` or ``--tfrecords``, for ``--dataset``.
+            Default: the name of the folder or file.
         image_size: Side of the images in pixels, 8 to 1024; up to 64 they are stored as pixels, above as
             JPEG. Default: that of the files if all are equal squares of up to 64, otherwise 64, or less where
             they are smaller.
@@ -209,8 +216,8 @@ def prepare_data(
         validation_size: Training examples to hold out for validation. Default: as prepared before, else a
             tenth (5000 of CIFAR-10).
         classes: Keeps only these classes, in this order: names or numbers, on the command line separated by
-            commas. Needs ``--data-dir`` or ``--images``; folders of ``--images`` that are named here are
-            classes, whatever they are called. Default: as prepared before, else all.
+            commas. Needs ``--data-dir`` or a source of your own; folders of ``--images`` that are named here
+            are classes, whatever they are called. Default: as prepared before, else all.
         train_examples: Keeps only this many training examples, with the classes in proportion. Needs
             ``--data-dir``. Default: as prepared before, else all.
         url: Downloads from this address instead of the published one.
@@ -245,6 +252,8 @@ def prepare_data(
         examples=examples or None,
         class_names=None if class_names is None else _class_names(class_names, "class_names"),
         images=argument("images", images, os.PathLike, optional=True),
+        npz=argument("npz", npz, os.PathLike, optional=True),
+        tfrecords=argument("tfrecords", tfrecords, os.PathLike, optional=True),
         name=argument("name", name, str, optional=True),
         image_size=argument("image_size", image_size, int, optional=True),
         resize=argument("resize", resize, str, optional=True),

@@ -165,6 +165,8 @@ def source(manifest: Manifest) -> None:
         "folder": "read from a folder",
         "images": "pictures of somebody's own",
         "examples": "given by a program",
+        "npz": "read from a file of arrays",
+        "tfrecords": "read from TFRecords",
     }
     published = {True: "yes, the published archive", False: "no, it differs from the published archives"}
     height, width, channels = manifest.image_shape

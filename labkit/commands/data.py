@@ -15,13 +15,14 @@ from labkit.tables import print_table
 
 @takes(
     prepare_data,
-    leave_out=("train", "validation", "test", "class_names"),
+    leave_out=("train", "validation", "test"),
     dataset=Flag(metavar="NAME"),
     name=Flag(metavar="NAME"),
     url=Flag(metavar="URL"),
     data_dir=Flag(metavar="DIR"),
     resize=Flag(metavar="HOW"),
     classes=Flag(metavar="NAMES"),
+    class_names=Flag(metavar="NAMES"),
 )
 def data_prepare(**given: Any) -> int:
     """Prepare a data set. Returns 0. Raises InputError for what can't be prepared."""

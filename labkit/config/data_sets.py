@@ -14,8 +14,7 @@ BUILT_IN = ("cifar10", *GENERATED)
 # What the labels of labkit's own are, for use before a data set is prepared; later, read its manifest.
 Targets = Literal["class", "classes", "numbers"]
 TARGETS: dict[str, Targets] = {"shapes_multilabel": "classes", "shapes_size": "numbers"}
-IMAGES = "images"  # the kind of a source, as its flag is called
-OWN_FILES = (IMAGES,)
+IMAGES, NPZ, TFRECORDS = OWN_FILES = ("images", "npz", "tfrecords")  # kinds of sources, named as their flags
 EXAMPLES = "examples"  # the kind of a source that is given in Python
 _RESERVED = (AUTO, "downloads", *BUILT_IN)  # downloads is a folder beside the data sets
 _NAME = re.compile(r"[^\W_][\w.-]{0,63}")  # a folder of that name is made

@@ -59,6 +59,7 @@ class Request:
         images: pictures of one's own: a folder or a CSV file, see docs/data.md; None reads those again that
             the data set was prepared from.
         examples: by split, examples of one's own that are given in Python: see ``labkit.prepare_data``.
+        npz, tfrecords: such a file, or the folder of such files; see docs/data.md.
         class_names: of these, in the order of their labels; None for those prepared, or the numbers.
         image_size: the side of each image in pixels; None for one that suits the pictures.
         resize: ``crop`` or ``letterbox``; None for the first, or as prepared before.
@@ -79,6 +80,8 @@ class Request:
     train_examples: int | None = None
     images: Path | None = None
     examples: dict[str, Any] | None = None
+    npz: Path | None = None
+    tfrecords: Path | None = None
     class_names: tuple[str, ...] | None = None
     image_size: int | None = None
     resize: str | None = None
@@ -177,11 +180,18 @@ class Request:
         if self.images is not None and not (self.images.is_dir() or self.images.is_file()):
             problem = "is neither a file nor a folder" if self.images.exists() else "does not exist"
             raise InputError(f"--images {shown(self.images)} {problem}; give a folder or a CSV file")
-        if self.images is not None and self.images in (self.directory, *self.directory.parents):
+        if self.npz is not None and not self.npz.is_file():
+            raise InputError(f"--npz {shown(self.npz)} is not a file; give an .npz file")
+        if self.tfrecords is not None and not self.tfrecords.is_dir():
             raise InputError(
-                f"the data set would be written into the folder of its pictures, {shown(self.images)}; give "
-                "another --name or --data-dir"
+                f"--tfrecords {shown(self.tfrecords)} is not a folder; give one with train.tfrecords"
             )
+        for path in (self.images, self.tfrecords):
+            if path is not None and path in (self.directory, *self.directory.parents):
+                raise InputError(
+                    f"the data set would be written into the folder of its pictures, {shown(path)}; give "
+                    "another --name or --data-dir"
+                )
         size = self.image_size
         if size is not None and not SMALLEST_IMAGE <= size <= LARGEST_IMAGE:
             raise InputError(f"--image-size is {size}; allowed: {SMALLEST_IMAGE} to {LARGEST_IMAGE} pixels")

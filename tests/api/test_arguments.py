@@ -105,7 +105,8 @@ CALLS = {
     "PredictionExplorer split": lambda run, bad: PredictionExplorer(run, given(bad, 5)),
 }
 DATA = ("dataset", "data_dir", "images", "name", "image_size", "resize", "archive", "validation_size")
-for name in (*DATA, "classes", "train_examples", "url", "skip_damaged"):
+DATA += ("classes", "train_examples", "url", "skip_damaged", "npz", "tfrecords", "class_names")
+for name in DATA:
     CALLS[f"prepare_data {name}"] = lambda run, bad, name=name: labkit.prepare_data(**{name: given(bad, 1.5)})
 for name in fields_by_name():
     CALLS[f"field {name}"] = lambda run, bad, name=name: Config.from_flat({name: bad})
@@ -115,7 +116,12 @@ for name in fields_by_name():
 def test_a_wrong_value_is_one_short_line(call: str, run: labkit.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labkit.data.prepare.prepare", lambda *values, **named: pytest.fail("prepared"))
     optional = call.startswith("field ") and fields_by_name()[call.split()[1]].optional
-    good = {"prepare_data classes": ("an array of words", "a list"), "field class_weights": ("a dict",)}
+    words = ("an array of words", "a list")
+    good = {
+        "prepare_data classes": words,
+        "prepare_data class_names": words,
+        "field class_weights": ("a dict",),
+    }
     for kind, value in WRONG.items():
         if kind in good.get(call, ()):
             continue

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -35,7 +36,7 @@ class Made:
     lost: str
 
     def first(self, data_dir: Path, **options: Any) -> PrepareResult:
-        dataset = None if "images" in self.options else self.name
+        dataset = self.name if "archive" in self.options else None
         return prepare(dataset, data_dir, **{**self.options, **options})
 
     def later(self, data_dir: Path, **options: Any) -> PrepareResult:
@@ -49,7 +50,7 @@ class Made:
         assert verify_shards(manifest) == []
 
 
-@pytest.fixture(params=["archive", "pictures"])
+@pytest.fixture(params=["archive", "pictures", "arrays"])
 def made(request, fake_cifar, pets, make_pixels, tmp_path) -> Made:
     if request.param == "pictures":
 
@@ -57,6 +58,15 @@ def made(request, fake_cifar, pets, make_pixels, tmp_path) -> Made:
             Image.fromarray(make_pixels(999)).save(pets / "cat" / "0.png")
 
         return Made("pets", {"images": pets, "examples_per_shard": 4}, redraw, "does not exist")
+    if request.param == "arrays":
+        file = tmp_path / "arrays.npz"
+        arrays = {"x_train": fake_cifar.train_images, "y_train": fake_cifar.train_labels}
+        np.savez(file, **arrays)
+
+        def invert() -> None:
+            np.savez(file, x_train=255 - arrays["x_train"], y_train=arrays["y_train"])
+
+        return Made("arrays", {"npz": file, "examples_per_shard": 15}, invert, "does not exist; give --npz")
     archive = fake_cifar.archive(tmp_path / "source" / "cifar.tar.gz", "python")
 
     def repack() -> None:
@@ -124,7 +134,7 @@ def test_a_damaged_shard_is_not_rebuilt_from_another_source_or_none(made, tmp_pa
     manifest = made.first(tmp_path / "data").manifest
     shard = manifest.splits["train"].shards[0]
     manifest.shard_path(shard).unlink()
-    path = made.options.get("images") or made.options["archive"]
+    path = next(made.options[source] for source in ("images", "npz", "archive") if source in made.options)
     if source == "changed":
         made.change()
         words = f"{shard.file} cannot be rebuilt"
@@ -152,8 +162,8 @@ def test_data_of_another_version_are_prepared_again_as_they_were(made, tmp_path)
 def test_a_damaged_manifest_is_replaced_where_the_source_is_named(made, tmp_path):
     first = made.first(tmp_path / "data").manifest
     (first.directory / "manifest.json").write_text("{")
-    if made.name == "pets":
-        with pytest.raises(InputError, match="'pets' is damaged .* give its pictures with --images"):
+    if made.name != "cifar10":
+        with pytest.raises(InputError, match=f"{made.name!r} is damaged .* give its pictures with --images"):
             made.later(tmp_path / "data")
     result = made.first(tmp_path / "data")
     assert result.did_work and result.manifest == first

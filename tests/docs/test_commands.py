@@ -125,7 +125,7 @@ def test_documented_commands_run(place: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("document", ["docs/python.md", "docs/callbacks.md"])
+@pytest.mark.parametrize("document", ["docs/python.md", "docs/callbacks.md", "docs/data.md"])
 def test_documented_python_runs(document: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {}
     page = [block for block in blocks("python", "text") if block.document == document and not block.mark]

@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 import PIL
 
-from labkit.config.data_sets import EXAMPLES
+from labkit.config.data_sets import EXAMPLES, NPZ, OWN_FILES
 from labkit.data.folder import writing_errors
 from labkit.data.given.arrays import Part, lengths_error, part_of_arrays
+from labkit.data.given.files import parts_of_npz, parts_of_tfrecords
 from labkit.data.given.iterables import part_of_examples
 from labkit.data.hashes import named_key
 from labkit.data.images.check import Fact
@@ -117,7 +118,14 @@ class GivenSource:
         return _together(self._parts(), self._request, self._known)
 
     def _parts(self) -> dict[str, Part]:
-        request = self._request
+        request, location = self._request, Path(self._location)
+        if self._kind in OWN_FILES:
+            if not location.exists():
+                raise InputError(
+                    f"{shown(location)}, the source of the data set, does not exist; give --{self._kind} PATH"
+                )
+            request.announce(f"reading {shown(location)}")
+            return (parts_of_npz if self._kind == NPZ else parts_of_tfrecords)(location)
         if request.examples is None:
             raise InputError(
                 f"the examples of {request.dataset!r} were given in Python and are not kept; give the same "

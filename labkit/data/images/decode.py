@@ -116,7 +116,7 @@ def square(content: bytes, size: int, resize: str, white: int | None = None) -> 
 def square_of_pixels(pixels: np.ndarray, size: int, resize: str) -> Image.Image:
     """Return pixels, uint8 [height, width, 1 or 3], as :func:`square` returns a file of them."""
     image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-    return _resized(image.convert("RGB"), size, resize)
+    return resized(image.convert("RGB"), size, resize)
 
 
 def pixels_of_picture(image: Image.Image) -> np.ndarray:
