@@ -178,10 +178,10 @@ def prepare_data(
     A second call checks the files and writes nothing.
 
     Args:
-        dataset: Data set to prepare: ``cifar10``; ``shapes``, ``shapes_multilabel`` or ``shapes_size``, which
-            labkit draws (with one label, several labels, and a number for each image); or images of your own
-            that were prepared before. Default: ``cifar10``, or what ``--images``,
-            ``--npz`` or ``--tfrecords`` holds.
+        dataset: Data set to prepare: ``cifar10``, ``cifar100``, ``cifar100_coarse`` (20 groups); ``shapes``,
+            ``shapes_multilabel`` or ``shapes_size``, which labkit draws (with one label, several labels, and a
+            number for each image); or images of your own that were prepared before. Default: ``cifar10``, or
+            what ``--images``, ``--npz`` or ``--tfrecords`` holds.
         train: examples of your own, of which the data set ``dataset`` is made: a pair of arrays
             (images, labels), or what gives one example after the other. Images are uint8, or floats from 0 to
             1 or from 0 to 255, [n, height, width] or with 1 or 3 channels in a fourth dimension. Labels are
@@ -192,8 +192,9 @@ def prepare_data(
             ``fine_label``. An image is a picture of Pillow or an array.
         validation, test: examples for these splits, given in the same way. Default: a tenth of ``train`` for
             each.
-        class_names: Names of the classes, in the order of the labels. Default: those that ``train`` has
-            (``classes`` of PyTorch, ``features`` of Hugging Face), as prepared before, else the numbers.
+        class_names: Names of the classes of arrays or examples, in the order of the labels, on the command
+            line separated by commas. Default: those that the examples have (``classes`` of PyTorch,
+            ``features`` of Hugging Face), as prepared before, else the numbers.
         data_dir: Folder of prepared data sets. Default: ``<home>/data``.
         images: Prepares images of your own: a folder with a folder for each class (or ``train/``,
             ``validation/`` and ``test/`` with such folders), or a CSV file with the columns path,label, or
@@ -212,7 +213,7 @@ def prepare_data(
         skip_damaged: Leaves out files that cannot be read as images, and lists them in the manifest. Without
             it they are an error.
         archive: Reads cifar-10-python.tar.gz, cifar-10-binary.tar.gz or an extracted folder instead of
-            downloading CIFAR-10.
+            downloading CIFAR-10; of CIFAR-100 alike.
         validation_size: Training examples to hold out for validation. Default: as prepared before, else a
             tenth (5000 of CIFAR-10).
         classes: Keeps only these classes, in this order: names or numbers, on the command line separated by

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from labkit import home
 from labkit.config import DistributionConfig
-from labkit.config.data_sets import BUILT_IN, is_own, prepare_command
+from labkit.config.data_sets import BUILT_IN, GENERATED, is_own, prepare_command
 from labkit.distributed import cpu
 from labkit.distributed.cpu import BFLOAT16_INSTRUCTIONS, bfloat16_instructions, step_seconds
 from labkit.distributed.task import VARIABLE, find_task
@@ -225,7 +225,9 @@ def _data_sets(*, full: bool) -> Iterator[Finding]:
     from labkit.data.manifest import find_manifest, has_size, prepared_names, verify_shards
 
     folder = home.data_home()
-    for dataset in (*BUILT_IN, *filter(is_own, prepared_names(folder))):
+    prepared = prepared_names(folder)
+    usual = [name for name in BUILT_IN if name in ("cifar10", *GENERATED, *prepared)]
+    for dataset in (*usual, *filter(is_own, prepared)):
         prepare = prepare_command(dataset)
         try:
             manifest = find_manifest(folder, dataset)

@@ -10,7 +10,8 @@ from labkit.errors import InputError, nearest
 
 AUTO = "auto"
 GENERATED = ("shapes", "shapes_multilabel", "shapes_size")
-BUILT_IN = ("cifar10", *GENERATED)
+PUBLISHED = ("cifar10", "cifar100", "cifar100_coarse")
+BUILT_IN = (PUBLISHED[0], *GENERATED, *PUBLISHED[1:])
 # What the labels of labkit's own are, for use before a data set is prepared; later, read its manifest.
 Targets = Literal["class", "classes", "numbers"]
 TARGETS: dict[str, Targets] = {"shapes_multilabel": "classes", "shapes_size": "numbers"}

@@ -1,4 +1,4 @@
-"""CIFAR-10 and labkit's own data sets as a source: all images are in memory at once."""
+"""CIFAR-10, CIFAR-100 and labkit's own data sets as a source: all images are in memory at once."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 from labkit.config.data_sets import GENERATED, TARGETS
 from labkit.data import shapes
 from labkit.data.cifar10 import sources
-from labkit.data.cifar10.archives import read_archive, source_sha256
+from labkit.data.cifar10.archives import CIFAR10, FORMS, read_archive, source_sha256
 from labkit.data.folder import check_space
 from labkit.data.manifest import Manifest
 from labkit.data.request import Request
@@ -27,10 +27,11 @@ class ArraySource:
 
     def __init__(self, request: Request, known: Manifest | None) -> None:
         self._request, self._known = request, known
+        self._form = FORMS.get(request.dataset, CIFAR10)
 
     def changes(self, present: Manifest, *, decided: bool) -> list[str]:
         archive = self._request.archive
-        if archive is None or source_sha256(archive) == present.source["sha256"]:
+        if archive is None or source_sha256(archive, self._form) == present.source["sha256"]:
             return []
         return [f"preparing again: {archive} differs from the source {present.source['location']}"]
 
@@ -72,12 +73,12 @@ class ArraySource:
             return data, shapes.describe(data), ()
         path, kind, location = self._locate()
         request.announce(f"reading {path}")
-        source = sources.describe(path, kind, location)
+        source = sources.describe(path, kind, location, self._form)
         note = (
             f"note: {source['location']} is not one of the published archives "
             f"(SHA-256 {source['sha256']}); the manifest records this"
         )
-        return read_archive(path), source, (note,) if source["matches_published"] is False else ()
+        return read_archive(path, self._form), source, (note,) if source["matches_published"] is False else ()
 
     def _locate(self) -> tuple[Path, str, str]:
         """Return the path to read the data from, and the kind and location of the source to record."""
@@ -90,11 +91,12 @@ class ArraySource:
             if not path.exists():
                 raise InputError(f"{path}, the source of the data set, no longer exists; give --archive PATH")
             return path, known["kind"], known["location"]
-        url = request.url or known.get("location") or sources.DEFAULT_URL
+        url = request.url or known.get("location") or sources.PUBLISHED[sources.default_name(self._form)].url
         # The archive itself, and about the same again for its records.
         check_space(request.directory, 2 * max(published.bytes for published in sources.PUBLISHED.values()))
         path = sources.download(
             request.data_dir / "downloads",
+            form=self._form,
             url=url,
             timeout=request.timeout,
             attempts=request.attempts,

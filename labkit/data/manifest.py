@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 
 from labkit import home
-from labkit.config.data_sets import Targets, is_own, prepare_command, unknown_data_set
+from labkit.config.data_sets import PUBLISHED, Targets, is_own, prepare_command, unknown_data_set
 from labkit.errors import InputError
 from labkit.plurals import facts_html, facts_text, listed, printable
 from labkit.run_directory.files import open_regular
@@ -291,7 +291,7 @@ def prepared_names(data_dir: str | os.PathLike[str]) -> list[str]:
 
 
 def _way_out(data_dir: str | os.PathLike[str], dataset: str) -> str:
-    archive = " (without a network, add --archive PATH)" if dataset == "cifar10" else ""
+    archive = " (without a network, add --archive PATH)" if dataset in PUBLISHED else ""
     return f"prepare it with: {prepare_command(dataset, str(data_dir))}{archive}"
 
 

@@ -17,6 +17,7 @@ from labkit.config.data_sets import (
     is_own,
     proposed_name,
 )
+from labkit.data.cifar10.archives import FORMS
 from labkit.data.cifar10.sources import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, check_url
 from labkit.data.images.names import shown
 from labkit.data.manifest import Manifest
@@ -24,7 +25,6 @@ from labkit.errors import InputError
 
 RESIZES = ("crop", "letterbox")
 SMALLEST_IMAGE, LARGEST_IMAGE = 8, 1024  # pixels
-_CIFAR10 = "give a CIFAR-10 .tar.gz or its folder"
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Request:
     Args:
         dataset: one of ``DATASETS``, or the name of pictures of one's own.
         data_dir: the folder of data sets, made where it is missing.
-        archive: a published CIFAR-10 archive, or the folder extracted from one; downloaded where None.
+        archive: a published archive of CIFAR-10 or CIFAR-100, or the folder extracted from one; downloaded
+            where None.
         validation_size: number of training examples to hold out for validation, with each class (or each set
             of labels) in proportion. None keeps the prepared size, or holds out a tenth in a new data set.
         seed: decides which examples are held out, and the content of a generated data set.
@@ -166,17 +167,18 @@ class Request:
             )
         if self.url is not None:
             check_url(self.url)
-        if self.archive is not None and not self.archive.exists():
-            raise InputError(f"archive {self.archive} does not exist; {_CIFAR10}")
         if self.archive is not None and not (self.archive.is_file() or self.archive.is_dir()):
-            raise InputError(f"archive {self.archive} is neither a file nor a folder; {_CIFAR10}")
+            problem = "is neither a file nor a folder" if self.archive.exists() else "does not exist"
+            raise InputError(f"archive {self.archive} {problem}; {FORMS[self.dataset].way_out}")
 
     def _check_own(self) -> None:
         if self.skip_damaged and self.own_source and self.own_source[0] != IMAGES:
             raise InputError("--skip-damaged is True without --images; leave it out")
         for flag, other in (("--archive", self.archive), ("--url", self.url)):
             if other is not None:
-                raise InputError(f"{flag} is {str(other)!r}, but only cifar10 has an archive; leave it out")
+                raise InputError(
+                    f"{flag} is {str(other)!r}, but only {', '.join(FORMS)} have archives; leave it out"
+                )
         if self.images is not None and not (self.images.is_dir() or self.images.is_file()):
             problem = "is neither a file nor a folder" if self.images.exists() else "does not exist"
             raise InputError(f"--images {shown(self.images)} {problem}; give a folder or a CSV file")

@@ -205,7 +205,7 @@ def test_a_downloaded_archive_is_cached_and_used_for_repairs(tmp_path, archive, 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dataset": "mnist"}, "'mnist'.*cifar10, shapes"),
+        ({"dataset": "imagenet"}, "'imagenet'.*cifar10, shapes"),
         ({"validation_size": -1}, "-1 is negative"),
         ({"validation_size": 100}, "100 leaves nothing.*less than 100"),
         ({"seed": -1}, "seed -1"),

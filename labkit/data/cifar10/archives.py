@@ -1,4 +1,4 @@
-"""Read CIFAR-10 in either published layout, from the archive or from the folder extracted from it.
+"""Read CIFAR-10 or CIFAR-100 in either published layout, from the archive or from its extracted folder.
 
 Archives are read in memory and never unpacked to disk. Pickles may contain only arrays and plain values.
 The layouts are described at https://www.cs.toronto.edu/~kriz/cifar.html.
@@ -14,6 +14,7 @@ import stat
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -27,16 +28,90 @@ from labkit.plurals import counted
 
 IMAGE_SHAPE = (32, 32, 3)
 _PIXELS = 32 * 32 * 3
-_TRAIN_BATCHES = 5  # both layouts: data_batch_1 … data_batch_5
-_FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin")
-_PYTHON_NAME = re.compile(r"data_batch_\d+|test_batch|batches\.meta")
-_BINARY_NAME = re.compile(r"data_batch_\d+\.bin|test_batch\.bin|batches\.meta\.txt")
 _MAX_UNPACKED = 2**30  # the published archives unpack to 186 MB
-_MAX_READ = 2**27  # at once; a batch has 31 MB
+_MAX_READ = 2**28  # at once; the largest batch, of CIFAR-100, has 155 MB
 _MAX_MEMBERS = 1000  # the published archives have 9
 
 
-def read_archive(path: str | Path) -> ImageData:
+@dataclass(frozen=True)
+class Form:
+    """What the files of a data set are called, and where its labels are.
+
+    Args:
+        title: the data set, as its authors call it.
+        archive: the beginning of its archives' names.
+        folders: extracted from them.
+        python, binary: the names of the files that are read of each layout.
+        train, test: the batches.
+        meta, binary_meta: the files with the names of the classes.
+        labels, names: the entries of the labels and of the classes' names in pickles.
+        label_bytes, label_at: how many bytes stand before the pixels in a binary record, and which is read.
+    """
+
+    title: str
+    archive: str
+    folders: tuple[str, str]
+    python: re.Pattern[str]
+    binary: re.Pattern[str]
+    train: tuple[str, ...]
+    test: str
+    meta: str
+    binary_meta: str
+    labels: str
+    names: str
+    label_bytes: int
+    label_at: int
+
+    def has(self, name: str) -> bool:
+        """Return whether a file of this name is read."""
+        return bool(self.python.fullmatch(name) or self.binary.fullmatch(name))
+
+    @property
+    def way_out(self) -> str:
+        """What to give instead of what can't be read."""
+        names = f"{self.archive}-python.tar.gz, {self.archive}-binary.tar.gz"
+        return f"give {names} or the folder extracted from one"
+
+
+CIFAR10 = Form(
+    title="CIFAR-10",
+    archive="cifar-10",
+    folders=("cifar-10-batches-py", "cifar-10-batches-bin"),
+    python=re.compile(r"data_batch_\d+|test_batch|batches\.meta"),
+    binary=re.compile(r"data_batch_\d+\.bin|test_batch\.bin|batches\.meta\.txt"),
+    train=tuple(f"data_batch_{number}" for number in range(1, 6)),
+    test="test_batch",
+    meta="batches.meta",
+    binary_meta="batches.meta.txt",
+    labels="labels",
+    names="label_names",
+    label_bytes=1,
+    label_at=0,
+)
+
+
+def _cifar100(kind: str, label_at: int) -> Form:
+    return Form(
+        title="CIFAR-100",
+        archive="cifar-100",
+        folders=("cifar-100-python", "cifar-100-binary"),
+        python=re.compile(r"train|test|meta"),
+        binary=re.compile(rf"train\.bin|test\.bin|{kind}_label_names\.txt"),
+        train=("train",),
+        test="test",
+        meta="meta",
+        binary_meta=f"{kind}_label_names.txt",
+        labels=f"{kind}_labels",
+        names=f"{kind}_label_names",
+        label_bytes=2,
+        label_at=label_at,
+    )
+
+
+FORMS = {"cifar10": CIFAR10, "cifar100": _cifar100("fine", 1), "cifar100_coarse": _cifar100("coarse", 0)}
+
+
+def read_archive(path: str | Path, form: Form = CIFAR10) -> ImageData:
     """Read a ``.tar.gz`` of either layout, the folder extracted from one, or that folder's parent.
 
     Raises:
@@ -45,62 +120,55 @@ def read_archive(path: str | Path) -> ImageData:
             named.
     """
     path = Path(path)
-    files = _folder_files(path) if os.path.isdir(path) else _archive_files(path)
-    python = {name: data for name, data in files.items() if _PYTHON_NAME.fullmatch(name)}
+    files = _folder_files(path, form) if os.path.isdir(path) else _archive_files(path, form)
+    python = {name: data for name, data in files.items() if form.python.fullmatch(name)}
     if python:
-        return _assemble(path, python, "python", "", _python_batch, "batches.meta", _python_classes)
+        return _assemble(path, python, form, "", _python_batch, form.meta, _python_classes)
     if files:
-        return _assemble(path, files, "binary", ".bin", _binary_batch, "batches.meta.txt", _binary_classes)
-    raise InputError(
-        f"{path} contains no CIFAR-10 batches; give cifar-10-python.tar.gz, cifar-10-binary.tar.gz "
-        "or the folder extracted from one of them"
-    )
+        return _assemble(path, files, form, ".bin", _binary_batch, form.binary_meta, _binary_classes)
+    raise InputError(f"{path} contains no {form.title} batches; {form.way_out}")
 
 
-def source_sha256(path: str | Path) -> str:
+def source_sha256(path: str | Path, form: Form = CIFAR10) -> str:
     """Return the SHA-256 of an archive, or of the names and contents of a folder's batch files."""
     path = Path(path)
     if not path.is_dir():
         return file_sha256(path)
     digest = hashlib.sha256()
-    for file in _batch_paths(path):
+    for file in _batch_paths(path, form):
         digest.update(f"{file.name} {file_sha256(file)}\n".encode())
     return digest.hexdigest()
 
 
-def _is_batch_file(name: str) -> bool:
-    return bool(_PYTHON_NAME.fullmatch(name) or _BINARY_NAME.fullmatch(name))
-
-
-def _batch_paths(folder: Path) -> list[Path]:
-    inner = next((folder / name for name in _FOLDERS if (folder / name).is_dir()), folder)
+def _batch_paths(folder: Path, form: Form) -> list[Path]:
+    inner = next((folder / name for name in form.folders if (folder / name).is_dir()), folder)
     try:
-        return sorted(file for file in inner.iterdir() if file.is_file() and _is_batch_file(file.name))
+        return sorted(file for file in inner.iterdir() if file.is_file() and form.has(file.name))
     except OSError as error:
         raise InputError(f"folder {inner} cannot be read: {error.strerror}") from None
 
 
-def _folder_files(folder: Path) -> dict[str, bytes]:
+def _folder_files(folder: Path, form: Form) -> dict[str, bytes]:
     files = {}
-    for file in _batch_paths(folder):
+    for file in _batch_paths(folder, form):
         try:
             if file.stat().st_size > _MAX_UNPACKED:
-                raise InputError(f"{file} is larger than any CIFAR-10 batch")
+                raise InputError(f"{file} is larger than any {form.title} batch")
             files[file.name] = file.read_bytes()
         except OSError as error:
             raise InputError(f"{file} cannot be read: {error.strerror}; give another --archive") from None
     return files
 
 
-def _archive_files(path: Path) -> dict[str, bytes]:
+def _archive_files(path: Path, form: Form) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a device or a pipe may never end
-            raise InputError(f"{path} is neither a file nor a folder; give a CIFAR-10 .tar.gz or its folder")
+            raise InputError(f"{path} is neither a file nor a folder; {form.way_out}")
         with _opened(path) as stream, _tar(path, stream) as archive:
             for member in _safe_members(path, archive):
                 name = PurePosixPath(member.name).name
-                if not _is_batch_file(name):
+                if not form.has(name):
                     continue
                 if name in files:
                     raise InputError(f"{path} holds {name} twice; get the published archive again")
@@ -199,25 +267,25 @@ def _read_to_the_end(path: Path, archive: tarfile.TarFile) -> None:
 def _assemble(
     path: Path,
     files: dict[str, bytes],
-    layout: str,
+    form: Form,
     suffix: str,
-    read_batch: Callable[[str, bytes], tuple[np.ndarray, np.ndarray]],
+    read_batch: Callable[[str, bytes, Form], tuple[np.ndarray, np.ndarray]],
     meta_name: str,
-    read_classes: Callable[[str, bytes], tuple[str, ...]],
+    read_classes: Callable[[str, bytes, Form], tuple[str, ...]],
 ) -> ImageData:
-    train_names = [f"data_batch_{number}{suffix}" for number in range(1, _TRAIN_BATCHES + 1)]
-    test_name = f"test_batch{suffix}"
+    train_names = [name + suffix for name in form.train]
+    test_name = form.test + suffix
     expected = [*train_names, test_name, meta_name]
     missing = [name for name in expected if name not in files]
     unknown = sorted(set(files) - set(expected))
     if missing or unknown:
         wrong = f"lacks {', '.join(missing)}" if missing else f"contains an unexpected {', '.join(unknown)}"
         raise InputError(f"{path} {wrong}; get the published archive again")
-    classes = read_classes(f"{path}: {meta_name}", files[meta_name])
+    classes = read_classes(f"{path}: {meta_name}", files[meta_name], form)
     batches = {}
     for name in [*train_names, test_name]:
         where = f"{path}: {name}"
-        images, labels = read_batch(where, files.pop(name))
+        images, labels = read_batch(where, files.pop(name), form)
         if not len(labels):
             raise InputError(f"{where} is empty")
         if labels.min() < 0 or labels.max() >= len(classes):
@@ -237,7 +305,7 @@ def _assemble(
         test_images=batches[test_name][0],
         test_labels=batches[test_name][1],
         classes=classes,
-        layout=layout,
+        layout="binary" if suffix else "python",
     )
 
 
@@ -247,20 +315,21 @@ def _to_images(planes: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(planes.reshape(-1, channels, height, width).transpose(0, 2, 3, 1))
 
 
-def _binary_batch(where: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
-    if len(content) % (1 + _PIXELS):
-        raise InputError(f"{where} has {len(content)} bytes, not a multiple of {1 + _PIXELS}: truncated?")
-    records = np.frombuffer(content, np.uint8).reshape(-1, 1 + _PIXELS)
-    return _to_images(records[:, 1:]), records[:, 0]
+def _binary_batch(where: str, content: bytes, form: Form) -> tuple[np.ndarray, np.ndarray]:
+    size = form.label_bytes + _PIXELS
+    if len(content) % size:
+        raise InputError(f"{where} has {len(content)} bytes, not a multiple of {size}: truncated?")
+    records = np.frombuffer(content, np.uint8).reshape(-1, size)
+    return _to_images(records[:, form.label_bytes :]), records[:, form.label_at]
 
 
-def _binary_classes(where: str, content: bytes) -> tuple[str, ...]:
+def _binary_classes(where: str, content: bytes, form: Form) -> tuple[str, ...]:
     return _class_names(where, [line.strip() for line in content.split(b"\n") if line.strip()])
 
 
-def _python_batch(where: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
+def _python_batch(where: str, content: bytes, form: Form) -> tuple[np.ndarray, np.ndarray]:
     batch = load_pickle(where, content)
-    planes, labels = _entry(where, batch, "data"), np.asarray(_entry(where, batch, "labels"))
+    planes, labels = _entry(where, batch, "data"), np.asarray(_entry(where, batch, form.labels))
     if not isinstance(planes, np.ndarray) or planes.dtype != np.uint8 or planes.ndim != 2:
         raise InputError(f"{where} has no uint8 array [n, {_PIXELS}] under 'data'")
     if planes.shape[1] != _PIXELS:
@@ -270,10 +339,10 @@ def _python_batch(where: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
     return _to_images(planes), labels
 
 
-def _python_classes(where: str, content: bytes) -> tuple[str, ...]:
-    names = _entry(where, load_pickle(where, content), "label_names")
+def _python_classes(where: str, content: bytes, form: Form) -> tuple[str, ...]:
+    names = _entry(where, load_pickle(where, content), form.names)
     if not isinstance(names, list):
-        raise InputError(f"{where} has no list under 'label_names'")
+        raise InputError(f"{where} has no list under {form.names!r}")
     return _class_names(where, names)
 
 

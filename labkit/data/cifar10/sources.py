@@ -1,4 +1,4 @@
-"""Where CIFAR-10 is published, how to download it, and what a manifest records about its source."""
+"""Where CIFAR-10 and CIFAR-100 are published, how to download them, and what a manifest records."""
 
 import os
 import queue
@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from labkit.data.cifar10.archives import source_sha256
+from labkit.data.cifar10.archives import CIFAR10, Form, source_sha256
 from labkit.data.manifest import file_sha256
 from labkit.errors import InputError
 from labkit.plurals import without_secrets
@@ -24,16 +24,18 @@ DEFAULT_ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class Published:
-    """A published archive: its address, SHA-256 and size in bytes."""
+    """A published archive: its address, SHA-256 and size in bytes, and what it holds."""
 
     url: str
     sha256: str
     bytes: int
+    title: str = "CIFAR-10"
 
 
 # The page https://www.cs.toronto.edu/~kriz/cifar.html gives only MD5 sums (c58f30108f718f92721af3b95e74349a
 # and c32a1d4ab5d03f1284b67883e8d87530). The SHA-256 sums are those that other projects pin for the same
-# files: the first from Keras (keras.datasets.cifar10), the second from torchvision for Ruby and GoMLX.
+# files: the first from Keras (keras.datasets.cifar10), the second from torchvision for Ruby and GoMLX. Those
+# of CIFAR-100 (eb9058c3a382ffc7106e4002c42a8d85, 03b5dce01913d631647c71ecec9e9cb8) are from the same three.
 PUBLISHED: dict[str, Published] = {
     "cifar-10-python.tar.gz": Published(
         url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
@@ -45,30 +47,49 @@ PUBLISHED: dict[str, Published] = {
         sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
         bytes=170_052_171,
     ),
+    "cifar-100-python.tar.gz": Published(
+        url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+        sha256="85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+        bytes=169_001_437,
+        title="CIFAR-100",
+    ),
+    "cifar-100-binary.tar.gz": Published(
+        url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+        sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+        bytes=168_513_733,
+        title="CIFAR-100",
+    ),
 }
-_DEFAULT_NAME = "cifar-10-python.tar.gz"
-DEFAULT_URL = PUBLISHED[_DEFAULT_NAME].url
 
 
-def matches_published(sha256: str) -> bool:
-    """Return whether `sha256` is the checksum of one of the published archives."""
-    return any(sha256 == published.sha256 for published in PUBLISHED.values())
+def default_name(form: Form = CIFAR10) -> str:
+    """Return the name of the archive that is downloaded."""
+    return f"{form.archive}-python.tar.gz"
 
 
-def describe(path: Path, kind: str, location: str) -> dict[str, Any]:
+DEFAULT_URL = PUBLISHED[default_name()].url
+
+
+def matches_published(sha256: str, form: Form = CIFAR10) -> bool:
+    """Return whether `sha256` is the checksum of one of the published archives of a data set."""
+    return any(sha256 == one.sha256 for one in PUBLISHED.values() if one.title == form.title)
+
+
+def describe(path: Path, kind: str, location: str, form: Form = CIFAR10) -> dict[str, Any]:
     """Return what a manifest records about its source.
 
     ``matches_published`` is None for a folder, because no checksum of a folder is published.
     """
     [location] = without_secrets([location])
-    sha256 = source_sha256(path)
-    matches = None if path.is_dir() else matches_published(sha256)
+    sha256 = source_sha256(path, form)
+    matches = None if path.is_dir() else matches_published(sha256, form)
     return {"kind": kind, "location": location, "sha256": sha256, "matches_published": matches}
 
 
 def download(
     folder: Path,
     *,
+    form: Form = CIFAR10,
     url: str | None = None,
     timeout: float = DEFAULT_TIMEOUT,
     attempts: int = DEFAULT_ATTEMPTS,
@@ -81,6 +102,7 @@ def download(
 
     Args:
         folder: the cache; created if missing.
+        form: that of the data set.
         url: a mirror; the file it serves must be one of the published archives.
         timeout: seconds to wait for a connection or for more data.
         attempts: how often to try.
@@ -90,18 +112,18 @@ def download(
         InputError: `url` is not an HTTP address, the server can't be reached, does not answer in time or does
             not have the file, the checksum is wrong, or `folder` is not writable.
     """
-    source = DEFAULT_URL if url is None else url
+    source = PUBLISHED[default_name(form)].url if url is None else url
     check_url(source)
     name = PurePosixPath(urlsplit(source).path).name
-    target = folder / (name if name in PUBLISHED else _DEFAULT_NAME)
+    target = folder / (name if name in PUBLISHED else default_name(form))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if target.is_file():
-            if matches_published(file_sha256(target)):
+            if matches_published(file_sha256(target), form):
                 return target
             announce(f"{target} is not the published archive; downloading it again")
         try:
-            return _download(source, target, timeout, attempts, announce)
+            return _download(source, target, form, timeout, attempts, announce)
         finally:
             with suppress(OSError):  # fails, as intended, if the folder is not empty
                 folder.rmdir()
@@ -110,7 +132,7 @@ def download(
 
 
 def _download(
-    source: str, target: Path, timeout: float, attempts: int, announce: Callable[[str], None]
+    source: str, target: Path, form: Form, timeout: float, attempts: int, announce: Callable[[str], None]
 ) -> Path:
     from labkit.data.cifar10.download import DownloadError, fetch
 
@@ -128,12 +150,14 @@ def _download(
             time.sleep(min(2 ** (attempt - 2), 5))
             continue
         sha256 = file_sha256(partial)
-        if matches_published(sha256):
+        if matches_published(sha256, form):
             os.replace(partial, target)
             return target
         partial.unlink()
         if not resumed or attempt == attempts:
-            raise InputError(f"{source} is not a published CIFAR-10 archive (SHA-256 {sha256}); {way_out}")
+            raise InputError(
+                f"{source} is not a published {form.title} archive (SHA-256 {sha256}); {way_out}"
+            )
         announce("the resumed download has a wrong checksum; starting over")
     raise AssertionError("the last attempt returns or raises")
 
