@@ -1,4 +1,4 @@
-"""CIFAR-10, CIFAR-100 and labkit's own data sets as a source: all images are in memory at once."""
+"""Published data sets and labkit's own data sets as a source: all images are in memory at once."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,6 @@ import numpy as np
 from labkit.config.data_sets import GENERATED, TARGETS
 from labkit.data import shapes
 from labkit.data.cifar10 import sources
-from labkit.data.cifar10.archives import CIFAR10, FORMS, read_archive, source_sha256
 from labkit.data.folder import check_space
 from labkit.data.manifest import Manifest
 from labkit.data.request import Request
@@ -18,7 +17,7 @@ from labkit.errors import InputError
 
 
 class ArraySource:
-    """An archive of CIFAR-10, or images that labkit draws; see ``labkit.data.prepare.Source``.
+    """A published data set, or images that labkit draws; see ``labkit.data.prepare.Source``.
 
     Args:
         request: what is asked for.
@@ -27,11 +26,11 @@ class ArraySource:
 
     def __init__(self, request: Request, known: Manifest | None) -> None:
         self._request, self._known = request, known
-        self._form = FORMS.get(request.dataset, CIFAR10)
+        self._form = sources.FORMS.get(request.dataset, sources.CIFAR10)
 
     def changes(self, present: Manifest, *, decided: bool) -> list[str]:
         archive = self._request.archive
-        if archive is None or source_sha256(archive, self._form) == present.source["sha256"]:
+        if archive is None or self._form.sha256(archive) == present.source["sha256"]:
             return []
         return [f"preparing again: {archive} differs from the source {present.source['location']}"]
 
@@ -78,7 +77,7 @@ class ArraySource:
             f"note: {source['location']} is not one of the published archives "
             f"(SHA-256 {source['sha256']}); the manifest records this"
         )
-        return read_archive(path, self._form), source, (note,) if source["matches_published"] is False else ()
+        return self._form.read(path), source, (note,) if source["matches_published"] is False else ()
 
     def _locate(self) -> tuple[Path, str, str]:
         """Return the path to read the data from, and the kind and location of the source to record."""
@@ -91,7 +90,7 @@ class ArraySource:
             if not path.exists():
                 raise InputError(f"{path}, the source of the data set, no longer exists; give --archive PATH")
             return path, known["kind"], known["location"]
-        url = request.url or known.get("location") or sources.PUBLISHED[sources.default_name(self._form)].url
+        url = request.url or known.get("location") or sources.default_url(self._form)
         # The archive itself, and about the same again for its records.
         check_space(request.directory, 2 * max(published.bytes for published in sources.PUBLISHED.values()))
         path = sources.download(

@@ -17,8 +17,7 @@ from labkit.config.data_sets import (
     is_own,
     proposed_name,
 )
-from labkit.data.cifar10.archives import FORMS
-from labkit.data.cifar10.sources import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, check_url
+from labkit.data.cifar10.sources import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, FORMS, check_url
 from labkit.data.images.names import shown
 from labkit.data.manifest import Manifest
 from labkit.errors import InputError
@@ -43,8 +42,8 @@ class Request:
     Args:
         dataset: one of ``DATASETS``, or the name of pictures of one's own.
         data_dir: the folder of data sets, made where it is missing.
-        archive: a published archive of CIFAR-10 or CIFAR-100, or the folder extracted from one; downloaded
-            where None.
+        archive: what is published of a data set: an archive or its folder, a file or a folder of files;
+            downloaded where None.
         validation_size: number of training examples to hold out for validation, with each class (or each set
             of labels) in proportion. None keeps the prepared size, or holds out a tenth in a new data set.
         seed: decides which examples are held out, and the content of a generated data set.

@@ -16,7 +16,7 @@ DIVISOR = 10
 
 @dataclass(frozen=True)
 class ImageData:
-    """Images uint8 [n, 32, 32, 3], labels and class names; ``layout`` names the storage layout.
+    """Images uint8 [n, height, width, 3], labels and class names; ``layout`` names the storage layout.
 
     Labels are class indices int32 [n], zeros and ones int32 [n, classes] in a multi-label data set, or
     float32 [n, numbers], whose names ``classes`` then are.

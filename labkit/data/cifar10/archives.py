@@ -67,6 +67,19 @@ class Form:
         return bool(self.python.fullmatch(name) or self.binary.fullmatch(name))
 
     @property
+    def downloads(self) -> tuple[str, ...]:
+        """The archive that is downloaded."""
+        return (f"{self.archive}-python.tar.gz",)
+
+    def sha256(self, path: Path) -> str:
+        """Return what :func:`source_sha256` does."""
+        return source_sha256(path, self)
+
+    def read(self, path: Path) -> ImageData:
+        """Return what :func:`read_archive` does."""
+        return read_archive(path, self)
+
+    @property
     def way_out(self) -> str:
         """What to give instead of what can't be read."""
         names = f"{self.archive}-python.tar.gz, {self.archive}-binary.tar.gz"
@@ -108,7 +121,7 @@ def _cifar100(kind: str, label_at: int) -> Form:
     )
 
 
-FORMS = {"cifar10": CIFAR10, "cifar100": _cifar100("fine", 1), "cifar100_coarse": _cifar100("coarse", 0)}
+CIFAR100, CIFAR100_COARSE = _cifar100("fine", 1), _cifar100("coarse", 0)
 
 
 def read_archive(path: str | Path, form: Form = CIFAR10) -> ImageData:

@@ -1,4 +1,4 @@
-"""Where CIFAR-10 and CIFAR-100 are published, how to download them, and what a manifest records."""
+"""Where CIFAR, MNIST and Fashion-MNIST are published, how to download them, and what a manifest records."""
 
 import os
 import queue
@@ -13,8 +13,10 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from labkit.data.cifar10.archives import CIFAR10, Form, source_sha256
+from labkit.data.cifar10.archives import CIFAR10, CIFAR100, CIFAR100_COARSE
+from labkit.data.cifar10.archives import Form as CifarForm
 from labkit.data.manifest import file_sha256
+from labkit.data.mnist import FASHION_MNIST, MNIST, GreyForm
 from labkit.errors import InputError
 from labkit.plurals import without_secrets
 
@@ -30,6 +32,11 @@ class Published:
     sha256: str
     bytes: int
     title: str = "CIFAR-10"
+
+
+def _fashion(name: str, sha256: str, size: int) -> Published:
+    url = f"http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/{name}-ubyte.gz"
+    return Published(url, sha256, size, "Fashion-MNIST")
 
 
 # The page https://www.cs.toronto.edu/~kriz/cifar.html gives only MD5 sums (c58f30108f718f92721af3b95e74349a
@@ -59,15 +66,44 @@ PUBLISHED: dict[str, Published] = {
         bytes=168_513_733,
         title="CIFAR-100",
     ),
+    # As Keras has it (keras.datasets.mnist), with its sum.
+    "mnist.npz": Published(
+        url="https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz",
+        sha256="731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1",
+        bytes=11_490_434,
+        title="MNIST",
+    ),
+    # The authors publish MD5 sums of these files; the SHA-256 sums are those that Flux.jl and GluonTS pin.
+    "train-images-idx3-ubyte.gz": _fashion(
+        "train-images-idx3", "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 26_421_880
+    ),
+    "train-labels-idx1-ubyte.gz": _fashion(
+        "train-labels-idx1", "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 29_515
+    ),
+    "t10k-images-idx3-ubyte.gz": _fashion(
+        "t10k-images-idx3", "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073", 4_422_102
+    ),
+    "t10k-labels-idx1-ubyte.gz": _fashion(
+        "t10k-labels-idx1", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 5_148
+    ),
+}
+Form = CifarForm | GreyForm
+FORMS: dict[str, Form] = {
+    "cifar10": CIFAR10,
+    "cifar100": CIFAR100,
+    "cifar100_coarse": CIFAR100_COARSE,
+    "mnist": MNIST,
+    "fashion_mnist": FASHION_MNIST,
 }
 
 
-def default_name(form: Form = CIFAR10) -> str:
-    """Return the name of the archive that is downloaded."""
-    return f"{form.archive}-python.tar.gz"
+def default_url(form: Form) -> str:
+    """Return the address of what is downloaded: of a file, or of the folder of several."""
+    first = PUBLISHED[form.downloads[0]].url
+    return first if len(form.downloads) == 1 else first.rpartition("/")[0]
 
 
-DEFAULT_URL = PUBLISHED[default_name()].url
+DEFAULT_URL = default_url(CIFAR10)
 
 
 def matches_published(sha256: str, form: Form = CIFAR10) -> bool:
@@ -81,7 +117,7 @@ def describe(path: Path, kind: str, location: str, form: Form = CIFAR10) -> dict
     ``matches_published`` is None for a folder, because no checksum of a folder is published.
     """
     [location] = without_secrets([location])
-    sha256 = source_sha256(path, form)
+    sha256 = form.sha256(path)
     matches = None if path.is_dir() else matches_published(sha256, form)
     return {"kind": kind, "location": location, "sha256": sha256, "matches_published": matches}
 
@@ -97,8 +133,9 @@ def download(
 ) -> Path:
     """Download a published archive into `folder` if it is not there yet, and return its path.
 
-    The file gets its final name only when it is complete and its checksum matches. This call or the next one
-    resumes an interrupted download.
+    Of a data set of several files, that is a folder in it, and ``url`` is that of their folder. A file gets
+    its final name only when it is complete and its checksum matches. This call or the next one resumes an
+    interrupted download.
 
     Args:
         folder: the cache; created if missing.
@@ -112,21 +149,28 @@ def download(
         InputError: `url` is not an HTTP address, the server can't be reached, does not answer in time or does
             not have the file, the checksum is wrong, or `folder` is not writable.
     """
-    source = PUBLISHED[default_name(form)].url if url is None else url
+    source = default_url(form) if url is None else url
     check_url(source)
-    name = PurePosixPath(urlsplit(source).path).name
-    target = folder / (name if name in PUBLISHED else default_name(form))
+    name, several = PurePosixPath(urlsplit(source).path).name, len(form.downloads) > 1
+    if several:
+        folder = folder / form.title
+    names = form.downloads if several or name not in PUBLISHED else (name,)
+    target = folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if target.is_file():
-            if matches_published(file_sha256(target), form):
-                return target
-            announce(f"{target} is not the published archive; downloading it again")
-        try:
-            return _download(source, target, form, timeout, attempts, announce)
-        finally:
-            with suppress(OSError):  # fails, as intended, if the folder is not empty
-                folder.rmdir()
+        for name in names:
+            target = folder / name
+            if target.is_file():
+                if matches_published(file_sha256(target), form):
+                    continue
+                announce(f"{target} is not the published archive; downloading it again")
+            try:
+                from_there = f"{source.rstrip('/')}/{name}" if several else source
+                _download(from_there, target, form, timeout, attempts, announce)
+            finally:
+                with suppress(OSError):  # fails, as intended, if the folder is not empty
+                    folder.rmdir()
+        return folder if several else target
     except OSError as error:  # errors of requests are handled in labkit.data.cifar10.download
         raise InputError(f"download into {folder} failed: {error}; choose another --data-dir") from None
 

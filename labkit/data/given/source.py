@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import PIL
 
-from labkit.config.data_sets import EXAMPLES, NPZ, OWN_FILES
+from labkit.config.data_sets import EXAMPLES, NPZ, OWN_FILES, prepare_command
 from labkit.data.folder import writing_errors
 from labkit.data.given.arrays import Part, lengths_error, part_of_arrays
 from labkit.data.given.files import parts_of_npz, parts_of_tfrecords
@@ -128,8 +128,8 @@ class GivenSource:
             return (parts_of_npz if self._kind == NPZ else parts_of_tfrecords)(location)
         if request.examples is None:
             raise InputError(
-                f"the examples of {request.dataset!r} were given in Python and are not kept; give the same "
-                f"again: labkit.prepare_data({request.dataset!r}, train=...)"
+                f"the examples of {request.dataset!r} were given in Python and are not kept; rebuild with: "
+                f"{prepare_command(request.dataset, str(request.data_dir), kind=EXAMPLES)}"
             )
         request.announce(f"reading the examples of {request.dataset}")
         for split, examples in request.examples.items():  # only once: iterators are empty the second time

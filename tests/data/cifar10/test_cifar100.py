@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from labkit.data.cifar10 import sources
+from labkit.data.manifest import file_sha256
 from labkit.data.prepare import prepare
 from labkit.data.shards import load_split
 from labkit.errors import InputError
@@ -93,7 +94,7 @@ def test_one_download_serves_both_and_no_archive_of_cifar10_does(tmp_path, make_
     monkeypatch.setattr("labkit.data.cifar10.download.fetch", fetch)
     with pytest.raises(InputError, match="is not a published CIFAR-100 archive"):
         prepare("cifar100", tmp_path / "data")
-    name, sha256 = "cifar-100-python.tar.gz", sources.source_sha256(archive)
+    name, sha256 = "cifar-100-python.tar.gz", file_sha256(archive)
     published = sources.Published(sources.PUBLISHED[name].url, sha256, 1, "CIFAR-10")
     monkeypatch.setitem(sources.PUBLISHED, name, published)
     with pytest.raises(InputError, match="is not a published CIFAR-100 archive"):

@@ -134,7 +134,7 @@ def test_a_damaged_shard_needs_the_same_examples_again(tmp_path):
     with pytest.raises(InputError) as refused:
         prepare("mine", tmp_path)
     message = str(refused.value)
-    assert shard.name in message and "labkit.prepare_data('mine', train=...)" in message
+    assert shard.name in message and "labkit.prepare_data('mine', train=..." in message
     assert "\n" not in message and "labkit.prepare_data('mine', train=..." in manifest.prepare_command
     result = _prepare(tmp_path)
     assert result.did_work and result.manifest == manifest and verify_shards(manifest) == []
