@@ -15,7 +15,7 @@ _LEAST_HIGHEST = 16  # of values from 0 to 255: images that are all as dark as t
 _BLOCK = 1_000  # images that are converted at once
 _SHAPES = "[n, height, width], [n, height, width, 1 or 3] or [n, 1 or 3, height, width]"
 _SCALES = "whole numbers from 0 to 255, or floats from 0 to 1 or from 0 to 255"
-_LABELS = "whole numbers from 0, [n] or [n, 1], or zeros and ones, [n, classes]"
+_LABELS = "whole numbers from 0, [n] or [n, 1]; zeros and ones, [n, classes]; or floats, [n] or [n, numbers]"
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Part:
 
     Args:
         images: by row, uint8 [height, width, 1 or 3]; they may have different sizes.
-        labels: int32 [n], or zeros and ones [n, classes].
+        labels: int32 [n], zeros and ones [n, classes], or float32 [n, numbers].
         sizes: width and height of each image, as it was given.
         sha256: of all pixels and sizes that were given.
         classes: names of the classes, where whoever gives the examples knows them.
@@ -46,7 +46,7 @@ def part_of_arrays(where: str, images: Any, labels: Any) -> Part:
         where: how the user calls them: ``train``.
         images: [n, height, width], [n, height, width, 1 or 3] or [n, 1 or 3, height, width]: whole numbers
             from 0 to 255, or floats from 0 to 1 or from 0 to 255.
-        labels: whole numbers [n] or [n, 1], or zeros and ones [n, classes].
+        labels: whole numbers [n] or [n, 1], zeros and ones [n, classes], or floats [n] or [n, numbers].
     """
     pixels, scale = as_pixels(f"the images of {where}", as_array(f"the images of {where}", images))
     targets = as_labels(f"the labels of {where}", as_array(f"the labels of {where}", labels))
@@ -138,17 +138,31 @@ def scale_notes(where: str, scale: int | None) -> tuple[str, ...]:
 
 
 def as_labels(what: str, labels: np.ndarray) -> np.ndarray:
-    """Return labels as int32 [n], or as zeros and ones int32 [n, classes].
+    """Return labels as int32 [n], as zeros and ones int32 [n, classes], or as numbers, float32 [n, numbers].
+
+    Floats are numbers, but for several in a row that are zeros and ones.
 
     Raises InputError, with the name ``what``, for another shape, and for values that are no labels.
     """
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    if labels.ndim not in (1, 2) or (labels.ndim == 1 and labels.dtype.kind == "f"):
+    if labels.dtype.kind == "f" and not (labels.ndim == 2 and np.isin(labels, (0, 1)).all()):
+        return _numbers(what, labels)
+    if labels.ndim not in (1, 2):
         raise InputError(f"{what}: {labels.dtype} {list(labels.shape)}; allowed: {_LABELS}")
     most = 1 if labels.ndim == 2 else MAX_CLASSES - 1
     if labels.size and not (labels.min() >= 0 and labels.max() <= most):
         raise InputError(f"{what}: from {labels.min()} to {labels.max()}; allowed: {_LABELS}")
-    if labels.ndim == 2 and not np.isin(labels, (0, 1)).all():
-        raise InputError(f"{what}: values between 0 and 1; allowed: {_LABELS}")
     return labels.astype(np.int32)
+
+
+def _numbers(what: str, labels: np.ndarray) -> np.ndarray:
+    if labels.ndim not in (1, 2) or not labels.size:
+        raise InputError(f"{what}: {labels.dtype} {list(labels.shape)}; allowed: {_LABELS}")
+    with np.errstate(over="ignore"):
+        numbers = labels.astype(np.float32).reshape(len(labels), -1)
+    if not np.isfinite(numbers).all():
+        raise InputError(f"{what}: NaN, or beyond float32; give finite numbers")
+    if numbers.shape[1] > 1 and (numbers >= 0).all() and np.allclose(numbers.sum(axis=1), 1, atol=1e-3):
+        raise InputError(f"{what}: shares of classes, which sum to 1; give the class of each image")
+    return numbers

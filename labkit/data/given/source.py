@@ -41,7 +41,7 @@ from labkit.data.subset import (
 )
 from labkit.data.write import Journal, Plan, Written, shard_tasks
 from labkit.errors import InputError
-from labkit.plurals import counted
+from labkit.plurals import counted, listed
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class _Given:
 
     Args:
         parts: by split, as they were given.
-        labels: int32 [n], or zeros and ones [n, classes]; -1 for classes that are left out.
+        labels: int32 [n], zeros and ones [n, classes], or float32 [n, numbers]; -1 for classes that are left
+            out.
         classes, all_classes: names of those that are kept, and of all where some are left out.
         sha256: of all pixels and labels that were given.
     """
@@ -178,6 +179,8 @@ class GivenSource:
         if size is None:
             size, line = choose_size(facts)
             lines.append(line)
+        if given.labels.dtype.kind == "f":
+            lines.append(f"labels are numbers: {listed([*map(shown, given.classes)])}")
         lines += reading_lines(facts, size, self._resize, DEEPEST)
         rows, said = self._splits(given)
         listing = Listing(
@@ -218,7 +221,7 @@ class GivenSource:
             },
             classes=given.classes,
             all_classes=given.all_classes,
-            multi_label=given.labels.ndim == 2,
+            multi_label=listing.multi_label,
             image_shape=(size, size, 3),
             image_format="jpeg" if size > JPEG_ABOVE else "pixels",
             validation_size=len(rows.get("validation", ())),
@@ -256,33 +259,49 @@ class GivenSource:
         if labels.ndim == 1 and (np.diff(labels) >= 0).all():
             rows["train"] = shuffled(rows["train"], named_key(request.seed, "train"))
             lines.append("the training examples come class by class: their order is made random")
-        targets = given.labels[rows["train"]]
-        counts = targets.sum(axis=0) if targets.ndim == 2 else np.bincount(targets, minlength=number)
-        missing = np.flatnonzero(counts == 0).tolist()
-        if missing:
-            more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-            raise InputError(
-                f"class {shown(given.classes[missing[0]])}{more}: no examples left to train on; give some, "
-                "or number the labels without gaps"
-            )
+        if labels.dtype.kind != "f":
+            _check_all_classes(given, given.labels[rows["train"]])
         rows |= parts
         return {name: rows[name] for name in SPLITS if name in rows}, lines
 
 
+def _check_all_classes(given: _Given, labels: np.ndarray) -> None:
+    """Raise InputError for a class without training examples."""
+    number = len(given.classes)
+    counts = labels.sum(axis=0) if labels.ndim == 2 else np.bincount(labels, minlength=number)
+    missing = np.flatnonzero(counts == 0).tolist()
+    if missing:
+        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        raise InputError(
+            f"class {shown(given.classes[missing[0]])}{more}: no examples left to train on; give some, "
+            "or number the labels without gaps"
+        )
+
+
 def _together(parts: Mapping[str, Part], request: Request, known: Manifest | None) -> _Given:
     """Return all examples with their classes. Raises InputError where labels and names differ."""
+    kinds = {name: part.labels.dtype.kind for name, part in parts.items()}
+    if len(set(kinds.values())) > 1:
+        of_numbers = [name for name, kind in kinds.items() if kind == "f"]
+        raise InputError(f"{', '.join(of_numbers)} has floats as labels, and the others whole numbers")
     shapes = {name: part.labels.shape[1:] for name, part in parts.items()}
     if len(set(shapes.values())) > 1:
         forms = ", ".join(f"{name} [{', '.join(map(str, ('n', *shape)))}]" for name, shape in shapes.items())
         raise InputError(f"the splits have labels of different shapes, {forms}; give all in one shape")
     labels = np.concatenate([part.labels for part in parts.values()])
     number = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
-    if labels.ndim == 2 and (labels.sum(axis=1) == 1).all():
+    are_numbers = labels.dtype.kind == "f"
+    if labels.ndim == 2 and not are_numbers and (labels.sum(axis=1) == 1).all():
         labels = labels.argmax(axis=1).astype(np.int32)
     names = request.class_names or next((part.classes for part in parts.values() if part.classes), ())
     if not names and known is not None and len(known.all_classes or known.classes) == number:
         names = known.all_classes or known.classes
-    names = names or tuple(map(str, range(number)))
+    default = [f"number {place}" for place in range(number)] if are_numbers and number > 1 else ["number"]
+    names = names or tuple(default if are_numbers else map(str, range(number)))
+    if are_numbers and request.classes is not None:
+        raise InputError("--classes needs classes, and the labels are floats, so numbers; leave it out")
+    if are_numbers and len(names) == number == len(set(names)):
+        return _Given(parts, labels, names, None, _sha256(parts))
     if len(names) != number:
         raise InputError(
             f"class_names has {counted(len(names), 'name')} and the labels {number:,} classes (0 to "

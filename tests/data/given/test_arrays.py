@@ -140,6 +140,23 @@ def test_a_damaged_shard_needs_the_same_examples_again(tmp_path):
     assert result.did_work and result.manifest == manifest and verify_shards(manifest) == []
 
 
+@pytest.mark.parametrize("numbers", [LABELS / 4, np.stack([LABELS / 4, -LABELS], axis=1)])
+def test_floats_are_numbers(tmp_path, numbers):
+    names = ["age", "depth"][: 1 if numbers.ndim == 1 else 2]
+    of_arrays = _prepare(tmp_path / "a", train=(IMAGES, numbers), class_names=names)
+    manifest = of_arrays.manifest
+    assert manifest.targets == "numbers" and manifest.classes == tuple(names)
+    assert any(line.startswith("labels are numbers: age") for line in of_arrays.messages)
+    places = {image.tobytes(): place for place, image in enumerate(IMAGES)}
+    for split in manifest.splits:
+        images, labels = load_split(manifest, split)
+        expected = [np.ravel(numbers[places[image.tobytes()]]) for image in images]
+        np.testing.assert_array_equal(labels, np.float32(expected))
+    pairs = list(zip(IMAGES, numbers, strict=True))
+    assert _prepare(tmp_path / "b", train=pairs, class_names=names).manifest.splits == manifest.splits
+    assert not _prepare(tmp_path / "a", train=pairs).did_work
+
+
 NAN = np.where(IMAGES > 250, np.nan, IMAGES)
 BAD = {
     "rank of images": ({"train": (IMAGES[0, 0], LABELS)}, "images of train: the shape .10, 3.; allowed"),
@@ -149,8 +166,14 @@ BAD = {
     "lengths of test": ({"test": (list(IMAGES), [1, 2])}, "test has 40 images and 2 labels"),
     "negative labels": ({"train": (IMAGES, LABELS - 1)}, "labels of train: from -1 to 1; allowed: whole"),
     "large labels": ({"train": (IMAGES, LABELS * 10**6)}, "from 0 to 2000000; allowed: whole"),
-    "labels of floats": ({"train": (IMAGES, LABELS / 2)}, r"labels of train: float64 \[40\]; allowed: whole"),
-    "shares": ({"train": (IMAGES, np.full((40, 3), 0.5))}, "values between 0 and 1; allowed: whole"),
+    "labels that are no numbers": ({"train": (IMAGES, LABELS * np.nan)}, "the labels of train: NaN"),
+    "shares": ({"train": (IMAGES, np.full((40, 4), 0.25))}, "shares of classes, which sum to 1"),
+    "floats and classes": ({"test": (IMAGES, LABELS / 2)}, "test has floats as labels, and the others whole"),
+    "names of numbers": (
+        {"train": (IMAGES, LABELS / 2), "class_names": ["a", "b"]},
+        "class_names has 2 names and the labels 1",
+    ),
+    "classes of numbers": ({"train": (IMAGES, LABELS / 2), "classes": ["0"]}, "--classes needs classes"),
     "words": ({"train": (IMAGES, ["cat", "dog"] * 20)}, "labels of train: <U3 .40.; allowed: numbers"),
     "a class that is missing": ({"train": (IMAGES, LABELS * 2)}, "class 1 and 1 more: no examples left"),
     "classes of test": ({"test": (IMAGES, LABELS + 1)}, "class 3: no examples left to train on"),
