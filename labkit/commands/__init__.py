@@ -106,7 +106,6 @@ INSTEAD = {
     "remove": "delete",
     "rm": "delete",
     "save": "export",
-    "serve": "dashboard",
     "status": "show",
     "test": "evaluate",
     "ui": "dashboard",

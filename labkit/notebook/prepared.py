@@ -180,9 +180,9 @@ class Conclusion:
     banner: str
     split: str
     accuracy: float | None
-    mean_absolute_error: float | None
     examples: int
     step: int
+    mean_absolute_error: float | None = None
 
     @property
     def result(self) -> str:

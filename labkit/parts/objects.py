@@ -100,7 +100,8 @@ def _settings_of_optimizer(optimizer: Any, given: Mapping[str, Any], folder: Pat
 
 def _settings_of_loss(loss: Any, folder: Path) -> dict[str, Any]:
     """Return the flags that stand for a Keras loss. Raises InputError."""
-    kind, settings = type(loss), dict(loss.get_config())
+    # Keras's configuration of Huber leaves its delta out.
+    kind, settings = type(loss), dict(loss.get_config()) | getattr(loss, "_fn_kwargs", {})
     known = {name: short for short, names in KERAS_LOSSES.items() for name in names.values()}
     if settings.pop("from_logits", True) is not True:
         raise InputError(f"loss is a {kind.__name__} of probabilities; make it with from_logits=True")

@@ -90,7 +90,7 @@ def test_the_command_for_a_run_without_predictions_and_checkpoints_is_quoted(tra
     program = (
         "import numpy as np\nfrom app.images import sections\nfrom app.images.subject import Subject\n"
         "from labkit.run_directory import RunDirectory\n"
-        "subject = Subject(np.zeros((32, 32, 3), np.uint8), ['a'], False, None, 'train', 0)\n"
+        "subject = Subject(np.zeros((32, 32, 3), np.uint8), ['a'], 'class', None, 'train', 0)\n"
         f"sections._of_other(RunDirectory({str(other.path)!r}), subject)"
     )
     [command] = [element.value for element in checked(AppTest.from_string(program).run()).get("code")]
@@ -174,12 +174,12 @@ def test_an_overlay_shows_the_sign_and_leaves_the_image_where_nothing_matters():
 
 def test_the_loss_of_a_prediction_is_the_cross_entropy():
     image = np.zeros((2, 2, 3), np.uint8)
-    one = Subject(image, ["a", "b"], False, np.array(1))
+    one = Subject(image, ["a", "b"], "class", np.array(1))
     assert one.loss(np.array([0.25, 0.75])) == pytest.approx(-np.log(0.75))
-    several = Subject(image, ["a", "b"], True, np.array([1, 0]))
+    several = Subject(image, ["a", "b"], "classes", np.array([1, 0]))
     assert several.loss(np.array([0.9, 0.2])) == pytest.approx(-np.log(0.9) - np.log(0.8))
     assert several.is_right(np.array([0.9, 0.2])) and not several.is_right(np.array([0.9, 0.6]))
-    assert Subject(image, ["a"], False).loss(np.array([1.0])) is None
+    assert Subject(image, ["a"], "class").loss(np.array([1.0])) is None
 
 
 @pytest.mark.parametrize(

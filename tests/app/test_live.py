@@ -11,7 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app import feed
-from app.charts.metric_charts import STANDARD, Options
+from app.charts.metric_charts import Options, standard
 from app.charts.store import MAX_METRICS, CurveStore
 from app.feed import Update, answer
 from app.live_update import Drawn, frame_of
@@ -32,7 +32,7 @@ def board(at: AppTest) -> Board:
 
 def added(at: AppTest) -> dict[str, DrawnChart]:
     """Return the charts below the standard ones, by title."""
-    return {chart.title: chart for chart in charts(at)[len(STANDARD) :]}
+    return {chart.title: chart for chart in charts(at)[len(standard(())) :]}
 
 
 # ---- the state -----------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def test_a_failure_makes_streamlit_draw_the_page_and_is_logged(caplog, no_offers
 def test_new_rows_are_fetched_and_the_page_is_drawn_again_for_what_is_not_fetched(make_run):
     run = make_run(state="running", steps=3)
     shown = frame_of(run, curves(run), "")
-    drawn = Drawn(run, Options(), STANDARD, None, None)
+    drawn = Drawn(run, Options(), standard(()), None, None)
     append(run.metrics_path, train_row(500, loss=7.25))
     update = drawn.update(shown, "")
     assert not update.is_stale

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from app.images import pictures
+from labkit.data.images import pictures
 from labkit.data.images.pictures import MAX_BYTES, read_picture
 from labkit.errors import InputError
 from tests.fuzzing import damaged_bytes, value_or_line

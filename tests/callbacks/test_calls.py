@@ -239,6 +239,6 @@ def test_callbacks_are_a_list_of_objects(given, words):
 def test_a_file_without_usable_callbacks_is_refused(tmp_path, text, words):
     path = tmp_path / "mine.py"
     with pytest.raises(InputError) as error:
-        callbacks_of(path, text.encode())
+        callbacks_of(Config.from_flat({"callbacks": str(path)}), {str(path): text.encode()})
     assert str(error.value).startswith(f"--callbacks {path}") and words in str(error.value)
     assert "\n" not in str(error.value)

@@ -196,7 +196,6 @@ def test_a_task_of_a_cluster_leaves_out_what_grpc_says_before_labkit(given, used
         ("cluster locl", "no command 'cluster locl'; did you mean cluster local?"),
         ("prepare", "no command 'prepare'; did you mean data prepare?"),
         ("xyzzy", "no command 'xyzzy'; see labkit --help"),
-        ("predict", "no command 'predict'; see labkit --help"),
         ("rm", "no command 'rm'; did you mean delete?"),
         ("test", "no command 'test'; did you mean evaluate?"),
         ("--json runs", "unknown argument '--json' before the command; see labkit --help"),

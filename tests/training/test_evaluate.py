@@ -20,7 +20,7 @@ def test_figures_by_hand():
     chances = np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(evaluation.probabilities, chances, rtol=1e-6)
     assert evaluation.loss == pytest.approx(-np.log(chances[[0, 1, 2], LABELS]).mean(), rel=1e-6)
-    assert evaluation.accuracy == pytest.approx(1 / 3)
+    assert evaluation.metrics["accuracy"] == pytest.approx(1 / 3)
     # Label 2 ties with five others for second place and the lower classes go first; label 5 is sixth.
     assert evaluation.metrics["top5_accuracy"] == pytest.approx(2 / 3)
     confusion = evaluation.confusion()

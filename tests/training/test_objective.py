@@ -158,7 +158,9 @@ def test_objects_are_the_same_as_flags(tmp_path):
         assert flags["loss"] == "focal" and flags["loss_arguments"]["gamma"] == 1.0
         path, _, name = flags["metrics"].rpartition(":")
         assert name == "METRICS" and "METRICS = [among_two, 'auc']" in Path(path).read_text()
-    for loss in (keras.losses.CategoricalFocalCrossentropy(), keras.losses.MeanSquaredError(), 3):
+    with as_files({"loss": keras.losses.Huber(delta=0.5)}) as flags:
+        assert (flags["loss"], flags["loss_arguments"]) == ("huber", {"delta": 0.5})
+    for loss in (keras.losses.CategoricalFocalCrossentropy(), keras.losses.Poisson(), 3):
         with pytest.raises(InputError, match="^loss is"), as_files({"loss": loss}):
             pass
 

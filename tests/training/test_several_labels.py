@@ -67,7 +67,7 @@ def test_every_image_is_evaluated_once(manifest, batch_size):
     expected = 1 / (1 + np.exp(-predict(standardize(images, manifest)).numpy().astype(np.float64)))
     assert found.metrics == pytest.approx(scores_by_hand(labels, expected), rel=1e-4)
     assert found.confusion() is None
-    with pytest.raises(ValueError, match=r"'softmax' isn't for shapes_multilabel: target shape \(10,\)"):
+    with pytest.raises(ValueError, match=r"'softmax' isn't for shapes_multilabel, whose labels are classes"):
         evaluate_split(tf.distribute.get_strategy(), None, manifest, "test", global_batch_size=10)
 
 
@@ -107,8 +107,11 @@ def test_a_small_network_learns_its_batch_by_heart(manifest, name):
     ("arguments", "words"),
     [
         (["--dataset", "shapes_multilabel"], ["'softmax'", "shapes_multilabel", "--loss sigmoid"]),
-        (["--dataset", "shapes", "--loss", "sigmoid"], ["'sigmoid'", "--dataset shapes_multilabel"]),
-        (["--loss", "sigmoid"], ["--dataset auto", "--dataset shapes_multilabel"]),
+        (
+            ["--dataset", "shapes", "--loss", "sigmoid"],
+            ["'sigmoid'", "one label per image", "--loss softmax"],
+        ),
+        (["--loss", "sigmoid"], ["--dataset auto has one label per image"]),
         (["--loss", "hinge"], ["--loss", "hinge", "softmax", "sigmoid"]),
     ],
 )
