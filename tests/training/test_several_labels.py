@@ -109,7 +109,7 @@ def test_a_small_network_learns_its_batch_by_heart(manifest, name):
         (["--dataset", "shapes_multilabel"], ["'softmax'", "shapes_multilabel", "--loss sigmoid"]),
         (
             ["--dataset", "shapes", "--loss", "sigmoid"],
-            ["'sigmoid'", "one label per image", "--loss softmax"],
+            ["'sigmoid'", "one label per image", "softmax"],
         ),
         (["--loss", "sigmoid"], ["--dataset auto has one label per image"]),
         (["--loss", "hinge"], ["--loss", "hinge", "softmax", "sigmoid"]),
