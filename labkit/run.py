@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from labkit.analysis.predict import PredictedImages
     from labkit.analysis.predictions import Predictions, Signature
+    from labkit.analysis.slices import Slice
     from labkit.data.batch import StepBatch
     from labkit.experiments.replay.step import Replay
     from labkit.figures.explorer import PredictionExplorer
@@ -198,6 +199,25 @@ class Run:
         from labkit.analysis.predictions import predictions_of_run
 
         return predictions_of_run(self._directory, split, self._predictions)
+
+    def slices(self, by: str, split: str | None = None) -> "list[Slice]":
+        """Return how good the predictions are on parts of a split, the worst first.
+
+        Args:
+            by: ``class``, ``brightness``, or a column of the CSV file that the data set was made from.
+            split: as for ``confusion_matrix``.
+
+        Returns objects with ``name``, ``count``, ``value`` (accuracy, or the mean absolute error where labels
+        are numbers), and ``low`` and ``high``, its interval of 95 %.
+
+        Raises InputError for another ``by``, and where there are no predictions.
+        """
+        from labkit.analysis.predictions import tested_split
+        from labkit.analysis.slices import slices_by
+        from labkit.data.of_run import data_set_of
+
+        predictions, name = self._shown(split), split or tested_split(self._directory)
+        return slices_by(predictions, data_set_of(self._directory), name, argument("by", by, str))
 
     def predict(
         self,

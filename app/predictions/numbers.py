@@ -10,6 +10,7 @@ from app.address import image_address, page_below
 from app.charts.board import PALETTE
 from app.images import cards
 from app.markup import facts_html, number_text, plain
+from app.predictions import parts
 from app.predictions.images import PAGE_SIZE, part_of
 from app.predictions.source import Source
 from labkit.analysis.predictions import Indices, Predictions
@@ -40,6 +41,7 @@ def panel(source: Source, predictions: Predictions) -> None:
             config={"displayModeBar": False},
             alt=f"Predicted against true {predictions.classes[number]}",
         )
+        parts.panel(source, predictions)
 
 
 def _facts(source: Source, predictions: Predictions, number: int) -> list[tuple[str, str]]:

@@ -5,12 +5,12 @@ import streamlit as st
 from app import state
 from app.charts.component import spare_the_collector
 from app.markup import facts_html, number_text, plain
-from app.predictions import images, numbers, pairs, quality
+from app.predictions import images, numbers, pairs, parts, quality
 from app.predictions import source as sources
 from labkit.analysis.predictions import Predictions, of_another_checkpoint
 from labkit.plurals import counted
 
-IMAGES, QUALITY, SIDES = "Images", "Calibration and classes", "Side by side"
+IMAGES, QUALITY, PARTS, SIDES = "Images", "Calibration and classes", "Parts", "Side by side"
 
 
 def page() -> None:
@@ -38,12 +38,13 @@ def page() -> None:
         )
     forgotten = sources.forgotten(run, split)
     spare_the_collector()
-    tabs = st.tabs([IMAGES, QUALITY, SIDES], key="view", on_change="rerun", bind="query-params")
+    tabs = st.tabs([IMAGES, QUALITY, PARTS, SIDES], key="view", on_change="rerun", bind="query-params")
     for tab, draw in zip(
         tabs,
         (
             lambda: images.panel(source, predictions, forgotten),
             lambda: quality.panel(predictions),
+            lambda: parts.panel(source, predictions),
             lambda: pairs.panel(source, predictions),
         ),
         strict=True,

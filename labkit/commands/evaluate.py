@@ -6,6 +6,7 @@ from labkit import api
 from labkit.commands.flags import Flag, RunName, Seconds, takes
 from labkit.errors import InputError
 from labkit.plurals import counted
+from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import run_to_read
 from labkit.run_directory.reader import own_test_step_of
 from labkit.tables import print_table
@@ -24,6 +25,7 @@ def evaluate(
     *,
     split: Literal["test", "validation", "train"] | None = None,
     checkpoint: Annotated[str | None, Flag(metavar="best|last|STEP")] = None,
+    by: Annotated[str | None, Flag(metavar="COLUMN")] = None,
     watch: bool = False,
     wait_seconds: Seconds | None = None,
     **given: Any,
@@ -35,6 +37,8 @@ def evaluate(
             its test accuracy would make that accuracy too high.
         checkpoint: Checkpoint to evaluate. Default: best, on validation; the newest where nothing was
             validated.
+        by: Tells the accuracy of parts of the images with its interval, the worst part first: by class,
+            brightness, or a column of the CSV file that the data set was made from.
         watch: Follows the run on the CPU while it trains; evaluates each checkpoint once until the run is
             finished. The same command continues after an interruption.
         wait_seconds: With --watch: if the run stalls, stops or isn't there yet, waits this long before giving
@@ -46,12 +50,16 @@ def evaluate(
                 f"--checkpoint is {checkpoint!r} with --watch, which evaluates every checkpoint; "
                 "leave one of them out"
             )
+        if by is not None:
+            raise InputError(f"--by is {by!r} with --watch, which prints no parts; leave one of them out")
         return _watch(run, split or "validation", 60.0 if wait_seconds is None else wait_seconds, **given)
     if wait_seconds is not None:
         raise InputError("--wait-seconds is for --watch; leave it out, or add --watch")
     split, found = split or "test", run_to_read(run)
     metrics = api.evaluate(found.path, split=split, checkpoint=checkpoint or "best", **given)
     _print_metrics(metrics)
+    if by is not None:
+        _print_slices(found, split, by)
     own = own_test_step_of(found)
     if split == "test" and own is not None and own != metrics["checkpoint_step"]:
         print(
@@ -75,6 +83,27 @@ def _print_metrics(metrics: dict[str, Any]) -> None:
     if f"tta_{name}" in metrics:
         print(f"with test-time augmentation: {names.get(name, name)} {metrics[f'tta_{name}']:.4f}")
     _print_classes(metrics["per_class"])
+
+
+def _print_slices(run: RunDirectory, split: str, by: str) -> None:
+    """Print the accuracy of each part, or its error where labels are numbers, with its interval of 95 %."""
+    from labkit.analysis.predictions import load_predictions
+    from labkit.analysis.slices import slices_by
+    from labkit.data.of_run import data_set_of
+
+    predictions = load_predictions(run, split)
+    found = slices_by(predictions, data_set_of(run), split, by)
+    what, form = ("mean absolute error", ".4g") if predictions.are_numbers else ("accuracy", ".1%")
+    rows = [
+        (
+            one.name[:LONGEST_NAME],
+            f"{one.count:,}",
+            f"{one.value:{form}}",
+            f"{one.low:{form}} to {one.high:{form}}",
+        )
+        for one in found
+    ]
+    print_table((by, "images", what, "95 % interval"), rows, right=("images", what, "95 % interval"))
 
 
 def _print_classes(rows: list[dict[str, Any]]) -> None:

@@ -25,6 +25,7 @@ from labkit.run_directory.files import open_regular
 FORMAT_VERSION = 3
 MANIFEST_NAME = "manifest.json"
 _FILES_NAME = "files.json"  # beside it: which file each image was made from
+_COLUMNS_NAME = "columns.json"  # and what else is known of each image
 _SHARD_NAME = re.compile(r"[a-z]+-\d{5}-of-\d{5}\.tfrecord")
 
 
@@ -317,6 +318,29 @@ def files_of(manifest: Manifest, split: str) -> list[str] | None:
     except (OSError, ValueError):
         return None
     return files.get(split) if len(files.get(split, ())) == manifest.count(split) else None
+
+
+def write_columns(manifest: Manifest, columns: Mapping[str, Mapping[str, list[str]]]) -> None:
+    """Write what else is known of each image, by split, column and row; nothing without columns."""
+    if any(columns.values()):
+        content = {"checksum": manifest.checksum, "columns": columns}
+        _replace_file(manifest.directory / _COLUMNS_NAME, json.dumps(content))
+
+
+def columns_of(manifest: Manifest, split: str) -> dict[str, list[str]]:
+    """Return what else is known of the images of a split: a text for each row, by column."""
+    try:
+        with open_regular(manifest.directory / _COLUMNS_NAME) as file:
+            found = msgspec.json.decode(file.read(), type=_Columns)
+    except (OSError, ValueError):
+        return {}
+    columns = found.columns.get(split, {}) if found.checksum == manifest.checksum else {}
+    return {name: values for name, values in columns.items() if len(values) == manifest.count(split)}
+
+
+class _Columns(msgspec.Struct):
+    checksum: str
+    columns: dict[str, dict[str, list[str]]]
 
 
 def _replace_file(path: Path, text: str) -> Path:

@@ -30,6 +30,7 @@ from labkit.data.manifest import (
     Split,
     find_manifest,
     verify_shards,
+    write_columns,
     write_files,
     write_manifest,
 )
@@ -168,6 +169,7 @@ def _write(request: Request, source: Source, messages: list[str]) -> PrepareResu
         written = finished | write_shards(waiting, plan.key, journal, request.announce)
         manifest = _manifest(request, plan, written)
         write_files(request.directory, plan.files)
+        write_columns(manifest, plan.columns)
         write_manifest(manifest)
         clean(request.directory, manifest)
     counts = ", ".join(f"{split.count:,} {name}" for name, split in manifest.splits.items())

@@ -120,6 +120,7 @@ class Plan:
         source: what the manifest records of the source.
         doubts: returns what people should know of the result, from what was written, by the shards' names.
         files: of each split, the path of each image in the source; empty where images have numbers only.
+        columns: of each split, what else is known of its images: a text for each row, by the column's name.
         lines: what is said before the work starts.
     """
 
@@ -134,6 +135,7 @@ class Plan:
     train_examples: int | None
     doubts: Callable[[Mapping[str, Written]], list[str]] = lambda written: []
     files: Mapping[str, list[str]] = field(default_factory=dict)
+    columns: Mapping[str, Mapping[str, list[str]]] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
 
     @property

@@ -20,7 +20,7 @@ from tests.app.conftest import (
 )
 from tests.app.pages import checked, finished, html_of, open_page, press, words
 
-TABS = ("Images", "Calibration and classes", "Side by side")
+TABS = ("Images", "Calibration and classes", "Parts", "Side by side")
 
 
 def open_predictions(run, **url):
@@ -157,9 +157,18 @@ def test_two_runs_of_the_same_data_stand_side_by_side(make_run):
         rewrite_predictions(run, probabilities=shares)
         change_environment(run, data={**run.read_environment()["data"], "checksum": "x"})
     a, b = (load_predictions(run) for run in runs)
-    at = open_predictions(runs[0], view=TABS[2], other_run="second")
+    at = open_predictions(runs[0], view=TABS[3], other_run="second")
     assert f"disagreement first ({(a.predicted != b.predicted).sum()} images differ)" in words(at)
     assert "<b>star" not in html_of(at)
+
+
+def test_parts_are_shown_with_the_worst_first(trained):
+    at = open_predictions(trained, view="Parts")
+    [table] = [one.value for one in at.dataframe]
+    assert list(table["value"]) == sorted(table["value"]) and (table["low"] <= table["value"]).all()
+    at.selectbox(key="parts-by").set_value("brightness")
+    [table] = [one.value for one in checked(at.run()).dataframe]
+    assert len(table) == 4 and table["images"].sum() == len(load_predictions(trained))
 
 
 # ---- evaluations that the page makes -------------------------------------------------------------------

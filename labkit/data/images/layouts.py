@@ -42,6 +42,7 @@ class Listing:
         notes: lines that say what was done with the other files, and which splits were recognised.
         unusable: what is wrong with links among the pictures, by path.
         all_classes: the source's classes if only some of them were chosen; None otherwise.
+        columns: what else a table has of each picture, by column.
     """
 
     root: Path
@@ -55,6 +56,7 @@ class Listing:
     notes: tuple[str, ...] = ()
     unusable: Mapping[str, str] = field(default_factory=dict)
     all_classes: tuple[str, ...] | None = None
+    columns: Mapping[str, list[str]] = field(default_factory=dict)
 
     @property
     def multi_label(self) -> bool:
@@ -329,6 +331,7 @@ def with_classes(listing: Listing, names: tuple[str, ...]) -> Listing:
         paths=[listing.paths[row] for row in kept],
         labels=labels[kept],
         splits=[listing.splits[row] for row in kept],
+        columns={name: [values[row] for row in kept] for name, values in listing.columns.items()},
         notes=(
             *listing.notes,
             f"{counted(len(listing.paths) - len(kept), 'picture')} of other classes left out",

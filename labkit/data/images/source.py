@@ -176,6 +176,12 @@ class ImageSource:
             }
             return remarks(listing, facts, parts.rows, hashes)
 
+        columns = dict(listing.columns)
+        if len({(fact.width, fact.height) for fact in good}) > 1:  # of the files, before they got one size
+            columns = {
+                "width": [str(fact.width) for fact in facts],
+                "height": [str(fact.height) for fact in facts],
+            } | columns
         splits = {split: (rows, listing.labels[rows]) for split, rows in parts.rows.items()}
         tasks = shard_tasks(request.directory, splits, pictures, self._per_shard(splits, size))
         counts = {split: listing.counts(rows).tolist() for split, rows in parts.rows.items()}
@@ -206,6 +212,10 @@ class ImageSource:
             train_examples=request.train_examples,
             doubts=doubts,
             files={name: [listing.paths[row] for row in rows] for name, rows in parts.rows.items()},
+            columns={
+                name: {column: [values[row] for row in rows] for column, values in columns.items()}
+                for name, rows in parts.rows.items()
+            },
             lines=(*lines, *parts.lines),
         )
 

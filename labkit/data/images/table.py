@@ -30,7 +30,8 @@ def find_rows(file: Path) -> Listing:
     """Return the pictures that a CSV file names.
 
     Its columns are ``path`` (from the file's folder), ``label`` and, where it is there, ``split``. Several
-    labels of a picture are separated by ``;``. Without ``label``, the other columns hold numbers.
+    labels of a picture are separated by ``;``. Other columns are kept as they are; without ``label``, they
+    hold numbers, which are the labels.
 
     Raises:
         InputError: the file is empty, not UTF-8 or has other columns; or a row lacks a value, names a file
@@ -39,7 +40,15 @@ def find_rows(file: Path) -> Listing:
     content = _content(file)
     names, rows = _rows(file, content)
     unusable = _check_paths(file, [path for path, _, _ in rows])
-    classes, targets = (tuple(names), _numbers(file, names, rows)) if names else _classes(file, rows)
+    kept: list[str] = []
+    further: list[list[str]] = []
+    if "label" in names:
+        place = names.index("label")
+        kept = [name for name in names if name != "label"]
+        further = [[cell for at, cell in enumerate(cells) if at != place] for _, cells, _ in rows]
+        classes, targets = _classes(file, [(path, [cells[place]], split) for path, cells, split in rows])
+    else:
+        classes, targets = tuple(names), _numbers(file, names, rows)
     order = sorted(range(len(rows)), key=lambda row: rows[row][0])
     return Listing(
         root=file.parent,
@@ -51,6 +60,7 @@ def find_rows(file: Path) -> Listing:
         splits=[rows[row][2] for row in order],
         table_sha256=hashlib.sha256(content).hexdigest(),
         unusable=unusable,
+        columns={name: [further[row][at] for row in order] for at, name in enumerate(kept)},
     )
 
 
@@ -120,7 +130,7 @@ def _content(file: Path) -> bytes:
 
 
 def _rows(file: Path, content: bytes) -> tuple[list[str], list[_Row]]:
-    """Return the names of the columns of numbers, none where there is a column of labels, and the rows."""
+    """Return the names of the columns but path and split, and the rows with their cells."""
     if begins_as_picture(file):
         raise InputError(f"{shown(file)} is a picture; give the folder that has a folder for each class")
     try:
@@ -136,7 +146,7 @@ def _rows(file: Path, content: bytes) -> tuple[list[str], list[_Row]]:
     header = [name.casefold() for name in titles]
     others = [place for place, name in enumerate(header) if name not in ("path", "split")]
     is_known = "path" in header and len(set(header)) == len(header) and all(header) and others
-    if not is_known or ("label" in header and len(others) > 1):
+    if not is_known:
         first = ",".join(table[0])
         if len(table[0]) == 1 and (other := next((mark for mark in ";\t|" if mark in first), "")):
             name = {";": "semicolons", "\t": "tabs"}.get(other, other)
@@ -164,7 +174,7 @@ def _rows(file: Path, content: bytes) -> tuple[list[str], list[_Row]]:
         rows.append((path, [cells[place].strip() for place in others], split))
     if not rows:
         raise InputError(f"{shown(file)} lists no pictures; write a line for each below the first")
-    return [] if "label" in header else [titles[place] for place in others], rows
+    return ["label" if header[place] == "label" else titles[place] for place in others], rows
 
 
 def _check_paths(file: Path, paths: list[str]) -> dict[str, str]:
