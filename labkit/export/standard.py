@@ -13,10 +13,12 @@ from labkit.config import ModelConfig
 from labkit.config.architectures import model_name
 from labkit.data.manifest import Manifest
 from labkit.data.network_input import central_corner
+from labkit.errors import InputError
 from labkit.models.attention import attended, positions
 from labkit.models.brought import applied, plain_model
 from labkit.models.layer_factory import LayerFactory
 from labkit.models.registry import BUILDERS, build_model
+from labkit.startup.tf_compat import all_layers
 
 PROBE_IMAGES = 8
 # Relative to the largest output. The same network computed in two ways differs by about 1e-6 in float32, by
@@ -84,7 +86,12 @@ class KerasLayerFactory(LayerFactory):
 
 
 def standard_model(
-    config: ModelConfig, network: Classifier, *, standardized_input: bool = False, probabilities: bool = False
+    config: ModelConfig,
+    network: Classifier,
+    *,
+    standardized_input: bool = False,
+    probabilities: bool = False,
+    holds_classes: bool = False,
 ) -> keras.Model:
     """Return a run's network rebuilt from Keras's own layers, channels last and float32.
 
@@ -95,14 +102,22 @@ def standard_model(
             0 to 255, of any dtype that Keras casts to float32.
         probabilities: whether the network returns probabilities instead of logits. Where labels are numbers,
             it returns these in their unit.
+        holds_classes: whether the file will hold what the network computes, rather than the names of its
+            classes: then a network may have classes of its own.
 
     Raises:
+        InputError: a network of one's own has such classes, and the file will only name them.
         RuntimeError: the network contains an object that plain Keras doesn't have, or the outputs of the two
             networks differ. Neither happens with the networks in ``labkit.config.architectures``.
     """
     activation = network.loss.name if probabilities else "linear"
     model = _assemble(config, network, standardized_input, activation)
-    foreign = sorted(set(foreign_objects(keras.saving.serialize_keras_object(model))))
+    foreign = [] if holds_classes else _foreign(model)
+    if foreign and config.model not in BUILDERS:
+        raise InputError(
+            f"{config.model} has classes of its own ({', '.join(foreign)}), which a .keras file only names; "
+            "export it with --format saved_model, tflite or onnx"
+        )
     if foreign:
         raise RuntimeError(
             f"{model_name(config)} can't be exported, because plain Keras has no {', '.join(foreign)}; "
@@ -119,6 +134,15 @@ def standard_model(
     if not _close(found, expected) and not _equal_in_float64(config, network):
         raise RuntimeError(f"{model.name} gives other outputs with Keras's layers than with labkit's")
     return model
+
+
+def _foreign(model: keras.Model) -> list[str]:
+    """Return the classes of a model that plain Keras doesn't have."""
+    try:
+        return sorted(set(foreign_objects(keras.saving.serialize_keras_object(model))))
+    except Exception:  # of a class without a configuration
+        own = (type(layer) for layer in all_layers(model))
+        return sorted({kind.__name__ for kind in own if not kind.__module__.startswith("keras.")})
 
 
 def _assemble(
@@ -204,16 +228,21 @@ def copy_weights(source: keras.Model, target: keras.Model) -> None:
     if len(ours) != len(theirs):
         raise RuntimeError(f"{len(ours)} layers with weights, but {len(theirs)} in the exported network")
     for layer, other in zip(ours, theirs, strict=True):
-        values = {weight.name: np.asarray(weight) for weight in layer.weights}
+        values = {_within(weight): np.asarray(weight) for weight in layer.weights}
         for weight in other.weights:
-            value = values.pop(weight.name, None)
+            value = values.pop(_within(weight), None)
             if value is None or value.shape != tuple(weight.shape):
                 raise RuntimeError(
                     f"{layer.name} has no weights of shape {tuple(weight.shape)} for {weight.path}"
                 )
             weight.assign(value)
-        if any(name != "gamma" or np.any(value != 1) for name, value in values.items()):
+        if any(not name.endswith("gamma") or np.any(value != 1) for name, value in values.items()):
             raise RuntimeError(f"{other.name} has no variable for {', '.join(values)} of {layer.name}")
+
+
+def _within(weight: Any) -> str:
+    """Return the name of a weight within its layer. A model of one's own class is one layer."""
+    return str(weight.path).partition("/")[2] or str(weight.name)
 
 
 def _equal_in_float64(config: ModelConfig, network: Classifier) -> bool:

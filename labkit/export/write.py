@@ -27,7 +27,9 @@ def write_export(request: ExportRequest, announce: Callable[[str], None]) -> Exp
     """
     network, state = restored_network(request.run, request.config, request.manifest, request.checkpoint)
     options = {"standardized_input": request.standardized_input, "probabilities": request.probabilities}
-    model = standard_model(request.config.model, network, **options)
+    model = standard_model(
+        request.config.model, network, **options, holds_classes=request.format.name != "keras"
+    )
     description = _describe(request, state)
     comparison = None
     with folder_beside(request.path) as folder:

@@ -86,9 +86,17 @@ def test_a_replayed_step_has_the_loss_of_its_row(whole, name, tmp_path):
 
 
 @LONG
-@pytest.mark.parametrize(
-    "name", [name for name in NETWORKS if name != "subclassed"]
-)  # its class isn't in a file
+def test_a_network_of_its_own_class_is_exported_as_what_it_computes(whole, tmp_path, capsys):
+    run = str(whole("subclassed"))
+    assert labkit("export", run, "--output", str(tmp_path / "net.keras")) == 2
+    assert "(Block, Net), which a .keras file only names" in capsys.readouterr().err
+    for kind in ("saved_model", "tflite", "onnx"):
+        output = str(tmp_path / f"net.{kind}")
+        assert labkit("export", run, "--format", kind, "--output", output, "--check") == 0
+
+
+@LONG
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "subclassed"])
 def test_an_exported_network_predicts_as_it_did(whole, name, tmp_path, shapes):
     assert labkit("export", str(whole(name)), "--output", str(tmp_path / "net.keras")) == 0
     images, labels = load_split(shapes, "test")
