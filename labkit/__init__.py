@@ -10,7 +10,7 @@ TYPE_CHECKING = False  # as type checkers know it; to import typing would take h
 if TYPE_CHECKING:
     from typing import Any
 
-    from labkit.api import evaluate, prepare_data, train
+    from labkit.api import correct_data, evaluate, prepare_data, train
     from labkit.callbacks.callback import Callback
     from labkit.config import Config
     from labkit.errors import InputError
@@ -32,6 +32,7 @@ __all__ = [
     "InputError",
     "Run",
     "compare_replicas",
+    "correct_data",
     "evaluate",
     "image_grid",
     "load_run",
@@ -52,6 +53,7 @@ _MODULES = {
     "InputError": "labkit.errors",
     "Run": "labkit.run",
     "compare_replicas": "labkit.experiments.replicas",
+    "correct_data": "labkit.api",
     "evaluate": "labkit.api",
     "image_grid": "labkit.figures.predictions",
     "load_run": "labkit.run",

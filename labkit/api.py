@@ -1,7 +1,7 @@
 """``labkit.train``, ``labkit.evaluate`` and ``labkit.prepare_data``: the commands as functions."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.config import Config
@@ -16,6 +16,7 @@ from labkit.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from labkit.callbacks.callback import Callback
+    from labkit.data.request import PrepareResult
 
 
 def train(
@@ -235,13 +236,7 @@ def prepare_data(
     examples = {split: part for split, part in given.items() if part is not None}
     if examples and train is None:
         raise InputError(f"{next(iter(examples))} is given without train; give examples to train on, too")
-    shown: list[str] = []
-
-    def show(line: str) -> None:
-        if line not in shown:
-            shown.append(line)
-            print(line, flush=True)
-
+    show = _shown_once()
     result = prepare(
         argument("dataset", dataset, str, optional=True),
         argument("data_dir", data_dir, os.PathLike, optional=True),
@@ -261,6 +256,59 @@ def prepare_data(
         resize=argument("resize", resize, str, optional=True),
         skip_damaged=argument("skip_damaged", skip_damaged, bool),
     )
+    return _told(result, show)
+
+
+def correct_data(
+    dataset: str,
+    *,
+    name: str,
+    marks: str | os.PathLike[str] | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+) -> Manifest:
+    """Make a data set of another one and of what people marked in it: right labels, and images left out.
+
+    The other images keep their pixels, their order and their splits. The data set that is corrected stays as
+    it is. A second call with the same marks checks the files and writes nothing.
+
+    Args:
+        dataset: Data set to correct, as ``labkit data list`` names it.
+        name: Name of the new data set, for ``--dataset``.
+        marks: File of marks. Default: those made in the dashboard, in ``NAME.marks.json`` beside the data
+            set's folder.
+        data_dir: Folder of prepared data sets, of both. Default: ``<home>/data``.
+
+    Returns what was prepared, as :func:`prepare_data` does. Its ``source`` says what was changed.
+
+    Raises InputError where nothing is marked, for marks of other data, for rows and classes that aren't
+    there, where a split or a class would be left empty, and for the name of another data set.
+    """
+    from labkit.data.prepare import correct
+
+    show = _shown_once()
+    result = correct(
+        argument("dataset", dataset, str),
+        argument("name", name, str),
+        argument("marks", marks, os.PathLike, optional=True),
+        argument("data_dir", data_dir, os.PathLike, optional=True),
+        progress=show,
+    )
+    return _told(result, show)
+
+
+def _shown_once() -> Callable[[str], None]:
+    """Return what prints each line the first time that it is said."""
+    shown: list[str] = []
+
+    def show(line: str) -> None:
+        if line not in shown:
+            shown.append(line)
+            print(line, flush=True)
+
+    return show
+
+
+def _told(result: "PrepareResult", show: Callable[[str], None]) -> Manifest:
     for message in result.messages:
         show(message)
     if not result.did_work:

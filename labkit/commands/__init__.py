@@ -26,6 +26,7 @@ class Command:
 GROUPS: dict[str, dict[str, Command]] = {
     "Data and training": {
         "data prepare": Command(".data", "Download or read a data set and write it as TFRecords."),
+        "data correct": Command(".data", "Make a data set with the labels that people corrected."),
         "data list": Command(".data", "List the prepared data sets."),
         "train": Command(".train", "Train a run, or continue it."),
         "resume": Command(".resume", "Continue a run with its own configuration."),

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from labkit import home
-from labkit.api import prepare_data
+from labkit.api import correct_data, prepare_data
 from labkit.commands.flags import Flag, LocalPath, takes
-from labkit.data.manifest import find_manifest, prepared_names
+from labkit.data.manifest import Manifest, find_manifest, prepared_names
 from labkit.errors import InputError
 from labkit.tables import print_table
 
@@ -26,11 +26,21 @@ from labkit.tables import print_table
 )
 def data_prepare(**given: Any) -> int:
     """Prepare a data set. Returns 0. Raises InputError for what can't be prepared."""
-    manifest = prepare_data(**given)
-    where = "" if given["data_dir"] is None else f" --data-dir {shlex.quote(given['data_dir'])}"
+    _say_next(prepare_data(**given), given["data_dir"])
+    return 0
+
+
+@takes(correct_data, name=Flag(metavar="NAME"), data_dir=Flag(metavar="DIR"))
+def data_correct(**given: Any) -> int:
+    """Make a corrected data set. Returns 0. Raises InputError for what can't be corrected."""
+    _say_next(correct_data(**given), given["data_dir"])
+    return 0
+
+
+def _say_next(manifest: Manifest, data_dir: str | None) -> None:
+    where = "" if data_dir is None else f" --data-dir {shlex.quote(data_dir)}"
     loss = {"class": "", "classes": " --loss sigmoid", "numbers": " --loss mse"}[manifest.targets]
     print(f"next: labkit train --dataset {shlex.quote(manifest.dataset)} --preset auto{loss}{where}")
-    return 0
 
 
 def data_list(

@@ -17,6 +17,8 @@ Targets = Literal["class", "classes", "numbers"]
 TARGETS: dict[str, Targets] = {"shapes_multilabel": "classes", "shapes_size": "numbers"}
 IMAGES, NPZ, TFRECORDS = OWN_FILES = ("images", "npz", "tfrecords")  # kinds of sources, named as their flags
 EXAMPLES = "examples"  # the kind of a source that is given in Python
+CORRECTED = "corrected"  # the kind of a source that is another data set, with what people marked in it
+MARKS_NAME = "marks.json"  # in the folder of a corrected data set: the marks that it was made with
 _RESERVED = (AUTO, "downloads", *BUILT_IN)  # downloads is a folder beside the data sets
 _NAME = re.compile(r"[^\W_][\w.-]{0,63}")  # a folder of that name is made
 _MAX_NAME_BYTES = 200  # file systems take 255
@@ -85,6 +87,11 @@ def prepare_command(
     if is_own(name) and kind == EXAMPLES:
         folder = f", data_dir={data_dir!r}" if data_dir else ""
         return f"labkit.prepare_data({name!r}, train=...{folder}) in Python, with the same examples"
+    if is_own(name) and kind == CORRECTED:
+        words = ["labkit", "data", "correct", location, "--name", name]
+        if data_dir:
+            words += ["--marks", f"{data_dir}/{name}/{MARKS_NAME}", "--data-dir", data_dir]
+        return shlex.join(words)
     if is_own(name):
         flag = kind if kind in OWN_FILES else IMAGES
         which = f" --{flag} {shlex.quote(location)} --name {shlex.quote(name)}"

@@ -77,7 +77,7 @@ class Manifest:
         splits: by name; a split without examples is absent.
         channel_mean, channel_std: mean and standard deviation of each channel over the training split, for
             pixels from 0 to 1.
-        source: ``kind`` (download, archive, folder, generated, images, npz, tfrecords, examples),
+        source: ``kind`` (download, archive, folder, generated, images, npz, tfrecords, examples, corrected),
             ``location``, ``sha256`` and
             ``matches_published`` (None if no checksum is published for this kind of source).
         validation_size: number of examples held out of the training data.
@@ -298,13 +298,13 @@ def _way_out(data_dir: str | os.PathLike[str], dataset: str) -> str:
 
 def write_manifest(manifest: Manifest) -> Path:
     """Write `manifest` into its folder atomically and return the file's path."""
-    return _replace_file(manifest.directory / MANIFEST_NAME, manifest.to_json())
+    return replace_file(manifest.directory / MANIFEST_NAME, manifest.to_json())
 
 
 def write_files(directory: Path, files: Mapping[str, list[str]]) -> None:
     """Write which file each image was made from, by split and row; nothing where ``files`` is empty."""
     if files:
-        _replace_file(directory / _FILES_NAME, json.dumps(files))
+        replace_file(directory / _FILES_NAME, json.dumps(files))
 
 
 def files_of(manifest: Manifest, split: str) -> list[str] | None:
@@ -324,7 +324,7 @@ def write_columns(manifest: Manifest, columns: Mapping[str, Mapping[str, list[st
     """Write what else is known of each image, by split, column and row; nothing without columns."""
     if any(columns.values()):
         content = {"checksum": manifest.checksum, "columns": columns}
-        _replace_file(manifest.directory / _COLUMNS_NAME, json.dumps(content))
+        replace_file(manifest.directory / _COLUMNS_NAME, json.dumps(content))
 
 
 def columns_of(manifest: Manifest, split: str) -> dict[str, list[str]]:
@@ -343,7 +343,8 @@ class _Columns(msgspec.Struct):
     columns: dict[str, dict[str, list[str]]]
 
 
-def _replace_file(path: Path, text: str) -> Path:
+def replace_file(path: Path, text: str) -> Path:
+    """Write a file whole, or not at all, and return its path. Raises OSError."""
     temporary = path.with_name(f".{path.name}.tmp")
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)

@@ -6,14 +6,25 @@ needed.
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 import PIL
 
-from labkit.config.data_sets import EXAMPLES, IMAGES, OWN_FILES, is_own
+from labkit import home
+from labkit.config.data_sets import (
+    CORRECTED,
+    EXAMPLES,
+    IMAGES,
+    MARKS_NAME,
+    OWN_FILES,
+    checked_name,
+    is_own,
+)
 from labkit.data.array_source import ArraySource
+from labkit.data.corrected import CorrectedSource
 from labkit.data.folder import (
     check_space,
     clean,
@@ -29,11 +40,14 @@ from labkit.data.manifest import (
     Shard,
     Split,
     find_manifest,
+    load_manifest,
+    replace_file,
     verify_shards,
     write_columns,
     write_files,
     write_manifest,
 )
+from labkit.data.marks import corrections_of, read_marks
 from labkit.data.request import PrepareResult, Request, requested
 from labkit.data.subset import class_names, counted_statistics
 from labkit.data.write import Journal, Plan, Written, write_shards
@@ -74,7 +88,34 @@ def prepare(
         InputError: an argument is out of range, the source cannot be downloaded or read, or `data_dir` cannot
             be written to or has too little space.
     """
-    request = requested(dataset, data_dir, **options)
+    return _prepare(requested(dataset, data_dir, **options))
+
+
+def correct(
+    dataset: str,
+    name: str,
+    marks: str | os.PathLike[str] | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> PrepareResult:
+    """Make the data set ``name`` of ``dataset`` and its marks; see ``labkit.correct_data``.
+
+    Raises InputError before anything is written.
+    """
+    folder = home.expanded(data_dir or home.data_home()).absolute()
+    base = load_manifest(folder, dataset)
+    name = checked_name(name)
+    if name == dataset:
+        raise InputError(f"--name is {name!r}, the data set that is corrected; give the new one another name")
+    corrections = corrections_of(base, read_marks(base, None if marks is None else home.expanded(marks)))
+    largest = max(shard.count for split in base.splits.values() for shard in split.shards)
+    request = Request(name, folder, seed=base.seed, examples_per_shard=largest, progress=progress)
+    result = _prepare(replace(request, corrections=corrections))
+    replace_file(result.manifest.directory / MARKS_NAME, corrections.text)
+    return result
+
+
+def _prepare(request: Request) -> PrepareResult:
     with path_errors(request.data_dir, request.archive):
         request.check()
         with locked(request.directory, request.announce):
@@ -109,7 +150,7 @@ def _source_of(request: Request, known: Manifest | None, *, is_damaged: bool = F
         return ArraySource(request.completed(known), known)
     kinds = {known.source["kind"]} if known is not None else set()
     kinds |= {request.own_source[0]} if request.own_source is not None else set()
-    if kinds - {*OWN_FILES, EXAMPLES} or (len(kinds) > 1 and IMAGES in kinds):
+    if kinds - {*OWN_FILES, EXAMPLES, CORRECTED} or (len(kinds) > 1 and kinds & {IMAGES, CORRECTED}):
         raise InputError(f"{request.directory} holds another kind of data set; give another --name")
     if not kinds:
         raise InputError(
@@ -120,6 +161,8 @@ def _source_of(request: Request, known: Manifest | None, *, is_damaged: bool = F
         from labkit.data.images.source import ImageSource  # which reads five formats of images
 
         return ImageSource(request.completed(known), known)
+    if kinds == {CORRECTED}:
+        return CorrectedSource(request, known)
     from labkit.data.given.source import GivenSource  # which imports the other
 
     return GivenSource(request.completed(known), known)

@@ -9,6 +9,7 @@ from typing import Any
 from labkit import home
 from labkit.config.data_sets import BUILT_IN as DATASETS
 from labkit.config.data_sets import (
+    CORRECTED,
     EXAMPLES,
     GENERATED,
     IMAGES,
@@ -20,6 +21,7 @@ from labkit.config.data_sets import (
 from labkit.data.cifar10.sources import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, FORMS, check_url
 from labkit.data.images.names import shown
 from labkit.data.manifest import Manifest
+from labkit.data.marks import Corrections
 from labkit.errors import InputError
 
 RESIZES = ("crop", "letterbox")
@@ -64,6 +66,7 @@ class Request:
         image_size: the side of each image in pixels; None for one that suits the pictures.
         resize: ``crop`` or ``letterbox``; None for the first, or as prepared before.
         skip_damaged: leaves out files that cannot be used instead of refusing all.
+        corrections: of another data set, of which this one is made.
     """
 
     dataset: str
@@ -86,6 +89,7 @@ class Request:
     image_size: int | None = None
     resize: str | None = None
     skip_damaged: bool = False
+    corrections: Corrections | None = None
 
     @property
     def directory(self) -> Path:
@@ -97,6 +101,8 @@ class Request:
         """The kind and the place of the source of one's own that is named, if one is."""
         if self.examples is not None:
             return EXAMPLES, Path("Python")
+        if self.corrections is not None:
+            return CORRECTED, self.corrections.base.directory
         return next(((kind, path) for kind in OWN_FILES if (path := getattr(self, kind, None))), None)
 
     def announce(self, line: str) -> None:

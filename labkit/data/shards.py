@@ -190,6 +190,16 @@ def read_labels(manifest: Manifest, split: str, rows: NDArray[np.int64]) -> NDAr
     return _checked_records(manifest, split, rows)[1]
 
 
+def read_stored(manifest: Manifest, split: str, rows: NDArray[np.int64]) -> list[bytes]:
+    """Read the images of some examples as their records hold them: pixels, or the file of a JPEG.
+
+    The order is that of `rows`. Checks and raises as :func:`read_rows` does.
+    """
+    records, _ = _checked_records(manifest, split, rows)
+    start = image_start(manifest)
+    return [record.data[start:] for record in records]
+
+
 class SplitImages:
     """The images of a prepared split, uint8 [n, height, width, channels], read when they are indexed.
 

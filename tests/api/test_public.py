@@ -18,6 +18,7 @@ NAMES = [
     "InputError",
     "Run",
     "compare_replicas",
+    "correct_data",
     "evaluate",
     "image_grid",
     "load_run",
