@@ -106,7 +106,7 @@ def _cards(images: OnImages, runs: tuple[Result, Result], places: Indices, page:
                 cards.Card(
                     images.first.images[place],
                     [images.first.names(images.first.has[place]), *_verdicts(images, place)],
-                    image_address("test", int(images.first.index[place]), shown),
+                    image_address("test", int(images.second.index[place]), shown),
                 )
                 for place in part.tolist()
             ),

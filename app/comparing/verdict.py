@@ -14,7 +14,12 @@ from app.markup import WIDTHS, draw_for_widths
 from labkit.analysis.run_results.groups import Group, known_measures, runs_for_images, title_of
 from labkit.analysis.run_results.on_images import OnImages
 from labkit.analysis.run_results.results import MEASURES, Result
-from labkit.analysis.run_results.versus import chance_sentence, images_that_count, versus
+from labkit.analysis.run_results.versus import (
+    chance_sentence,
+    images_that_count,
+    left_out_sentence,
+    versus,
+)
 
 NAMES = ("A", "B")
 
@@ -101,7 +106,9 @@ def show_verdict(pair: Pair, measure: str, candidates: int) -> OnImages | None:
     st.html(f'<p class="lk-verdict" role="status">{html.escape(answer.headline)}</p>')
     wide, narrow = (estimate(pair.first, pair.second, measure, answer, width) for width in WIDTHS)
     draw_for_widths(wide, narrow, key="estimate")
-    notes = [f"<li>{html.escape(note)}</li>" for note in (*answer.notes, state.clean(differ)) if note]
+    left_out = left_out_sentence(images) if images is not None else ""
+    said = (*answer.notes, state.clean(differ), left_out)
+    notes = [f"<li>{html.escape(note)}</li>" for note in said if note]
     if images is None:
         notes.append(f"<li>{html.escape(f'Not compared on single test images: {why_not}.')}</li>")
     else:

@@ -6,7 +6,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import IO, Any, Protocol
 
@@ -39,6 +39,21 @@ class ImageRows(Protocol):
 
     def __getitem__(self, rows: Any, /) -> NDArray[np.uint8]:
         """Return one image or several, as an array of all images would. Raises InputError."""
+
+
+@dataclass(frozen=True)
+class _SomeImages:
+    """Those of ``images`` at some ``places``, int [n], read when they are indexed."""
+
+    images: "NDArray[np.uint8] | ImageRows"
+    places: Indices
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.places), *self.images.shape[1:])
+
+    def __getitem__(self, rows: Any, /) -> NDArray[np.uint8]:
+        return self.images[self.places[rows]]
 
 
 @dataclass(frozen=True)
@@ -77,6 +92,19 @@ class Predictions:
     def multi_label(self) -> bool:
         """Whether an image may have any number of classes rather than exactly one."""
         return self.labels.ndim == 2 and not self.are_numbers
+
+    def only(self, rows: NDArray[np.integer[Any]]) -> "Predictions":
+        """Return the predictions of the examples whose position in the split is in ``rows``, int [m]."""
+        places = np.flatnonzero(np.isin(self.index, rows))
+        losses = self.computed_losses
+        return replace(
+            self,
+            images=_SomeImages(self.images, places),
+            labels=self.labels[places],
+            probabilities=self.probabilities[places],
+            index=self.index[places],
+            computed_losses=None if losses is None else losses[places],
+        )
 
     def need_classes(self) -> None:
         """Raise InputError where labels are numbers."""

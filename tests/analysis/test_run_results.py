@@ -11,7 +11,12 @@ from labkit.analysis.predictions import load_predictions
 from labkit.analysis.run_results.groups import Group, grouped, known_measures, result_rows, runs_for_images
 from labkit.analysis.run_results.on_images import load_on_same_images
 from labkit.analysis.run_results.results import differing, read_results
-from labkit.analysis.run_results.versus import chance_sentence, images_that_count, versus
+from labkit.analysis.run_results.versus import (
+    chance_sentence,
+    images_that_count,
+    left_out_sentence,
+    versus,
+)
 from labkit.errors import InputError
 from labkit.run_directory import write_json_atomic
 from tests.app.conftest import rewrite_predictions, write_predictions
@@ -171,6 +176,52 @@ def test_other_images_are_not_compared_and_the_reason_is_given(two, tmp_path):
     for data, reason in (({**DATA, "checksum": "1" * 64}, "their data sets differ"), (3, "isn't recorded")):
         write_json_atomic(second.environment_path, {"data": data})
         refused(reason)
+
+
+def test_runs_before_and_after_a_correction_are_compared_on_the_test_images_that_both_have(two):
+    first, second = two
+    steps = {"test": {"count": 300, "changed": [4, 5], "excluded": [0, 7, 299]}}
+    lineage = [{"dataset": "shapes", "checksum": DATA["checksum"], "splits": steps}]
+    after = {"dataset": "fixed", "checksum": "f" * 64, "counts": {"test": 297}}
+    write_json_atomic(first.environment_path, {"data": {**DATA, "counts": {"test": 300}}})
+    write_json_atomic(second.environment_path, {"data": {**after, "source": {"lineage": lineage}}})
+    before = load_predictions(first)
+    kept = np.delete(np.arange(300), [0, 7, 299])
+    labels = before.labels.copy()
+    labels[[4, 5]] = (labels[[4, 5]] + 1) % 3
+    shares = before.probabilities[np.r_[100:300, 0:100]]
+    write_predictions(second, 297)
+    rewrite_predictions(second, images=before.images[kept], labels=labels[kept], probabilities=shares[kept])
+    found = load_on_same_images(first, second)
+    same = np.delete(np.arange(300), [0, 4, 5, 7, 299])
+    wrong = before.wrong[same], shares.argmax(axis=1)[same] != before.labels[same]
+    assert found.left_out == (5, 2)
+    assert set(same[found.fixed]) == set(same[wrong[0] & ~wrong[1]])
+    assert set(same[found.broken]) == set(same[~wrong[0] & wrong[1]])
+    assert found.difference.mean == pytest.approx(wrong[0].mean() - wrong[1].mean())
+    assert np.array_equal(found.first.images[found.fixed], before.images[same][found.fixed])
+    assert np.array_equal(found.first.images[3], found.second.images[3])
+    a, b = (
+        replace(result, values={"test_accuracy": 1 - predictions.wrong.mean()})
+        for result, predictions in zip(read(first, second), found.whole, strict=True)
+    )
+    groups = Group("a", (a,)), Group("b", (b,))
+    assert images_that_count(groups, (a, b), found) == (found, "")
+    answer = versus(*groups, "test_accuracy", found)
+    assert answer.difference == found.difference
+    assert "test accuracy on the test images that both have is" in answer.headline
+    assert "trained on different data, which" in answer.notes[1]
+    assert "295 test images are the same, with the same label" in left_out_sentence(found)
+    assert "Not compared are 5 of 300 in A and 2 of 297 in B" in left_out_sentence(found)
+    apart = versus(*groups, "test_accuracy")
+    assert "each was tested on its own" in " ".join(apart.notes)
+    labels[20] = (labels[20] + 1) % 3
+    rewrite_predictions(second, labels=labels[kept])
+    with pytest.raises(InputError, match="the true classes of their test images differ"):
+        load_on_same_images(first, second)
+    write_predictions(second, 290)
+    with pytest.raises(InputError, match="predicted"):
+        load_on_same_images(first, second)
 
 
 def test_several_labels_are_exact_matches_with_their_f1(tmp_path):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from labkit.analysis.inference import Discordance, Interval, mcnemar, paired_interval
 from labkit.analysis.predictions import Predictions, load_predictions, of_another_checkpoint
+from labkit.data.related import Common, common_images
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
@@ -21,7 +22,9 @@ class OnImages:
     """Two runs on the same images, which stand in the same order in both.
 
     ``fixed``: the positions, int [m], of images that only the second classifies correctly; ``broken``: that
-    only the first does. Both begin with the image on which the probabilities moved most.
+    only the first does. Both begin with the image on which the probabilities moved most. ``whole``: the
+    predictions of both for all their test images. ``left_out``: how many of each's aren't compared, because
+    one data set was made by correcting the other one, which changed or excluded them.
     """
 
     first: Predictions
@@ -30,6 +33,8 @@ class OnImages:
     broken: Indices
     difference: Interval
     test: Discordance
+    whole: tuple[Predictions, Predictions]
+    left_out: tuple[int, int] = (0, 0)
 
     @property
     def count(self) -> int:
@@ -72,15 +77,20 @@ def on_same_images(
     Raises InputError, which says why, where they aren't of the same images.
     """
     mine, theirs = predictions
-    _check_data(first.read_environment(), second.read_environment())
+    common = _check_data(first.read_environment(), second.read_environment())
     for run, found in ((first, mine), (second, theirs)):
         if reason := of_another_checkpoint(run, found):
             raise InputError(reason)
+    expected = mine.index
+    if common is not None:
+        mine, theirs, expected = mine.only(common.first), theirs.only(common.second), common.second
+        if not np.array_equal(mine.index, common.first):
+            raise InputError("they predicted other images of the test set, or in another order")
     if len(mine) != len(theirs):
         raise InputError(f"one predicted {len(mine):,} test images and the other {len(theirs):,}")
     if not len(mine):
         raise InputError("their predictions hold no image")
-    if not np.array_equal(mine.index, theirs.index):
+    if not np.array_equal(expected, theirs.index):
         raise InputError("they predicted other images of the test set, or in another order")
     if mine.classes != theirs.classes:
         raise InputError("their classes differ")
@@ -96,18 +106,27 @@ def on_same_images(
         broken[np.argsort(-moved[broken], kind="stable")],
         paired_interval(*right),
         mcnemar(*right),
+        predictions,
+        common.left_out if common is not None else (0, 0),
     )
 
 
-def _check_data(first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
-    """Raise InputError unless both runs recorded the same checksum of their data set."""
+def _check_data(first: Mapping[str, Any], second: Mapping[str, Any]) -> Common | None:
+    """Return the test images that two runs have in common, or None where their data are the same.
+
+    Raises InputError where neither data set was made by correcting the other one.
+    """
     data = [found if isinstance(found := record.get("data"), dict) else {} for record in (first, second)]
     checksums = [str(found.get("checksum") or "") for found in data]
     if not all(checksums):
         raise InputError("the checksum of a run's data set isn't recorded")
-    if checksums[0] != checksums[1]:
+    if checksums[0] == checksums[1]:
+        return None
+    common = common_images(data[0], data[1], "test")
+    if common is None:
         names = [
             f"{found.get('dataset')} ({checksum[:8]})"
             for found, checksum in zip(data, checksums, strict=True)
         ]
         raise InputError(f"their data sets differ: {' and '.join(names)}")
+    return common

@@ -61,6 +61,8 @@ def versus(
         which = " and ".join(missing)
         return Versus(measure, None, f"{which} {'has' if len(missing) == 1 else 'have'} no {title}.", ())
     difference, basis = _interval(values, measure, images, names)
+    if images is not None and difference is images.difference and any(images.left_out):
+        title += " on the test images that both have"
     if difference is None:
         plain = sum(values[1]) / len(values[1]) - sum(values[0]) / len(values[0])
         apart = difference_text(measure, plain)
@@ -68,7 +70,8 @@ def versus(
     else:
         alone = len(values[0]) == len(values[1]) == 1
         headline = _headline(difference, measure, title, names, alone)
-    notes = [basis, *_cautions(first, second, values, measure, names)]
+    tested_apart = measure.startswith("test_") and (images is None or difference is not images.difference)
+    notes = [basis, *_cautions(first, second, values, measure, names, tested_apart)]
     if candidates > 2:
         notes.append(
             f"{names[0]} and {names[1]} are two of {candidates} configurations. If you chose them for their "
@@ -90,15 +93,17 @@ def told_of_two(
     """
     runs = runs_for_images(first, second)
     images: OnImages | None = None
+    left_out = ""
     try:
         images = load_on_same_images(runs[0].run, runs[1].run)
         on_images = chance_sentence(images.test, images.count, names)
+        left_out = left_out_sentence(images, names)
     except InputError as error:
         on_images = f"Not compared on single test images: {error}."
     counting, differ = images_that_count((first, second), runs, images)
     answer = versus(first, second, measure, counting, names=names, candidates=candidates)
     which = f"{names[0]}: {first.title}. {names[1]}: {second.title}."
-    return [answer.headline, which, *answer.notes, *filter(None, [differ]), on_images]
+    return [answer.headline, which, *answer.notes, *filter(None, [differ, left_out]), on_images]
 
 
 def images_that_count(
@@ -115,7 +120,7 @@ def images_that_count(
         having = [result for result in group.counted if ON_IMAGES in result.values]
         if len(having) != 1 or having[0] is not run:
             return None, ""
-    for run, predictions in zip(runs, (images.first, images.second), strict=True):
+    for run, predictions in zip(runs, images.whole, strict=True):
         accuracy, recorded = 1 - float(predictions.wrong.mean()), run.values[ON_IMAGES]
         if not abs(accuracy - recorded) <= SAME:
             return None, (
@@ -208,8 +213,28 @@ def chance_sentence(test: Discordance, count: int, names: tuple[str, str] = ("A"
     )
 
 
+def left_out_sentence(images: OnImages, names: tuple[str, str] = ("A", "B")) -> str:
+    """Return which test images weren't compared, where data sets were corrected; "" where all were."""
+    if not any(images.left_out):
+        return ""
+    of_each = " and ".join(
+        f"{left:,} of {len(whole):,} in {name}"
+        for left, whole, name in zip(images.left_out, images.whole, names, strict=True)
+    )
+    return (
+        f"One data set was made by correcting the other one, or both by correcting a third: {images.count:,} "
+        f"test images are the same, with the same label, in both. Not compared are {of_each}. Where images "
+        "were marked because one of the networks contradicted their labels, it looks better without them."
+    )
+
+
 def _cautions(
-    first: Group, second: Group, values: tuple[list[float], list[float]], measure: str, names: tuple[str, str]
+    first: Group,
+    second: Group,
+    values: tuple[list[float], list[float]],
+    measure: str,
+    names: tuple[str, str],
+    tested_apart: bool,
 ) -> list[str]:
     found = []
     for name, group, known in zip(names, (first, second), values, strict=True):
@@ -225,7 +250,8 @@ def _cautions(
     if None in sets:  # a damaged configuration
         found.append("Not every configuration can be read; the table shows only what is known.")
     if len(data) > 1 or len(sets - {None}) > 1:
-        found.append("The two were trained on different data, which may be what makes the difference.")
+        own = " and each was tested on its own" if tested_apart else ""
+        found.append(f"The two were trained on different data{own}, which may be what makes the difference.")
     if measure in ("best_validation", "validation_loss", "final_validation"):
         found.append(
             "Checkpoints and settings are often chosen on validation, so its results are too optimistic."
