@@ -1,4 +1,5 @@
-"""The processes that this server starts: ``labkit train`` and ``resume``, which go on without the server.
+"""The processes that this server starts: ``labkit train`` and ``resume``, which go on without the server, and
+short commands.
 
 Each function that acts refuses where the dashboard is read-only, whatever the page has drawn.
 """
@@ -18,7 +19,8 @@ from subprocess import Popen
 from types import MappingProxyType
 from typing import IO
 
-from app import state
+from app import background, state
+from app.ask.client import Progress
 from labkit.cluster.continued import local_cluster_command, tasks_of
 from labkit.config import Config
 from labkit.config.recorded import recorded_config
@@ -29,8 +31,8 @@ from labkit.run_directory.directory import make_private
 from labkit.run_directory.disk import holds_something_else
 from labkit.run_directory.files import open_run_file
 from labkit.run_directory.stop import ask_to_stop, refuse_elsewhere, training_process
-from labkit.startup.child import REASON
-from labkit.startup.process import start_detached
+from labkit.startup.child import REASON, python_command
+from labkit.startup.process import Child, described_exit, start_detached
 
 END_SECONDS = 10.0  # from the last status of a process to its end
 LAST_BYTES = 65_536  # of the output that are read
@@ -254,6 +256,27 @@ def stop(run: RunDirectory) -> str:
         return ask_to_stop(run, process)
     except OSError as error:
         raise InputError(f"{run.path} can't be written: {error.strerror}") from None
+
+
+def command(arguments: Sequence[str], click: object) -> background.Job[list[str]]:
+    """Run a short command of ``labkit``; return the job, whose result is what it prints.
+
+    It ends with this server. Its error is the sentence in which it refuses.
+
+    Args:
+        arguments: of ``labkit``, each a word of its own.
+        click: tells this click from others: a second call for it does nothing.
+    """
+    _refuse_read_only()
+
+    def work(_: Progress) -> list[str]:
+        with Child(python_command("-m", "labkit", *arguments)) as child:
+            lines = [line for line in child.lines() if line]
+            if code := child.wait():
+                raise InputError(child.reason or f"{described_exit(code)}: {' '.join(lines[-1:])}")
+        return lines
+
+    return background.start((click, *arguments), background.Job[list[str]](), work)
 
 
 def _refuse_read_only() -> None:

@@ -12,12 +12,13 @@ from app import background
 from app.address import image_address, page_of
 from app.charts.board import PALETTE
 from app.data_set.scan import DataScan, Duplicates, find_duplicates, scan_data
-from app.images import cards
+from app.images import cards, marking
 from app.images.subject import ANY, class_control, name_of, names_of, split_control
 from app.markup import plain
 from labkit.data.manifest import Manifest
 from labkit.data.shards import read_rows
 from labkit.plurals import counted, listed
+from labkit.run_directory import RunDirectory
 
 CLASSES_AT_ONCE = 10
 ROWS_AT_ONCE = 200  # classes in the table of their numbers, and of mean images
@@ -167,6 +168,7 @@ def source(manifest: Manifest) -> None:
         "examples": "given by a program",
         "npz": "read from a file of arrays",
         "tfrecords": "read from TFRecords",
+        "corrected": "made by correcting",
     }
     published = {True: "yes, the published archive", False: "no, it differs from the published archives"}
     height, width, channels = manifest.image_shape
@@ -187,7 +189,7 @@ def source(manifest: Manifest) -> None:
         rows += [
             ("Published", text) for text in [published.get(recorded["matches_published"], unknown)] if text
         ]
-    known = {"kind", "location", "sha256", "matches_published", "counts", "asked"}
+    known = {"kind", "location", "sha256", "matches_published", "counts", "asked", "lineage"}
     rows += [
         (name.capitalize().replace("_", " "), _in_words(value))
         for name, value in recorded.items()
@@ -207,7 +209,7 @@ def _in_words(value: Any) -> str:
     return listed([str(one) for one in value]) if isinstance(value, list) else str(value)
 
 
-def duplicates(scan: DataScan) -> None:
+def duplicates(run: RunDirectory, scan: DataScan) -> None:
     """Draw the images that have the same pixels as another one."""
     found = find_duplicates(scan)
     st.caption(
@@ -220,8 +222,10 @@ def duplicates(scan: DataScan) -> None:
         return
     _duplicate_counts(found)
     shown = st.session_state.get("duplicate-groups", GROUPS)
-    for group in found.worst_first()[:shown].tolist():
-        _duplicate_group(scan, found, group)
+    with cards.readable():
+        groups = [_duplicate_group(scan, found, group) for group in found.worst_first()[:shown].tolist()]
+        marking.grid(scan.manifest, groups, 110, "duplicates-grid")
+    marking.summary(run, scan.manifest)
     if shown < len(found):
         st.button("More duplicates", on_click=_more_groups, icon=":material/add:")
 
@@ -245,24 +249,29 @@ def _duplicate_counts(found: Duplicates) -> None:
     st.dataframe(table, hide_index=True, key="duplicate-counts")
 
 
-def _duplicate_group(scan: DataScan, found: Duplicates, group: int) -> None:
+def _duplicate_group(scan: DataScan, found: Duplicates, group: int) -> tuple[str, list[marking.Markable]]:
+    """Return the heading and the cards of a group. Raises InputError if the images can't be read."""
     places, manifest = found.places(group), scan.manifest
-    labels = [scan.splits[place.split].labels[place.index] for place in places[:OF_A_GROUP]]
+    every = [scan.splits[place.split].labels[place.index] for place in places]
     first = places[0]
-    with cards.readable():
-        images, _ = read_images(manifest, first.split, np.array([first.index]))
-        differ = " · the labels differ" if found.disagree[group] else ""
-        st.html(_heading(f"{len(places):,} times the same image", differ.removeprefix(" · ")))
-        st.html(
-            cards.grid(
-                cards.Card(
-                    images[0],
-                    [names_of(scan.names, label), name_of(manifest, place.split, place.index)],
-                    image_address(place.split, place.index),
-                )
-                for place, label in zip(places, labels, strict=False)
-            )
+    images, _ = read_images(manifest, first.split, np.array([first.index]))
+    # What most of the same images are; marks are for single classes only.
+    usual = int(np.bincount(every).argmax()) if manifest.targets == "class" else 0
+    note = "the labels differ" if found.disagree[group] else ""
+    return _heading(f"{len(places):,} times the same image", note), [
+        marking.Markable(
+            cards.Card(
+                images[0],
+                [names_of(scan.names, label), name_of(manifest, place.split, place.index)],
+                image_address(place.split, place.index),
+            ),
+            place.split,
+            place.index,
+            int(label) if manifest.targets == "class" else 0,
+            usual,
         )
+        for place, label in zip(places[:OF_A_GROUP], every, strict=False)
+    ]
 
 
 # ---- HTML ---------------------------------------------------------------------------------------------

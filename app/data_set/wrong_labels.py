@@ -4,7 +4,7 @@ How many labels of each class are wrong is estimated from predictions, which sho
 images are suspected, those whose labels the network contradicts most (pruning by noise rate).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import streamlit as st
@@ -15,9 +15,11 @@ from app.address import image_address, page_below
 from app.ask.client import AskedNetwork
 from app.data_set.overview import read_images
 from app.data_set.scan import DataScan
-from app.images import answers, cards
+from app.images import answers, cards, marking
 from app.images.subject import checkpoint_to_ask, name_of, names_of, split_control
+from labkit.data.marks import KEEP
 from labkit.errors import InputError
+from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.training.scores import indicators
 
@@ -130,7 +132,20 @@ def wrong_labels(run: RunDirectory, scan: DataScan) -> None:
         return
     found = background.shown(_asked(run, scan, split, step), f"Predicting the {split} images", "labels")
     if found is not None:
-        _found(scan, split, step, found)
+        _found(scan, split, step, (_not_kept(scan, split, found[0]), found[1]))
+        marking.summary(run, scan.manifest)
+
+
+def _not_kept(scan: DataScan, split: str, found: SuspectedLabels) -> SuspectedLabels:
+    """Return the suspected labels without those that somebody has looked at and found right."""
+    marks = marking.marks_or_reason(scan.manifest)
+    said = marks.marks.get(split, {}) if marks is not None else {}
+    kept = np.array([row in said and said[row].mark == KEEP for row in found.index.tolist()], bool)
+    if kept.any():
+        count = counted(int(kept.sum()), "image")
+        st.caption(f"Left out: {count} whose label somebody marked as right.")
+    arrays = ("index", "score", "given", "suggested")
+    return replace(found, **{name: getattr(found, name)[~kept] for name in arrays})
 
 
 def _what_it_is_worth(split: str) -> None:
@@ -179,23 +194,29 @@ def _found(scan: DataScan, split: str, step: int, answer: tuple[SuspectedLabels,
             f"{step:,}, the most suspicious first. The score is the quality of the label, from 0 to 1."
         )
         images, _ = read_images(scan.manifest, split, found.index[page])
-        st.html(cards.grid(_cards(scan, split, found, page, images), 132))
+        marking.grid(scan.manifest, [("", _cards(scan, split, found, page, images))], 132, "labels-grid")
 
 
 def _cards(
     scan: DataScan, split: str, found: SuspectedLabels, part: slice, images: "np.ndarray"
-) -> list[cards.Card]:
+) -> list[marking.Markable]:
     classes = scan.names
     return [
-        cards.Card(
-            image,
-            [
-                f"{names_of(classes, suggested)}?",
-                f"given: {names_of(classes, given)}",
-                f"score {score:.3f}" if score >= 0.0005 else "score < 0.001",
-                name_of(scan.manifest, split, int(index)),
-            ],
-            image_address(split, int(index)),
+        marking.Markable(
+            cards.Card(
+                image,
+                [
+                    f"{names_of(classes, suggested)}?",
+                    f"given: {names_of(classes, given)}",
+                    f"score {score:.3f}" if score >= 0.0005 else "score < 0.001",
+                    name_of(scan.manifest, split, int(index)),
+                ],
+                image_address(split, int(index)),
+            ),
+            split,
+            int(index),
+            int(given.argmax()),
+            int(suggested.argmax()),
         )
         for image, suggested, given, score, index in zip(
             images,

@@ -101,6 +101,7 @@ class Card:
         kind: ``right`` or ``wrong``, which has a red frame, or empty.
         alt: what the image shows; empty: the lines.
         below: HTML.
+        tick: the value of a box to tick; empty: there is none.
     """
 
     image: NDArray[np.uint8]
@@ -109,18 +110,32 @@ class Card:
     kind: str = ""
     alt: str = ""
     below: str = ""
+    tick: str = ""
+
+    @property
+    def words(self) -> str:
+        """What the image shows, for those who can't see it."""
+        return visible(
+            self.alt or ", ".join(line if isinstance(line, str) else line[0] for line in self.lines)
+        )
 
     def picture(self) -> str:
         """Return the HTML of the image with its link."""
-        words = self.alt or ", ".join(line if isinstance(line, str) else line[0] for line in self.lines)
-        shown = image_tag(self.image, visible(words), title=True)
+        shown = image_tag(self.image, self.words, title=True)
         return f'<a href="{html.escape(self.link, quote=True)}">{shown}</a>' if self.link else shown
+
+    def box(self) -> str:
+        """Return the HTML of the box to tick; "" without one."""
+        if not self.tick:
+            return ""
+        value, words = (html.escape(text, quote=True) for text in (self.tick, f"Tick {self.words}"))
+        return f'<label class="lk-tick"><input type="checkbox" value="{value}" aria-label="{words}"></label>'
 
 
 def grid(cards: Iterable[Card], width: int = 110) -> str:
     """Return the HTML of the cards in rows, each at least ``width`` pixels wide."""
     shown = "".join(
-        f'<li class="{f"lk-card {card.kind}".strip()}">{card.picture()}'
+        f'<li class="{f"lk-card {card.kind}".strip()}">{card.box()}{card.picture()}'
         f'<div class="lk-text">{"".join(map(_line, card.lines))}{card.below}</div></li>'
         for card in cards
     )

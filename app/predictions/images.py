@@ -8,21 +8,29 @@ from numpy.typing import NDArray
 
 from app.address import image_address, page_below
 from app.charts.component import key_of
-from app.images import cards
+from app.images import cards, marking
 from app.images.answers import KEEP_SOME
 from app.predictions import filters, matrix
 from app.predictions.filters import ORDERS, chosen
 from app.predictions.kept import Forgotten
 from app.predictions.source import Source
 from labkit.analysis.predictions import Predictions
+from labkit.data.manifest import Manifest
 from labkit.plurals import counted
 
 PAGE_SIZE = 24
 
 
 @st.fragment
-def panel(source: Source, predictions: Predictions, forgotten: Forgotten | None) -> None:
-    """Draw filters, images and matrix. A filter draws this part of the page again, and nothing else."""
+def panel(
+    source: Source, predictions: Predictions, forgotten: Forgotten | None, manifest: Manifest | None
+) -> None:
+    """Draw filters, images and matrix. A filter draws this part of the page again, and nothing else.
+
+    ``manifest``: of the images' data set, in which they can be marked; None where it is gone.
+    """
+    if marking.changed():
+        st.rerun()
     wanted, order = filters.choose(predictions)
     counts = _counts(predictions, forgotten)
     left, right = st.columns([9, 7], gap="small")
@@ -30,7 +38,7 @@ def panel(source: Source, predictions: Predictions, forgotten: Forgotten | None)
         if order == "forgetting":
             _forgetting(source, forgotten, counts)
         positions = chosen(predictions, wanted, order, counts)
-        _grid(source, predictions, positions, order, counts)
+        _grid(source, predictions, positions, order, counts, manifest)
     with right:
         _matrix(source, predictions, wanted)
 
@@ -79,6 +87,7 @@ def _grid(
     positions: NDArray[np.intp],
     order: str,
     counts: NDArray[np.int64] | None,
+    manifest: Manifest | None,
 ) -> None:
     if not len(positions):
         empty = not len(predictions)
@@ -98,7 +107,21 @@ def _grid(
     with above, cards.readable():
         part = part_of(positions, page, f"{ORDERS[shown_order]}.")
         split, link = source.split, functools.partial(image_address, source.split)
-        st.html(cards.grid(cards.prediction_cards(predictions, part, split, link, note), 104))
+        made = cards.prediction_cards(predictions, part, split, link, note)
+        if predictions.multi_label:
+            st.html(cards.grid(made, 104))
+            return
+        shown = [
+            marking.Markable(
+                card,
+                split,
+                int(predictions.index[position]),
+                int(predictions.labels[position]),
+                int(predictions.predicted[position]),
+            )
+            for card, position in zip(made, part.tolist(), strict=True)
+        ]
+        marking.grid(manifest, [("", shown)], 104, "predictions-grid")
 
 
 def _matrix(source: Source, predictions: Predictions, wanted: filters.Filters) -> None:

@@ -65,7 +65,7 @@ def page() -> None:
         if part == BALANCE:
             overview.balance(scan)
         elif part == DUPLICATES:
-            overview.duplicates(scan)
+            overview.duplicates(run, scan)
         elif part == LABELS:
             wrong_labels(run, scan)
         else:

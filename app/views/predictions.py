@@ -4,10 +4,14 @@ import streamlit as st
 
 from app import state
 from app.charts.component import spare_the_collector
+from app.images import marking
 from app.markup import facts_html, number_text, plain
 from app.predictions import images, numbers, pairs, parts, quality
 from app.predictions import source as sources
+from app.predictions.kept import Forgotten
 from labkit.analysis.predictions import Predictions, of_another_checkpoint
+from labkit.data.of_run import data_set_of
+from labkit.errors import InputError
 from labkit.plurals import counted
 
 IMAGES, QUALITY, PARTS, SIDES = "Images", "Calibration and classes", "Parts", "Side by side"
@@ -42,7 +46,7 @@ def page() -> None:
     for tab, draw in zip(
         tabs,
         (
-            lambda: images.panel(source, predictions, forgotten),
+            lambda: _images(source, predictions, forgotten),
             lambda: quality.panel(predictions),
             lambda: parts.panel(source, predictions),
             lambda: pairs.panel(source, predictions),
@@ -52,6 +56,15 @@ def page() -> None:
         with tab:
             if tab.open:
                 draw()
+
+
+def _images(source: sources.Source, predictions: Predictions, forgotten: Forgotten | None) -> None:
+    try:
+        manifest = data_set_of(source.run)
+    except InputError:  # the images of these predictions can't be marked
+        manifest = None
+    images.panel(source, predictions, forgotten, manifest)
+    marking.summary(source.run, manifest)
 
 
 def _facts(predictions: Predictions, split: str) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ import streamlit as st
 from app import address, state
 from app.acting import form, launches
 from app.acting.buttons import FILLED
-from app.acting.draft import Checked, check, draft_of, left_out
+from app.acting.draft import Checked, check, draft_of, left_out, with_data_set
 from app.markup import plain
 from app.state import clean
 from labkit.errors import InputError
@@ -34,19 +34,20 @@ def page() -> None:
 
 
 def _fill_again() -> None:
-    """Fill the form with the run of the address, once."""
-    label = st.query_params.get("again", "")
+    """Fill the form with the run of the address, once; with another data set, if it names one."""
+    label, dataset = (st.query_params.get(name, "") for name in ("again", "dataset"))
     if not label:
         return
     run = state.find_run(label)
     try:
-        if st.session_state.get(FILLED) != label:
-            form.fill(draft_of(run))
+        if st.session_state.get(FILLED) != (label, dataset):
+            filled = draft_of(run)
+            form.fill(with_data_set(filled, dataset) if dataset else filled)
         missing = left_out(run)
     except InputError as error:
         st.error(plain(str(error)), icon=":material/block:")
         return
-    st.session_state[FILLED] = label
+    st.session_state[FILLED] = label, dataset
     st.text(clean(f"The configuration of {run.name}. What you change makes the new run. {missing}"))
 
 

@@ -1,5 +1,6 @@
 """Pages as a person opens them, without a browser, and what they say."""
 
+import json
 import re
 import time
 from html import unescape
@@ -64,7 +65,14 @@ def press(at: AppTest, label: str) -> AppTest:
 
 
 def html_of(at: AppTest) -> str:
-    return "".join(element.proto.body for element in at.get("html"))
+    """Return the HTML on a page, with that of cards that have boxes to tick."""
+    drawn = [part.proto for part in at.get("bidi_component") if part.proto.component_name == "labkit_ticks"]
+    return "".join([*(one.proto.body for one in at.get("html")), *(markup_of(part) for part in drawn)])
+
+
+def markup_of(component: Any) -> str:
+    """Return the HTML that a component draws."""
+    return str(json.loads(component.json)["markup"])
 
 
 def words(at: AppTest) -> str:
@@ -73,5 +81,5 @@ def words(at: AppTest) -> str:
     parts = [element for kind in (*kinds, "metric") for element in at.get(kind)]
     # Markdown shows a character after a backslash as it is.
     texts = [re.sub(r"\\([^\w\s]|_)", r"\1", f"{getattr(part, 'label', '')} {part.value}") for part in parts]
-    texts += [unescape(re.sub("<[^>]*>", " ", element.proto.body)) for element in at.get("html")]
+    texts.append(unescape(re.sub("<[^>]*>", " ", html_of(at))))
     return "\n".join(" ".join(text.split()) for text in texts)
