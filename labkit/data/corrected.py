@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.config.data_sets import CORRECTED
-from labkit.data.manifest import Manifest, files_of, verify_shards
+from labkit.data.manifest import Manifest, columns_of, files_of, verify_shards
 from labkit.data.marks import nothing_marked
 from labkit.data.related import Part, Step
 from labkit.data.request import Request
@@ -80,7 +80,7 @@ class CorrectedSource:
         if damaged := verify_shards(base):
             raise damage_error(base, damaged)
         tasks: list[ShardTask] = []
-        steps, files, sizes = {}, {}, {}
+        steps, files, sizes, columns = {}, {}, {}, {}
         for name, split in base.splits.items():
             labels = _labels(base, name)
             given = labels.copy()
@@ -93,6 +93,8 @@ class CorrectedSource:
             sizes[name] = len(rows)
             if (paths := files_of(base, name)) is not None:
                 files[name] = [paths[row] for row in rows.tolist()]
+            known = columns_of(base, name)
+            columns[name] = {each: [values[row] for row in rows.tolist()] for each, values in known.items()}
             tasks += shard_tasks(
                 self._request.directory,
                 {name: (rows, given[rows])},
@@ -123,6 +125,7 @@ class CorrectedSource:
             validation_size=sizes.get("validation", 0),
             train_examples=None,
             files=files,
+            columns=columns,
             lines=tuple(
                 f"{name}: {counted(len(part.changed), 'label')} changed, "
                 f"{counted(len(part.excluded), 'image')} excluded"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import labkit
-from labkit.data.manifest import files_of, load_manifest
+from labkit.data.manifest import columns_of, files_of, load_manifest, write_columns
 from labkit.data.marks import EXCLUDE, KEEP, LABEL, Marks, change_marks, marks_of, marks_path, read_marks
 from labkit.data.prepare import prepare
 from labkit.data.related import common_images
@@ -70,6 +70,8 @@ def test_labels_are_changed_images_left_out_and_all_else_stays(copy, capsys):
 def test_jpegs_are_copied_byte_by_byte_and_files_follow(pets, tmp_path):
     base = prepare(images=pets, data_dir=tmp_path / "data", image_size=72).manifest
     assert base.image_format == "jpeg"
+    numbers = {name: [str(row) for row in range(split.count)] for name, split in base.splits.items()}
+    write_columns(base, {name: {"number": values} for name, values in numbers.items()})
     mark(base, EXCLUDE, ("train", 4), ("train", 5))
     mark(base, LABEL, ("train", 6), new=other(base, "train", 6))
     made = correct(base)
@@ -78,6 +80,7 @@ def test_jpegs_are_copied_byte_by_byte_and_files_follow(pets, tmp_path):
     files = files_of(base, "train")
     assert files_of(made, "train") == [files[row] for row in rows]
     assert files_of(made, "test") == files_of(base, "test")
+    assert columns_of(made, "train") == {"number": [str(row) for row in rows]}
     assert made.source["resize"] == base.source["resize"]
     assert read_marks(base).of("train", 6).file == files[6]
 
