@@ -22,7 +22,7 @@ QUICK = (
     "scaling",
 )
 # They need root or a browser, or take minutes or hours.
-ONLY_WHEN_NAMED = ("levers", "filters", "links", "accuracy", "ablation", "transfer", "dashboard")
+ONLY_WHEN_NAMED = ("levers", "filters", "links", "accuracy", "ablation", "transfer", "corrected", "dashboard")
 SCRIPTS = QUICK + ONLY_WHEN_NAMED
 
 

@@ -138,7 +138,7 @@ def wrong_labels(run: RunDirectory, scan: DataScan) -> None:
 
 def _not_kept(scan: DataScan, split: str, found: SuspectedLabels) -> SuspectedLabels:
     """Return the suspected labels without those that somebody has looked at and found right."""
-    marks = marking.marks_or_reason(scan.manifest)
+    marks = marking.known_marks(scan.manifest)
     said = marks.marks.get(split, {}) if marks is not None else {}
     kept = np.array([row in said and said[row].mark == KEEP for row in found.index.tolist()], bool)
     if kept.any():

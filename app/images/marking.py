@@ -65,14 +65,11 @@ class Markable:
 Sections = Sequence[tuple[str, Sequence[Markable]]]  # each with the HTML of its heading
 
 
-def marks_or_reason(manifest: Manifest | None) -> Marks | None:
-    """Return the marks of a data set. Where it can't have any, say why if that helps, and return None."""
-    if manifest is None or manifest.targets != "class":
-        return None
+def known_marks(manifest: Manifest | None) -> Marks | None:
+    """Return the marks of a data set; None where it can't have any. ``summary`` says why."""
     try:
-        return read_marks(manifest)
-    except InputError as error:
-        st.warning(plain(f"No marks: {error}"), icon=":material/label_off:")
+        return read_marks(manifest) if manifest is not None and manifest.targets == "class" else None
+    except InputError:
         return None
 
 
@@ -85,7 +82,7 @@ def grid(manifest: Manifest | None, sections: Sections, width: int, key: str) ->
         width: of a card, in pixels, at least.
         key: of the component.
     """
-    marks = marks_or_reason(manifest)
+    marks = known_marks(manifest)
     ticks = marks is not None and state.may_act()
     drawn = []
     for heading, shown in sections:
@@ -181,8 +178,12 @@ def summary(run: RunDirectory, manifest: Manifest | None) -> None:
     """Draw how many marks there are, and what can be done with them. Not for use within a fragment."""
     if failure := st.session_state.get(FAILED):
         st.error(plain(failure), icon=":material/block:")
-    marks = marks_or_reason(manifest)
-    if manifest is None or marks is None:
+    if manifest is None or manifest.targets != "class":
+        return
+    try:
+        marks = read_marks(manifest)
+    except InputError as error:
+        st.warning(plain(f"No image can be marked: {error}"), icon=":material/label_off:")
         return
     counts = [marks.count(kind) for kind in (LABEL, EXCLUDE, KEEP)]
     if sum(counts):

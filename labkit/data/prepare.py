@@ -111,7 +111,8 @@ def correct(
     largest = max(shard.count for split in base.splits.values() for shard in split.shards)
     request = Request(name, folder, seed=base.seed, examples_per_shard=largest, progress=progress)
     result = _prepare(replace(request, corrections=corrections))
-    replace_file(result.manifest.directory / MARKS_NAME, corrections.text)
+    with writing_errors(result.manifest.directory):
+        replace_file(result.manifest.directory / MARKS_NAME, corrections.text)
     return result
 
 
