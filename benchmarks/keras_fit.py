@@ -17,7 +17,7 @@ from labkit.data.manifest import load_manifest
 from labkit.data.pipeline import train_dataset
 from labkit.data.shards import load_split
 from labkit.export.standard import KerasLayerFactory
-from labkit.models.registry import BUILDERS
+from labkit.models.registry import network_of
 
 
 def make_peer(config: Config, *, num_classes: int, image_shape: tuple[int, int, int]) -> keras.Model:
@@ -30,8 +30,7 @@ def make_peer(config: Config, *, num_classes: int, image_shape: tuple[int, int, 
         batch_norm_epsilon=model.batch_norm_epsilon,
     )
     images = keras.Input(image_shape, name="images", dtype="float32")
-    network, values = BUILDERS[model.model]
-    logits = network(layers, images, **values(model), num_classes=num_classes)
+    logits = network_of(model)(layers, images, num_classes=num_classes)
     return keras.Model(images, logits)
 
 

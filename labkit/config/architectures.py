@@ -1,6 +1,6 @@
 """The architectures and models that a configuration may name, declared without TensorFlow.
 
-``registry.BUILDERS`` builds them.
+``labkit.models.registry`` builds them.
 """
 
 import difflib
@@ -57,11 +57,13 @@ class Architecture:
 
     Args:
         name: the value of ``--model``.
+        network: the function that makes it, ``module:function``. It is called with a ``LayerFactory``, the
+            images, ``num_classes`` and what it ``takes``, and returns the logits.
         summary: a one-line description.
         paper: where it was published.
         depths: allowed depths by residual block. If there are two blocks, ``--block`` and
             ``--resnet-version`` may be chosen.
-        has_width_factor: whether ``--width-factor`` may be chosen.
+        takes: fields of the configuration that are arguments of the function, by the same name.
         published: for which images and classes.
         bottlenecks_from: the depth from which blocks are bottlenecks, whose stride ``--bottleneck-stride``
             chooses; None where there is no such choice.
@@ -69,10 +71,11 @@ class Architecture:
     """
 
     name: str
+    network: str
     summary: str
     paper: str
     depths: Mapping[str, Depths]
-    has_width_factor: bool = False
+    takes: tuple[str, ...] = ()
     published: Published = CIFAR10
     bottlenecks_from: int | None = None
     imagenet_weights: Mapping[int, str] = field(default_factory=dict)
@@ -80,6 +83,10 @@ class Architecture:
     @property
     def has_residual_variants(self) -> bool:
         return len(self.depths) > 1
+
+    @property
+    def has_width_factor(self) -> bool:
+        return "width_factor" in self.takes
 
     @property
     def has_one_depth(self) -> bool:
@@ -91,36 +98,46 @@ def _residual(default: int, default_bottleneck: int) -> Mapping[str, Depths]:
     return {"basic": Depths(default, 6, 2), "bottleneck": Depths(default_bottleneck, 9, 2)}
 
 
+_OF_RESIDUAL = ("num_layers", "resnet_version", "block")
+
 ARCHITECTURES: dict[str, Architecture] = {
     architecture.name: architecture
     for architecture in (
         Architecture(
             "resnet",
+            "labkit.models.resnet:resnet",
             "residual network for small images, version 1 or 2, basic or bottleneck blocks",
             "He et al. 2015, arXiv:1512.03385; 2016, arXiv:1603.05027",
             _residual(44, 47),
+            takes=_OF_RESIDUAL,
         ),
         Architecture(
             "se_resnet",
+            "labkit.models.resnet:se_resnet",
             "resnet whose blocks scale each channel by a weight computed from the whole image",
             "Hu et al. 2017, arXiv:1709.01507",
             _residual(20, 29),
+            takes=_OF_RESIDUAL,
         ),
         Architecture(
             "wide_resnet",
+            "labkit.models.resnet:wide_resnet",
             "few residual blocks of many channels",
             "Zagoruyko & Komodakis 2016, arXiv:1605.07146",
             {"basic": Depths(16, 6, 4)},
-            has_width_factor=True,
+            takes=("num_layers", "width_factor"),
         ),
         Architecture(
             "vgg",
+            "labkit.models.convnets:vgg",
             "plain stack of 3x3 convolutions and maximum pools, with batch normalization",
             "Simonyan & Zisserman 2014, arXiv:1409.1556",
             {"basic": Depths(16, listed=(11, 13, 16, 19))},
+            takes=("num_layers",),
         ),
         Architecture(
             "lenet",
+            "labkit.models.convnets:lenet",
             "LeNet-5: two convolutions, three dense layers, tanh",
             "LeCun et al. 1998, doi:10.1109/5.726791",
             {"basic": Depths(5, listed=(5,))},
@@ -128,59 +145,71 @@ ARCHITECTURES: dict[str, Architecture] = {
         ),
         Architecture(
             "tutorial_cnn",
+            "labkit.models.convnets:tutorial_cnn",
             "TensorFlow's CIFAR-10 tutorial: two convolutions, two dense layers",
             "github.com/tensorflow/models, tutorials/image/cifar10; after Krizhevsky's cuda-convnet",
             {"basic": Depths(5, listed=(5,))},
         ),
         Architecture(
             "fast",
+            "labkit.models.convnets:fast_net",
             "few wide layers after a whitening convolution, for short training runs",
             "Jordan 2024, arXiv:2404.00498",
             {"basic": Depths(8, listed=(8,))},
-            has_width_factor=True,
+            takes=("width_factor", "whitening", "dirac", "activation"),
         ),
         Architecture(
             "vit",
+            "labkit.models.vit:vit",
             "vision transformer: 12 layers of attention over patches of 4x4 pixels, sizes of ViT-Ti",
             "Dosovitskiy et al. 2020, arXiv:2010.11929; Beyer et al. 2022, arXiv:2205.01580",
             {"basic": Depths(12, listed=(12,))},
         ),
         Architecture(
             "convnext",
+            "labkit.models.convnext:convnext",
             "ConvNeXt-Atto with patches of 2x2 pixels: depthwise convolutions, layer normalization",
             "Liu et al. 2022, arXiv:2201.03545; sizes of Woo et al. 2023, arXiv:2301.00808",
             {"basic": Depths(12, listed=(12,))},
         ),
         Architecture(
             "imagenet_resnet",
+            "labkit.models.resnet:imagenet_resnet",
             "residual network at its published size, for larger images; bottleneck blocks from depth 50",
             "He et al. 2015, arXiv:1512.03385, table 1",
             {"basic": Depths(50, listed=(18, 34, 50, 101, 152))},
+            takes=("num_layers", "bottleneck_stride"),
             published=IMAGENET,
             bottlenecks_from=50,
             imagenet_weights={50: "ResNet50", 101: "ResNet101", 152: "ResNet152"},
         ),
         Architecture(
             "imagenet_se_resnet",
+            "labkit.models.resnet:imagenet_se_resnet",
             "imagenet_resnet whose blocks scale each channel by a weight computed from the whole image",
             "Hu et al. 2017, arXiv:1709.01507, table 2; depths 18 and 34 as in PyTorchCV",
             {"basic": Depths(50, listed=(18, 34, 50, 101, 152))},
+            takes=("num_layers", "bottleneck_stride"),
             published=IMAGENET,
             bottlenecks_from=50,
         ),
         Architecture(
             "imagenet_vgg",
+            "labkit.models.convnets:imagenet_vgg",
             "vgg as published, for larger images: two dense layers of 4,096 units, no batch normalization",
             "Simonyan & Zisserman 2014, arXiv:1409.1556, table 1",
             {"basic": Depths(16, listed=(11, 13, 16, 19))},
+            takes=("num_layers",),
             published=IMAGENET,
             imagenet_weights={16: "VGG16", 19: "VGG19"},
         ),
         Architecture(
             "keras_application",
+            "labkit.models.keras_application:keras_application",
             "a network of keras.applications (--application), for images of 32x32 pixels or more",
             "keras.io/api/applications",
             {"basic": Depths(1, listed=(1,))},  # has no depth to choose
+            takes=("application",),
         ),
     )
 }
@@ -188,7 +217,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 # A function in a Python file of the user's: it decides the depth by arguments of its own.
 BROUGHT = Architecture(
-    "brought", "a network of one's own, FILE.py:NAME", "", {"basic": Depths(1, listed=(1,))}
+    "brought", "", "a network of one's own, FILE.py:NAME", "", {"basic": Depths(1, listed=(1,))}
 )
 
 

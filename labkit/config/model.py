@@ -16,9 +16,10 @@ from labkit.config.architectures import (
 from labkit.config.fields import CODE, OF_THE_NETWORK, FieldOwner, fields_of, option
 from labkit.errors import InputError
 
-_WITH_WIDTH = tuple(name for name, one in ARCHITECTURES.items() if one.has_width_factor)
-_WITH_STRIDE = tuple(name for name, one in ARCHITECTURES.items() if one.bottlenecks_from)
-_WITH_VARIANTS = tuple(name for name, one in ARCHITECTURES.items() if one.has_residual_variants)
+
+def _taken_by_model(field: str) -> tuple[str, ...]:
+    """Return the flag ``model`` and the architectures that take a field."""
+    return "model", *(name for name, architecture in ARCHITECTURES.items() if field in architecture.takes)
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class ModelConfig(FieldOwner):
         "Multiplies the channels of wide_resnet and fast; WRN-16-4 has 4.",
         minimum=0.125,
         below=100,
-        only_with=("model", *_WITH_WIDTH),
+        only_with=_taken_by_model("width_factor"),
         fork=OF_THE_NETWORK,
     )
     activation: str = option(
@@ -66,39 +67,39 @@ class ModelConfig(FieldOwner):
         "Activation function of --model fast. The other architectures use the published one.",
         choices=("relu", "silu", "gelu"),
         fork=OF_THE_NETWORK,
-        only_with=("model", "fast"),
+        only_with=_taken_by_model("activation"),
     )
     whitening: bool = option(
         True,
         "Makes the first convolution of --model fast whiten the images, with frozen weights.",
         fork=OF_THE_NETWORK,
-        only_with=("model", "fast"),
+        only_with=_taken_by_model("whitening"),
     )
     dirac: bool = option(
         True,
         "Initializes the convolutions of --model fast as the identity.",
         fork=OF_THE_NETWORK,
-        only_with=("model", "fast"),
+        only_with=_taken_by_model("dirac"),
     )
     application: str = option(
         APPLICATIONS[0],
         "Network of keras.applications to train with --model keras_application.",
         choices=APPLICATIONS,
         fork=OF_THE_NETWORK,
-        only_with=("model", "keras_application"),
+        only_with=_taken_by_model("application"),
     )
     resnet_version: int = option(
         1,
         "Order within a resnet's block: 1 applies the activation after the sum, 2 before the convolutions.",
         choices=(1, 2),
-        only_with=("model", *_WITH_VARIANTS),
+        only_with=_taken_by_model("resnet_version"),
         fork=OF_THE_NETWORK,
     )
     block: str = option(
         "basic",
         "Residual block of a resnet.",
         choices=("basic", "bottleneck"),
-        only_with=("model", *_WITH_VARIANTS),
+        only_with=_taken_by_model("block"),
         fork=OF_THE_NETWORK,
     )
     bottleneck_stride: str = option(
@@ -106,7 +107,7 @@ class ModelConfig(FieldOwner):
         "Convolution of a bottleneck that halves the image, in imagenet_resnet and imagenet_se_resnet: the "
         "first as in the paper and in keras.applications, or the second as in torchvision (v1.5).",
         choices=("first", "second"),
-        only_with=("model", *_WITH_STRIDE),
+        only_with=_taken_by_model("bottleneck_stride"),
         fork=OF_THE_NETWORK,
     )
     batch_norm_decay: float | None = option(

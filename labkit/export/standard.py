@@ -10,14 +10,14 @@ import tensorflow as tf
 
 from labkit.analysis.network import Classifier
 from labkit.config import ModelConfig
-from labkit.config.architectures import model_name
+from labkit.config.architectures import ARCHITECTURES, model_name
 from labkit.data.manifest import Manifest
 from labkit.data.network_input import central_corner
 from labkit.errors import InputError
 from labkit.models.attention import attended, positions
 from labkit.models.brought import applied, plain_model
 from labkit.models.layer_factory import LayerFactory
-from labkit.models.registry import BUILDERS, build_model
+from labkit.models.registry import build_model, network_of
 from labkit.startup.tf_compat import all_layers
 
 PROBE_IMAGES = 8
@@ -113,7 +113,7 @@ def standard_model(
     activation = network.loss.name if probabilities else "linear"
     model = _assemble(config, network, standardized_input, activation)
     foreign = [] if holds_classes else _foreign(model)
-    if foreign and config.model not in BUILDERS:
+    if foreign and config.model not in ARCHITECTURES:
         raise InputError(
             f"{config.model} has classes of its own ({', '.join(foreign)}), which a .keras file only names; "
             "export it with --format saved_model, tflite or onnx"
@@ -160,9 +160,8 @@ def _assemble(
     shape = network.network_input.shape(manifest) if standardized_input else manifest.image_shape
     images = keras.Input(shape, name="images", dtype=dtype)
     x = images if standardized_input else _standardized(images, network, dtype)
-    if config.model in BUILDERS:
-        build, values = BUILDERS[config.model]
-        x = build(layers, x, **values(config), num_classes=manifest.num_classes)
+    if config.model in ARCHITECTURES:
+        x = network_of(config)(layers, x, num_classes=manifest.num_classes)
     else:
         plain = plain_model(
             dataclasses.replace(config, precision=dtype), manifest.num_classes, tuple(x.shape[1:])

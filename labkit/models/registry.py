@@ -1,5 +1,7 @@
 """Build a Keras model from a model configuration."""
 
+import functools
+import pkgutil
 from collections.abc import Callable
 from typing import Any
 
@@ -7,55 +9,19 @@ import keras
 import tensorflow as tf
 
 from labkit.config import ModelConfig
-from labkit.config.architectures import model_name
+from labkit.config.architectures import ARCHITECTURES, model_name
 from labkit.models.brought import brought_model
-from labkit.models.convnets import fast_net, imagenet_vgg, lenet, tutorial_cnn, vgg
-from labkit.models.convnext import convnext
-from labkit.models.keras_application import keras_application
 from labkit.models.layer_factory import LayerFactory
-from labkit.models.resnet import imagenet_resnet, imagenet_se_resnet, resnet, se_resnet, wide_resnet
-from labkit.models.vit import vit
 
 
-def _residual(config: ModelConfig) -> dict[str, Any]:
-    return {"num_layers": config.depth, "version": config.resnet_version, "block": config.block}
+def network_of(config: ModelConfig) -> Callable[..., Any]:
+    """Return the function of a built-in architecture, with its arguments taken from the configuration.
 
-
-def _depth(config: ModelConfig) -> dict[str, Any]:
-    return {"num_layers": config.depth}
-
-
-def _published(config: ModelConfig) -> dict[str, Any]:
-    return {"num_layers": config.depth, "bottleneck_stride": config.bottleneck_stride}
-
-
-# For each name in config.architectures: the function, and its arguments taken from the configuration.
-BUILDERS: dict[str, tuple[Callable[..., Any], Callable[[ModelConfig], dict[str, Any]]]] = {
-    "resnet": (resnet, _residual),
-    "se_resnet": (se_resnet, _residual),
-    "wide_resnet": (
-        wide_resnet,
-        lambda config: {"num_layers": config.depth, "width_factor": config.width_factor},
-    ),
-    "vgg": (vgg, _depth),
-    "lenet": (lenet, lambda config: {}),
-    "tutorial_cnn": (tutorial_cnn, lambda config: {}),
-    "fast": (
-        fast_net,
-        lambda config: {
-            "width_factor": config.width_factor,
-            "whitening": config.whitening,
-            "dirac": config.dirac,
-            "activation": config.activation,
-        },
-    ),
-    "vit": (vit, lambda config: {}),
-    "convnext": (convnext, lambda config: {}),
-    "imagenet_resnet": (imagenet_resnet, _published),
-    "imagenet_se_resnet": (imagenet_se_resnet, _published),
-    "imagenet_vgg": (imagenet_vgg, _depth),
-    "keras_application": (keras_application, lambda config: {"application": config.application}),
-}
+    It takes a ``LayerFactory``, the images and ``num_classes``, and returns the logits.
+    """
+    architecture = ARCHITECTURES[config.model]
+    values = {name: getattr(config, name) for name in architecture.takes}
+    return functools.partial(pkgutil.resolve_name(architecture.network), **values)
 
 
 def build_model(
@@ -82,7 +48,7 @@ def build_model(
     Raises:
         InputError: the architecture does not accept images of this shape.
     """
-    if config.model not in BUILDERS:
+    if config.model not in ARCHITECTURES:
         return brought_model(config, num_classes, image_shape, data_format, seed)
     layers = LayerFactory(
         data_format=data_format,
@@ -102,8 +68,7 @@ def build_model(
     if is_first:
         layout = keras.layers.Permute((3, 1, 2), dtype="float32")
     images = layout(inputs)
-    network, values = BUILDERS[config.model]
-    logits = network(layers, images, **values(config), num_classes=num_classes)
+    logits = network_of(config)(layers, images, num_classes=num_classes)
     return keras.Model(inputs, logits, name=model_name(config).replace("-", "_"))
 
 
@@ -120,4 +85,4 @@ def in_checkpoints(config: ModelConfig, model: keras.Model) -> Any:
 
     A class of one's own may keep layers where TensorFlow doesn't look for them, such as in a list.
     """
-    return model if config.model in BUILDERS else _Weights(model)
+    return model if config.model in ARCHITECTURES else _Weights(model)

@@ -46,7 +46,7 @@ def resnet(
     images,
     *,
     num_layers: int,
-    version: int,
+    resnet_version: int,
     block: str,
     num_classes: int,
     recalibrate: Callable[[LayerFactory, Any], Any] | None = None,
@@ -57,18 +57,18 @@ def resnet(
         layers: makes the layers; it decides layout, precision, normalization and seed.
         images: float [batch, height, width, channels], or channels first if the factory uses that layout.
         num_layers: 6n+2 (basic) or 9n+2 (bottleneck).
-        version: 1 (activation after the sum) or 2 (activation before the convolutions).
+        resnet_version: 1 (activation after the sum) or 2 (activation before the convolutions).
         block: ``basic`` or ``bottleneck``.
         num_classes: number of logits.
         recalibrate: applied to a block's residual before the shortcut is added (see ``se_resnet``).
     """
     bottleneck = block == "bottleneck"
     blocks_per_stage = (num_layers - 2) // (9 if bottleneck else 6)
-    residual_block = _block_v1 if version == 1 else _block_v2
+    residual_block = _block_v1 if resnet_version == 1 else _block_v2
 
     with layers.name_scope("stem"):
         x = layers.conv(images, STAGE_WIDTHS[0], 3)
-        if version == 1:
+        if resnet_version == 1:
             x = layers.norm_relu(x)
     for stage, width in enumerate(STAGE_WIDTHS, start=1):
         for index in range(blocks_per_stage):
@@ -78,9 +78,9 @@ def resnet(
                 if recalibrate is not None:
                     residual = recalibrate(layers, residual)
                 x = layers.add(residual, shortcut)
-                if version == 1:
+                if resnet_version == 1:
                     x = layers.relu(x)
-    if version == 2:
+    if resnet_version == 2:
         with layers.name_scope(f"stage{len(STAGE_WIDTHS)}"):
             x = layers.norm_relu(x)
     with layers.name_scope("head"):

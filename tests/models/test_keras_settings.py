@@ -60,7 +60,7 @@ def built(config: ModelConfig, data_format: str) -> tuple[list[Any], list[Any]]:
     return [layer.get_config() for layer in model.layers], [np.asarray(output) for output in outputs]
 
 
-# What the networks of BUILDERS that aren't here are made of, is in these.
+# What the networks of ARCHITECTURES that aren't here are made of, is in these.
 NETWORKS = ("resnet", "se_resnet", "wide_resnet", "vgg", "tutorial_cnn", "fast", "keras_application")
 NETWORKS += ("vit", "convnext")
 

@@ -67,7 +67,7 @@ def small_network(num_layers: int, *, shortcuts: bool = True, size: int = SIZE, 
     """
     layers = (LayerFactory if shortcuts else WithoutShortcuts)(seed=seed, batch_norm_decay=0.9)
     images = keras.Input((size, size, 3), name="images", dtype="float32")
-    logits = resnet(layers, images, num_layers=num_layers, version=1, block="basic", num_classes=10)
+    logits = resnet(layers, images, num_layers=num_layers, resnet_version=1, block="basic", num_classes=10)
     return keras.Model(images, logits, name=f"{'ResNet' if shortcuts else 'plain'}-{num_layers}")
 
 
