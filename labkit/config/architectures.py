@@ -144,6 +144,13 @@ ARCHITECTURES: dict[str, Architecture] = {
             published=MNIST,
         ),
         Architecture(
+            "alexnet",
+            "labkit.models.convnets:alexnet",
+            "AlexNet for small images: five convolutions, the first with a stride of 4, one dense layer",
+            "after Krizhevsky et al. 2012; github.com/bearpaw/pytorch-classification",
+            {"basic": Depths(6, listed=(6,))},
+        ),
+        Architecture(
             "tutorial_cnn",
             "labkit.models.convnets:tutorial_cnn",
             "TensorFlow's CIFAR-10 tutorial: two convolutions, two dense layers",
@@ -192,6 +199,14 @@ ARCHITECTURES: dict[str, Architecture] = {
             takes=("num_layers", "bottleneck_stride"),
             published=IMAGENET,
             bottlenecks_from=50,
+        ),
+        Architecture(
+            "imagenet_alexnet",
+            "labkit.models.convnets:imagenet_alexnet",
+            "AlexNet for larger images, as in torchvision: five convolutions, three dense layers",
+            "Krizhevsky et al. 2012; in one tower, Krizhevsky 2014, arXiv:1404.5997",
+            {"basic": Depths(8, listed=(8,))},
+            published=IMAGENET,
         ),
         Architecture(
             "imagenet_vgg",

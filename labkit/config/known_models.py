@@ -62,6 +62,7 @@ KNOWN_MODELS = (
     KnownModel("vgg13", 9_413_066, 228_267_008, 156, 0.94, _CIFAR_MODELS),
     KnownModel("vgg16", 14_724_042, 313_201_664, 212, 0.9416, _CIFAR_MODELS),
     KnownModel("vgg19", 20_035_018, 398_136_320, 268, 0.9391, _CIFAR_MODELS),
+    KnownModel("alexnet", 2_472_266, 14_957_056, 167, 0.7722, "github.com/bearpaw/pytorch-classification"),
     KnownModel("lenet", 61_706, 416_520, 16),
     KnownModel("tutorial_cnn", 1_756_426, 32_778_112, 19, 0.86, "the tutorial, on crops of 24x24 pixels"),
     KnownModel(
@@ -77,6 +78,7 @@ KNOWN_MODELS = (
     KnownModel("imagenet_resnet101", 44_549_160, 7_570_194_432, 1027, 0.764, _KERAS),
     KnownModel("imagenet_resnet152", 60_192_808, 11_282_415_616, 1507, 0.766, _KERAS),
     KnownModel("imagenet_se_resnet50", 28_088_024, 3_860_488_192, 483, 0.7671, _HU_2017),
+    KnownModel("imagenet_alexnet", 61_100_840, 714_188_480, 195, 0.5652, _TORCHVISION),
     KnownModel("imagenet_vgg16", 138_357_544, 15_470_264_320, 212, 0.713, _KERAS),
     KnownModel("imagenet_vgg19", 143_667_240, 19_632_062_464, 268, 0.713, _KERAS),
 )

@@ -124,7 +124,7 @@ class ModelConfig(FieldOwner):
     dropout_rate: float = option(
         0.0,
         "Fraction of the features before the logits that each training step sets to zero, at random; with "
-        "imagenet_vgg behind both dense layers, where the paper has 0.5.",
+        "imagenet_alexnet and imagenet_vgg behind both dense layers, where the papers have 0.5.",
         minimum=0,
         below=1,
         synchronous=True,

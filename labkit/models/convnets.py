@@ -1,9 +1,16 @@
-"""Networks without shortcuts: LeNet, VGG, the network of TensorFlow's tutorial, one that trains in seconds.
+"""Networks without shortcuts: LeNet, AlexNet, VGG, that of TensorFlow's tutorial, one that trains in seconds.
 
 ``lenet``: LeNet-5 of LeCun, Bottou, Bengio & Haffner, "Gradient-Based Learning Applied to Document
 Recognition" (1998), section II.B, in the form that is common today: plain averages in place of trained
 subsampling, all maps of the second convolution connected, tanh without its factors, and logits in place of
 distances.
+
+AlexNet: Krizhevsky, Sutskever & Hinton, "ImageNet Classification with Deep Convolutional Neural Networks"
+(2012): five convolutions and three dense layers. The paper halves most layers to fit them onto two GPUs, and
+normalizes local responses. ``imagenet_alexnet`` is the form with one half and without that normalization, of
+Krizhevsky, "One weird trick for parallelizing convolutional neural networks" (2014), arXiv:1404.5997, with
+the widths of torchvision's network. ``alexnet`` is the same for 32x32 images, as in pytorch-classification
+(bearpaw, 2017): pools of 2x2 pixels, and no dense layers before the logits.
 
 VGG: Simonyan & Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition" (2014),
 arXiv:1409.1556: five stages of 3x3 convolutions, each followed by max pooling, which reduce a 32x32 image to
@@ -53,12 +60,7 @@ def lenet(layers: LayerFactory, images, *, num_classes: int) -> keras.KerasTenso
     Raises:
         InputError: the images are too small.
     """
-    sides = images.shape[1:3] if layers.data_format == "channels_last" else images.shape[2:]
-    if min(sides) < LENET_SMALLEST:
-        raise InputError(
-            f"--model lenet needs images of {LENET_SMALLEST}x{LENET_SMALLEST} pixels or more, not "
-            f"{'x'.join(map(str, sides))}; choose another --model"
-        )
+    _check_sides(layers, images, "lenet", LENET_SMALLEST)
     x = images
     for stage, filters in enumerate((6, 16), start=1):
         with layers.name_scope(f"stage{stage}"):
@@ -72,6 +74,75 @@ def lenet(layers: LayerFactory, images, *, num_classes: int) -> keras.KerasTenso
         return layers.logits(x, num_classes)
 
 
+def _check_sides(layers: LayerFactory, images, model: str, smallest: int) -> None:
+    """Raise InputError if nothing would be left of images in a network without padding."""
+    sides = images.shape[1:3] if layers.data_format == "channels_last" else images.shape[2:]
+    if min(sides) < smallest:
+        raise InputError(
+            f"--model {model} needs images of {smallest}x{smallest} pixels or more, not "
+            f"{'x'.join(map(str, sides))}; choose another --model"
+        )
+
+
+DENSE_UNITS = 4096  # of AlexNet (section 3.5) and VGG (table 1, FC-4096)
+
+# ---- AlexNet
+
+# For each convolution: stage, filters, and side of the kernel.
+ALEXNET_CONVOLUTIONS = ((1, 64, 11), (2, 192, 5), (3, 384, 3), (3, 256, 3), (3, 256, 3))
+ALEXNET_SMALLEST = 63  # pixels: below, nothing is left of the image behind the third pool
+
+
+def alexnet(layers: LayerFactory, images, *, num_classes: int) -> keras.KerasTensor:
+    """Return the logits of AlexNet for small ``images``, float32 [batch, num_classes].
+
+    Args:
+        layers: makes the layers; it decides layout, precision and seed. There is no normalization.
+        images: float [batch, height, width, channels], or channels first if the factory uses that layout. The
+            last feature map is averaged over height and width, so any size works.
+        num_classes: number of logits.
+    """
+    x = _alexnet_features(layers, images, "symmetric", lambda x: layers.max_pool(x, 2, padding="same"))
+    with layers.name_scope("head"):
+        return layers.logits(layers.global_average(x), num_classes)
+
+
+def imagenet_alexnet(layers: LayerFactory, images, *, num_classes: int) -> keras.KerasTensor:
+    """Return the logits of AlexNet at its published size, float32 [batch, num_classes].
+
+    Args:
+        layers: makes the layers; it decides layout, precision and seed. There is no normalization.
+        images: float [batch, height, width, channels], or channels first if the factory uses that layout.
+            Published for 224x224. The first dense layer has a million weights for each position of the last
+            feature map, so weights fit one image size only.
+        num_classes: number of logits.
+
+    Raises:
+        InputError: the images are too small.
+    """
+    _check_sides(layers, images, "imagenet_alexnet", ALEXNET_SMALLEST)
+    x = _alexnet_features(layers, images, 2, lambda x: layers.max_pool(x, 3, 2))
+    with layers.name_scope("stage4"):
+        x = layers.flatten(x)
+        x = layers.dropout(layers.relu(layers.dense(x, DENSE_UNITS)))
+        x = layers.relu(layers.dense(x, DENSE_UNITS))  # the head begins with the second dropout
+    with layers.name_scope("head"):
+        return layers.logits(x, num_classes)
+
+
+def _alexnet_features(
+    layers: LayerFactory, x, first_padding: str | int, pool: Callable[[Any], Any]
+) -> keras.KerasTensor:
+    """Return the last feature map; the first convolution has ``first_padding``, the others ``same``."""
+    for number, (stage, filters, size) in enumerate(ALEXNET_CONVOLUTIONS):
+        how = {"padding": "same"} if number else {"padding": first_padding, "stride": 4}
+        with layers.name_scope(f"stage{stage}"):
+            x = layers.relu(layers.biased_conv(x, filters, size, **how))
+            if number in (0, 1, 4):
+                x = pool(x)
+    return x
+
+
 # ---- VGG
 
 STAGE_WIDTHS = (64, 128, 256, 512, 512)  # table 1
@@ -81,7 +152,6 @@ CONVOLUTIONS = {  # per stage: table 1, configurations A, B, D and E
     16: (2, 2, 3, 3, 3),
     19: (2, 2, 4, 4, 4),
 }
-DENSE_UNITS = 4096  # table 1, FC-4096
 
 
 def vgg(layers: LayerFactory, images, *, num_layers: int, num_classes: int) -> keras.KerasTensor:

@@ -163,24 +163,28 @@ class LayerFactory:
             self.conv_layer, "conv", x, filters, kernel_size, stride, padding, use_bias=False, **options
         )
 
-    def _padded(self, x, size: int, stride: int, padding: str) -> tuple[Any, str]:
+    def _padded(self, x, size: int, stride: int, padding: str | int) -> tuple[Any, str]:
         """Return ``x`` and the padding that a Keras layer with this window and stride has to add to it.
 
         ``padding``: ``valid`` or ``same`` as in Keras, whose ``same`` gives an even image and a stride of 2
         one zero more at the end than at the beginning; or ``symmetric``, as many at both sides, as Caffe and
-        PyTorch do. Weights from there, and those of keras.applications, expect the latter.
+        PyTorch do. Weights from there, and those of keras.applications, expect the latter. A number is that
+        of zeros at each side.
         """
-        if padding != "symmetric":
-            return x, padding
-        if stride == 1 or size == 1:
-            return x, "same"  # is symmetric
-        return self._apply(keras.layers.ZeroPadding2D, "pad", x, size // 2, **self._layout), "valid"
+        if padding in ("valid", "same"):
+            return x, str(padding)
+        if padding == "symmetric":
+            if stride == 1 or size == 1:
+                return x, "same"  # is symmetric
+            padding = size // 2
+        return self._apply(keras.layers.ZeroPadding2D, "pad", x, padding, **self._layout), "valid"
 
     def biased_conv(
-        self, x, filters: int, kernel_size: int, *, stride: int = 1, padding: str = "same",
+        self, x, filters: int, kernel_size: int, *, stride: int = 1, padding: str | int = "same",
         stddev: float | None = None, bias: float = 0.0,
     ):  # fmt: skip
-        """Convolution with initial bias ``bias``; ``padding``: of Keras; ``stddev``: as in ``dense``."""
+        """Convolution with initial bias ``bias``; ``padding``: as ``_padded``; ``stddev``: as ``dense``."""
+        x, padding = self._padded(x, kernel_size, stride, padding)
         options = {"padding": padding, **self._layout, **self._biased(stddev, bias)}
         return self._apply(self.conv_layer, "conv", x, filters, kernel_size, stride, **options)
 

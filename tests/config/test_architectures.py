@@ -21,6 +21,7 @@ NAMES = {
     "wide_resnet28_1.3333333333": {"model": "wide_resnet", "num_layers": 28, "width_factor": 1.3333333333},
     "vgg11": {"model": "vgg", "num_layers": 11},
     "lenet": {"model": "lenet"},
+    "alexnet": {"model": "alexnet"},
     "tutorial_cnn": {"model": "tutorial_cnn"},
     "vit": {"model": "vit"},
     "convnext": {"model": "convnext"},
@@ -32,6 +33,7 @@ NAMES = {
     "imagenet_resnet50-v1.5": {"model": "imagenet_resnet", "bottleneck_stride": "second"},
     "imagenet_se_resnet50": {"model": "imagenet_se_resnet"},
     "imagenet_vgg16": {"model": "imagenet_vgg"},
+    "imagenet_alexnet": {"model": "imagenet_alexnet"},
     "mobilenet": {"model": "keras_application", "application": "MobileNet"},
     "resnet101v2": {"model": "keras_application", "application": "ResNet101V2"},
     "densenet121": {"model": "keras_application", "application": "DenseNet121"},
@@ -53,7 +55,7 @@ def test_every_known_model_has_a_name_that_is_read_and_a_source_for_its_accuracy
     for known in KNOWN_MODELS:
         assert model_name(ModelConfig(**parse_model_name(known.name))) == known.name
         assert (known.accuracy is None) == (known.source == "")
-        assert known.accuracy is None or 0.69 < known.accuracy < 1
+        assert known.accuracy is None or 0.56 < known.accuracy < 1
     assert {parse_model_name(known.name)["model"] for known in KNOWN_MODELS} == ARCHITECTURES.keys()
     assert len({known.name for known in KNOWN_MODELS}) == len(KNOWN_MODELS)
 

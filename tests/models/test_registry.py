@@ -43,9 +43,11 @@ PUBLISHED_SIZE: dict[str, dict] = {
 }
 # And these in test_transformers.py.
 TRANSFORMERS: dict[str, dict] = {"vit": {"model": "vit"}, "convnext": {"model": "convnext"}}
-CASES = WITH_REFERENCE | PUBLISHED_SIZE | TRANSFORMERS
+# And this one in test_alexnet.py, with imagenet_alexnet, which takes larger images only.
+ALEXNET: dict[str, dict] = {"alexnet": {"model": "alexnet"}}
+CASES = WITH_REFERENCE | PUBLISHED_SIZE | TRANSFORMERS | ALEXNET
 ONE_OF_EACH = ["resnet8", "se_resnet8", "wide_resnet10_2", "vgg11", "tutorial_cnn", "fast_0.25", "lenet"]
-ONE_OF_EACH += [*PUBLISHED_SIZE, *TRANSFORMERS]
+ONE_OF_EACH += [*PUBLISHED_SIZE, *TRANSFORMERS, *ALEXNET]
 EACH = [pytest.param(name, marks=pytest.mark.long if name in PUBLISHED_SIZE else ()) for name in ONE_OF_EACH]
 
 
@@ -70,7 +72,8 @@ def relative_error(found, expected) -> float:
 
 
 def test_every_architecture_has_a_case():
-    own = ARCHITECTURES.keys() - {"keras_application"}  # tested in test_keras_application.py
+    # These are tested in test_keras_application.py and test_alexnet.py.
+    own = ARCHITECTURES.keys() - {"keras_application", "imagenet_alexnet"}
     assert {CASES[name].get("model", "resnet") for name in ONE_OF_EACH} == own
     assert [model_name(ModelConfig(**fields)) for fields in CASES.values()] == list(CASES)
 
