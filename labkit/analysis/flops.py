@@ -37,10 +37,9 @@ def training_flops(model: keras.Model, frozen: Collection[str] = (), *, image_si
         is_frozen = operation.name in frozen
         has_own = bool(getattr(operation, "trainable_weights", [])) and not is_frozen
         has_gradient[id(operation.output)] = before or has_own
-        kernel = getattr(operation, "kernel", None)
-        if kernel is not None:
+        if kernels := _kernels(operation):
             forward = multiply_adds(operation, shapes.get(operation.name))
-            total += 2 * forward * (1 + (kernel.trainable and not is_frozen) + before)
+            total += 2 * forward * (1 + (kernels[0].trainable and not is_frozen) + before)
     return total
 
 
@@ -54,12 +53,19 @@ def multiply_adds(layer: Any, output_shape: Sequence[int | None] | None = None) 
         layer: with one output, in either data format.
         output_shape: of a batch; None: the shape in the layer's first call.
     """
-    kernel = getattr(layer, "kernel", None)
-    if kernel is None or len(kernel.shape) == 1:
+    weights = sum(math.prod(kernel.shape) for kernel in _kernels(layer))
+    if not weights:
         return 0
     shape = (layer.output.shape if output_shape is None else output_shape)[1:]
     channels_first = getattr(layer, "data_format", "channels_last") == "channels_first"
-    return math.prod(kernel.shape) * math.prod(shape[1:] if channels_first else shape[:-1])
+    return weights * math.prod(shape[1:] if channels_first else shape[:-1])
+
+
+def _kernels(layer: Any) -> list[Any]:
+    """Return a layer's kernel, or the two of a separable convolution; none of a factor for each channel."""
+    names = ("kernel", "depthwise_kernel", "pointwise_kernel")
+    kernels = [getattr(layer, name, None) for name in names]
+    return [kernel for kernel in kernels if kernel is not None and len(kernel.shape) > 1]
 
 
 def matrix_product(size: int, precision: str, device: str = "/cpu:0") -> Callable[[], float]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from labkit.commands.flags import LocalPath
 from labkit.config import Config, ModelConfig, TransferConfig
-from labkit.config.architectures import ARCHITECTURES, architecture_of, parse_model_name
+from labkit.config.architectures import ARCHITECTURES, architecture_of, parse_model_name, published_for
 from labkit.config.fields import CODE
 from labkit.config.known_models import KNOWN_MODELS, KnownModel
 from labkit.errors import InputError
@@ -86,15 +86,16 @@ def _facts(name: str) -> dict[str, Any]:
     """Return what is known of a model without building it; None is unknown."""
     config = {"model": name} if CODE.fullmatch(name) else parse_model_name(name)
     architecture = architecture_of(config["model"])
+    published = published_for(config["model"], config.get("application", ""))
     known = next((model for model in KNOWN_MODELS if model.name == name), None)
     return {
         "name": name,
         "summary": architecture.summary,
         "paper": architecture.paper,
         "config": config,
-        "data_set": architecture.published.data_set,
-        "image_shape": list(architecture.published.image_shape),
-        "num_classes": architecture.published.num_classes,
+        "data_set": published.data_set,
+        "image_shape": list(published.image_shape),
+        "num_classes": published.num_classes,
         "accuracy": known.accuracy if known else None,
         "accuracy_source": known.source if known and known.source else None,
     }
@@ -141,7 +142,7 @@ def _without_values(config: ModelConfig) -> Any:
 
     from labkit.models.registry import build_model
 
-    published = architecture_of(config.model).published
+    published = published_for(config.model, config.application)
     with keras.StatelessScope(initialize_variables=False):  # shapes are enough: no memory for the weights
         return build_model(config, num_classes=published.num_classes, image_shape=published.image_shape)
 
@@ -151,7 +152,7 @@ def _print_transfer(source: WeightSource, config: Config, as_json: bool) -> None
     from labkit.models.initial_weights import read_weights
     from labkit.models.weight_names import transfer_to
 
-    published = architecture_of(config.model.model).published
+    published = published_for(config.model.model, config.model.application)
     weights = read_weights(source, config.model, published.image_shape)
     transfer = transfer_to(_without_values(config.model), weights, config, ())
     if as_json:

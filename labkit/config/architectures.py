@@ -6,7 +6,7 @@
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from types import SimpleNamespace
 from typing import Any
@@ -221,7 +221,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         Architecture(
             "keras_application",
             "labkit.models.keras_application:keras_application",
-            "a network of keras.applications (--application), for images of 32x32 pixels or more",
+            "a network of keras.applications (--application), for images of 32x32, some 75x75 pixels or more",
             "keras.io/api/applications",
             {"basic": Depths(1, listed=(1,))},  # has no depth to choose
             takes=("application",),
@@ -241,11 +241,30 @@ def architecture_of(model: str) -> Architecture:
     return ARCHITECTURES.get(model, BROUGHT)
 
 
-# The networks of keras.applications that labkit's tests cover.
+# All networks of keras.applications but ResNet50 to ResNet152, VGG16 and VGG19: these are imagenet_resnet and
+# imagenet_vgg, whose names are others than those of the networks for small images.
 APPLICATIONS = (
     "MobileNetV2", "ResNet50V2", "DenseNet121",
     "MobileNet", "ResNet101V2", "ResNet152V2", "DenseNet169", "DenseNet201",
+    "MobileNetV3Small", "MobileNetV3Large", "NASNetMobile", "NASNetLarge",
+    *(f"EfficientNetB{number}" for number in range(8)),
+    *(f"EfficientNetV2{size}" for size in ("B0", "B1", "B2", "B3", "S", "M", "L")),
+    *(f"ConvNeXt{size}" for size in ("Tiny", "Small", "Base", "Large", "XLarge")),
+    "Xception", "InceptionV3", "InceptionResNetV2",
 )  # fmt: skip
+
+
+def smallest_side(application: str) -> int:
+    """Return the height and width in pixels below which a network of keras.applications takes no images."""
+    return {"Xception": 71, "InceptionV3": 75, "InceptionResNetV2": 75}.get(application, 32)
+
+
+def published_for(model: str, application: str) -> Published:
+    """Return what a network was published for, with the smallest images that it takes if these are larger."""
+    published = architecture_of(model).published
+    side = smallest_side(application) if model == "keras_application" else 0
+    height, width, channels = published.image_shape
+    return replace(published, image_shape=(max(height, side), max(width, side), channels))
 
 
 def default_depth(model: str, block: str) -> int:

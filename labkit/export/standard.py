@@ -32,6 +32,7 @@ class KerasLayerFactory(LayerFactory):
 
     conv_layer = keras.layers.Conv2D
     whitening_layer = keras.layers.Conv2D  # the trained weights include the whitening kernel
+    dropout_layer = keras.layers.Dropout
 
     def conv(
         self,

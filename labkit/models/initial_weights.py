@@ -18,7 +18,12 @@ import numpy as np
 from labkit.config import ModelConfig
 from labkit.errors import InputError
 from labkit.models.freezing import HEAD, layers_with_weights, varying_weights
-from labkit.models.keras_application import bare_application, own_weights, published_network, stage_name
+from labkit.models.keras_application import (
+    application_weights,
+    bare_application,
+    own_weights,
+    published_network,
+)
 from labkit.models.weight_files import read_weight_file
 from labkit.models.weight_source import IMAGENET, WeightSource, imagenet_network
 from labkit.plurals import listed, printable
@@ -131,12 +136,7 @@ def _from_imagenet(
         ) from None
     if own is not None:
         return InitialWeights(source, own_weights(network, model.batch_norm_epsilon))
-    arrays = {
-        f"{stage_name(layer, image_shape)}/{weight.name}": np.asarray(weight)
-        for layer in network.layers
-        for weight in layer.weights
-    }
-    return InitialWeights(source, arrays)
+    return InitialWeights(source, application_weights(application, network))
 
 
 @contextmanager

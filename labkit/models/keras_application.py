@@ -1,8 +1,9 @@
 """Networks of ``keras.applications``, for which weights trained on ImageNet are published.
 
-Batch normalization is replaced by labkit's, because the training step must be able to synchronize it, freeze
-it and average its statistics over the replicas. All other layers are Keras's. A layer's name is
-``stage<n>_<Keras's name>``, where n counts how often the image has been halved.
+They are made again layer by layer. Batch normalization is replaced by labkit's, because the training step
+must be able to synchronize it, freeze it and average its statistics over the replicas; so is dropout, whose
+masks then follow from the seed and the step. All other layers are Keras's, except those that prepare pixels.
+A layer's name is ``stage<n>_<Keras's name>``, where n counts how often the image has been halved.
 
 ImageNet's weights of ResNet and VGG also fit labkit's networks of the same architecture (``own_weights``).
 The networks differ in four ways, none of which changes the logits (tests/models/test_imagenet.py): the names
@@ -20,14 +21,17 @@ from typing import Any
 import keras
 import numpy as np
 
+from labkit.config.architectures import smallest_side
 from labkit.errors import InputError
 from labkit.models.layer_factory import LayerFactory, in_scope
+from labkit.startup.tf_compat import names_from_the_beginning
 
-SMALLEST = 32  # the smallest image side that keras.applications accepts for these networks
 # Statistics of ImageNet for pixels from 0 to 1: keras.applications.imagenet_utils, mode "torch".
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-STANDARDIZED = "DenseNet"  # takes standardized images; the others pixels from -1 to 1 (mode "tf")
+# These take standardized images; the others pixels from -1 to 1 (mode "tf").
+STANDARDIZED = ("DenseNet", "EfficientNetB", "EfficientNetV2B", "ConvNeXt")
+PREPARES_PIXELS = (keras.layers.Rescaling, keras.layers.Normalization)
 
 
 def keras_application(
@@ -50,42 +54,46 @@ def keras_application(
     x = images
     if layers.data_format == "channels_first":
         x = keras.layers.Permute((2, 3, 1), dtype="float32", name="channels_last")(x)
-    image_shape = x.shape[1:]
-    if min(image_shape[:2]) < SMALLEST or image_shape[2] != 3:
+    image_shape, smallest = x.shape[1:], smallest_side(application)
+    if min(image_shape[:2]) < smallest or image_shape[2] != 3:
         raise InputError(
-            f"--model keras_application needs images of {SMALLEST}x{SMALLEST} pixels or more and 3 channels, "
-            f"not {'x'.join(map(str, image_shape))}; choose another --model"
+            f"--model keras_application with {application} needs images of {smallest}x{smallest} pixels or "
+            f"more and 3 channels, not {'x'.join(map(str, image_shape))}; choose another --model"
         )
     if not application.startswith(STANDARDIZED):
+        white = 255 / 128 if application.startswith("EfficientNetV2") else 2.0  # above black
         x = keras.layers.Rescaling(
-            [[[2 * std for std in IMAGENET_STD]]],  # of rank 3: Keras's settings decide the axis of a list
-            [[[2 * mean - 1 for mean in IMAGENET_MEAN]]],
+            [
+                [[white * std for std in IMAGENET_STD]]
+            ],  # of rank 3: Keras's settings decide the axis of a list
+            [[[white * mean - 1 for mean in IMAGENET_MEAN]]],
             dtype=layers.dtype,
             name="rescaling",
         )(x)
     network = bare_application(application, image_shape)
-    outputs = []
+    names, outputs = stage_names(network), []
 
-    def call(layer: keras.Layer, *tensors: keras.KerasTensor, mask: Any = None) -> keras.KerasTensor:
-        outputs.append(in_scope(layer, layer.name.replace("_", "/", 1))(*tensors))
-        return outputs[-1]
+    def call(layer: Any, *tensors: Any, **options: Any) -> Any:
+        if isinstance(layer, keras.Sequential):
+            for inner in layer.layers:
+                tensors = (call(inner, *tensors),)
+        elif not isinstance(layer, PREPARES_PIXELS):
+            name = names[layer.name]
+            tensors = (in_scope(_remade(layers, layer, name), name.replace("_", "/", 1))(*tensors),)
+        outputs.append(tensors[0])
+        return tensors[0]
 
     # The clone itself is not used: as a model within a model it would hide its layers. The tensors made on
     # the way belong to the network around it, and the last one is the clone's output.
-    keras.models.clone_model(
-        network,
-        input_tensors=x,
-        clone_function=lambda layer: _remade(layers, layer, image_shape),
-        call_function=call,
-    )
+    keras.models.clone_model(network, input_tensors=x, clone_function=lambda layer: layer, call_function=call)
     with layers.name_scope("head"):
-        return layers.logits(layers.global_average(outputs[-1], data_format="channels_last"), num_classes)
+        return layers.logits(outputs[-1], num_classes)
 
 
 def bare_application(
     application: str, image_shape: tuple[int, int, int], weights: str | None = None
 ) -> keras.Model:
-    """Return Keras's own network without its head.
+    """Return Keras's own network without its head: its features are averaged over height and width.
 
     Args:
         application: its name in ``keras.applications``.
@@ -93,8 +101,8 @@ def bare_application(
         weights: ``imagenet``, which Keras downloads into its cache; None for random weights.
     """
     make = getattr(keras.applications, application)
-    with default_keras_settings():
-        return make(include_top=False, weights=weights, input_shape=image_shape)
+    with default_keras_settings(), names_from_the_beginning():
+        return make(include_top=False, weights=weights, input_shape=image_shape, pooling="avg")
 
 
 @contextlib.contextmanager
@@ -116,18 +124,64 @@ def default_keras_settings() -> Iterator[None]:
         keras.config.set_dtype_policy(policy)
 
 
-def stage_name(layer: keras.Layer, image_shape: tuple[int, int, int]) -> str:
-    """Return labkit's name for a layer of :func:`bare_application`."""
-    halvings = round(math.log2(image_shape[0] / layer.output.shape[1]))
-    return f"stage{halvings}_{layer.name}"
+def stage_names(network: keras.Model) -> dict[str, str]:
+    """Return labkit's name for each layer of :func:`bare_application`, by Keras's.
+
+    A layer that sees averages over the image only, as in squeeze and excitation, is in the stage before it.
+    """
+    averages: set[int] = set()
+    names: dict[str, str] = {}
+    stage = 0
+    for layer in network.operations:
+        seen = {id(tensor) for tensor in keras.tree.flatten(layer.input)}
+        if isinstance(layer, keras.layers.GlobalAveragePooling2D) or (seen and seen <= averages):
+            averages.add(id(layer.output))
+        else:
+            stage = round(math.log2(network.input.shape[1] / layer.output.shape[1]))
+        names |= {one.name: f"stage{stage}_{one.name}" for one in _flat(layer)}
+    return names
 
 
-def _remade(layers: LayerFactory, layer: keras.Layer, image_shape: tuple[int, int, int]) -> keras.Layer:
-    """Return a new layer like ``layer`` with the factory's precision, normalization and seeds."""
-    name = stage_name(layer, image_shape)
+def _flat(layer: Any) -> list[Any]:
+    return layer.layers if isinstance(layer, keras.Sequential) else [layer]
+
+
+def application_weights(application: str, network: keras.Model) -> dict[str, np.ndarray]:
+    """Return the weights of a network of ``bare_application`` by labkit's layer and weight names.
+
+    EfficientNet takes the statistics of pixels from the file of weights. How large they make standardized
+    images becomes part of the first kernel.
+    """
+    names = stage_names(network)
+    arrays = {
+        f"{names[layer.name]}/{weight.name}": np.asarray(weight)
+        for outer in network.layers
+        for layer in _flat(outer)
+        if not isinstance(layer, PREPARES_PIXELS)
+        for weight in layer.weights
+    }
+    if application.startswith("EfficientNetB"):
+        padding = network.get_layer("stem_conv_pad")
+        pixels = 255 * np.cumsum([IMAGENET_MEAN, IMAGENET_STD], axis=0)[:, None, None]
+        images = np.broadcast_to(pixels, (2, *network.input.shape[1:])).astype(np.float32)
+        dark, bright = np.asarray(keras.Model(network.input, padding.input)(images))[:, 0, 0]
+        arrays[f"{names['stem_conv']}/kernel"] *= (bright - dark)[:, None]
+    return arrays
+
+
+def _remade(layers: LayerFactory, layer: Any, name: str) -> Any:
+    """Return a new layer like ``layer`` with the factory's precision, normalization, dropout and seeds."""
     if isinstance(layer, keras.layers.BatchNormalization):
-        return layers.norm_layer(name=name, epsilon=layer.epsilon, data_format="channels_last")
-    values: dict[str, Any] = {**layer.get_config(), "name": name, "dtype": layers.dtype}
+        return layers.norm_layer(
+            name=name, scale=layer.scale, epsilon=layer.epsilon, data_format="channels_last"
+        )
+    if isinstance(layer, keras.layers.Dropout):
+        dropout = layers.dropout_layer(layer.rate, seed=layers.next_seed(), dtype=layers.dtype, name=name)
+        dropout.noise_shape = layer.noise_shape
+        return dropout
+    values: dict[str, Any] = {**layer.get_config(), "name": name}
+    if isinstance(layer, keras.Layer):  # and not an operation, such as a sum of two tensors
+        values["dtype"] = layers.dtype
     for key, value in values.items():
         if key.endswith("_initializer") and "seed" in value.get("config", {}):
             values[key] = {**value, "config": {**value["config"], "seed": layers.next_seed()}}

@@ -55,6 +55,7 @@ class LayerFactory:
 
     conv_layer: type[keras.layers.Conv2D] = Conv2D
     whitening_layer: type[keras.layers.Conv2D] = Whitening
+    dropout_layer: type[keras.layers.Layer] = Dropout
 
     def __init__(
         self,
@@ -354,10 +355,9 @@ class LayerFactory:
         """Maximum over height and width: [batch, channels]."""
         return self._apply(keras.layers.GlobalMaxPooling2D, "global_max", x, **self._layout)
 
-    def global_average(self, x, *, data_format: str | None = None):
-        """Average over height and width: [batch, channels]; ``data_format``: None is the factory's."""
-        layout = data_format or self.data_format
-        return self._apply(keras.layers.GlobalAveragePooling2D, "global_average", x, data_format=layout)
+    def global_average(self, x):
+        """Average over height and width: [batch, channels]."""
+        return self._apply(keras.layers.GlobalAveragePooling2D, "global_average", x, **self._layout)
 
     def flatten(self, x):
         """Flatten to [batch, height * width * channels], with the same order of features in both layouts."""

@@ -4,6 +4,7 @@ import keras
 import pytest
 
 from labkit.analysis.architecture import receptive_field, summarize
+from labkit.analysis.flops import training_flops
 from labkit.config import ModelConfig
 from labkit.models.registry import build_model
 
@@ -44,6 +45,13 @@ def test_every_trainable_weight_is_counted_once_in_any_variant():
     for values in VARIANTS:
         model = build_model(ModelConfig(**values), num_classes=10, image_shape=(32, 32, 3))
         assert summarize(model).parameters == sum(weight.numpy().size for weight in model.trainable_weights)
+
+
+def test_a_separable_convolution_counts_both_of_its_kernels():
+    images = keras.Input((8, 8, 4))
+    model = keras.Model(images, keras.layers.SeparableConv2D(6, 3, padding="same")(images))
+    both = (3 * 3 * 4 + 4 * 6) * 8 * 8
+    assert (summarize(model).multiply_adds, training_flops(model)) == (both, 2 * both * 2)
 
 
 def test_squeeze_and_excitation_belongs_to_the_surrounding_stage():

@@ -1,16 +1,24 @@
 """Networks of keras.applications with labkit's layers; tests of the weights compare them with Keras's."""
 
+import importlib
+
 import keras
 import numpy as np
 import pytest
 
 from labkit.config import ModelConfig
-from labkit.config.architectures import APPLICATIONS
+from labkit.config.architectures import APPLICATIONS, smallest_side
 from labkit.errors import InputError
 from labkit.models.freezing import stages
 from labkit.models.initial_weights import weights_by_name
-from labkit.models.keras_application import bare_application, stage_name
-from labkit.models.layers import BatchNormalization
+from labkit.models.keras_application import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    application_weights,
+    bare_application,
+    stage_names,
+)
+from labkit.models.layers import BatchNormalization, Dropout
 from labkit.models.registry import build_model
 
 SHAPE = (32, 32, 3)
@@ -63,32 +71,84 @@ def test_layouts_and_precisions_give_the_same_logits(plain, fields, tolerance):
     assert np.abs(model(IMAGES).numpy() - expected).max() < tolerance * np.abs(expected).max()
 
 
-OTHERS = [name for name in APPLICATIONS if name != "MobileNet"]
+ONE_OF_EACH = ["MobileNet", "MobileNetV3Small"]
+DEEPER = [
+    "MobileNetV2",
+    "ResNet50V2",
+    "ResNet101V2",
+    "ResNet152V2",
+    "DenseNet121",
+    "DenseNet169",
+    "DenseNet201",
+]
+DEEPER += ["MobileNetV3Large", "NASNetMobile", "EfficientNetB0", "EfficientNetV2B0", "EfficientNetV2S"]
+DEEPER += ["ConvNeXtTiny", "Xception", "InceptionV3", "InceptionResNetV2"]
 
 
 @pytest.mark.parametrize(
-    "application", ["MobileNet", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)]
+    "application", [*ONE_OF_EACH, *(pytest.param(name, marks=pytest.mark.long) for name in DEEPER)]
 )
 def test_features_are_those_of_keras_with_the_same_weights(application):
-    theirs, ours = bare_application(application, SHAPE), build(application=application)
-    random, own = np.random.default_rng(0), weights_by_name(ours)
+    side = smallest_side(application) + 9  # an odd side, which Keras pads otherwise
+    theirs, ours = (
+        bare_application(application, (side, side, 3)),
+        build(shape=(side, side, 3), application=application),
+    )
+    random, mean, std = np.random.default_rng(0), np.array(IMAGENET_MEAN), np.array(IMAGENET_STD)
     for layer in theirs.layers:
         for weight in layer.weights:
             if len(weight.shape) == 1:
-                weight.assign(random.uniform(0.5, 1.5, weight.shape))
-            own.pop(f"{stage_name(layer, SHAPE)}/{weight.name}").assign(weight)
+                weight.assign(random.uniform(0.9, 1.1, weight.shape))
+        if isinstance(layer, keras.layers.Normalization) and layer.weights:  # which the file of weights has
+            layer.set_weights([mean, std, np.array(0)])
+            layer.finalize_state()
+    arrays, own = application_weights(application, theirs), weights_by_name(ours)
+    for name, array in arrays.items():
+        own.pop(name).assign(array)
     assert own.keys() == {"logits/kernel", "logits/bias"}
-    prepared = IMAGES
-    if not application.startswith("DenseNet"):  # pixels from -1 to 1, with ImageNet's mean and deviation
-        prepared = IMAGES * 2 * np.array([0.229, 0.224, 0.225]) + 2 * np.array([0.485, 0.456, 0.406]) - 1
-    expected = theirs(prepared.astype(np.float32)).numpy().mean(axis=(1, 2))
-    found = keras.Model(ours.inputs, ours.get_layer("head_global_average1").output)(IMAGES).numpy()
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
+    images = np.random.default_rng(0).normal(size=(2, side, side, 3))
+    prepare = importlib.import_module(getattr(keras.applications, application).__module__).preprocess_input
+    expected = theirs(prepare((255 * (images * std + mean)).astype(np.float32))).numpy()
+    features = keras.Model(ours.inputs, ours.get_layer("logits").input)(images.astype(np.float32)).numpy()
+    np.testing.assert_allclose(features, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("application", APPLICATIONS)
+def test_every_network_of_keras_can_be_built_at_its_smallest_size(application):
+    side = smallest_side(application)
+    with keras.StatelessScope(initialize_variables=False):
+        model = build(shape=(side, side, 3), application=application)
+        with pytest.raises(InputError, match=f"{application} needs images of {side}x{side} pixels or more"):
+            build(shape=(side - 1, side, 3), application=application)
+    assert model.output.shape == (None, 10)
+    known = {"stage1", "stage2", "stage3", "stage4", "stage5", "stage6", "logits"}
+    assert set(stages(model)) <= known and list(stages(model)) == sorted(stages(model), key="s stage".find)
+
+
+def test_every_network_of_keras_has_a_name():
+    own = {"ResNet50", "ResNet101", "ResNet152", "VGG16", "VGG19"}  # imagenet_resnet and imagenet_vgg
+    assert set(APPLICATIONS) == {name for name in dir(keras.applications) if name[0].isupper()} - own
+
+
+def test_averages_over_the_image_are_in_the_stage_that_they_weigh():
+    names = stage_names(bare_application("MobileNetV3Small", SHAPE))
+    assert names["expanded_conv_squeeze_excite_conv"] == "stage2_expanded_conv_squeeze_excite_conv"
+
+
+def test_dropped_residuals_follow_from_the_seed_and_the_step():
+    with keras.StatelessScope(initialize_variables=False):
+        model = build(application="EfficientNetB0")
+    drops = [layer for layer in model.layers if layer.name.endswith("_drop")]
+    assert len(drops) == 9 and len({layer.seed for layer in drops}) == 9
+    assert {(type(layer), layer.noise_shape) for layer in drops} == {(Dropout, (None, 1, 1, 1))}
 
 
 @pytest.mark.parametrize("shape", [(28, 28, 3), (32, 32, 1)])
 def test_unsuitable_images_are_refused_in_one_line(shape):
-    with pytest.raises(InputError, match="32x32 pixels or more and 3 channels") as refusal:
+    with pytest.raises(
+        InputError, match="MobileNetV2 needs images of 32x32 pixels or more and 3 channels"
+    ) as refusal:
         build(shape=shape)
     assert "\n" not in str(refusal.value)
 
