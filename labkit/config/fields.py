@@ -15,6 +15,7 @@ from labkit.config.arguments import ALLOWED, has_type, plain, spelled_arguments,
 from labkit.config.spellings import ALIASES
 from labkit.errors import InputError, short
 from labkit.home import LOCAL_PATH, is_local_path
+from labkit.plurals import listed
 
 # Of the flags, in the order of the help. A field belongs to its owner's group unless it names another.
 GROUPS = {
@@ -31,6 +32,7 @@ GROUPS = {
 # What a field may name in a file: a function or class of Python, or a saved Keras model.
 CODE = re.compile(r"(?P<path>.+\.py):(?P<name>[A-Za-z_]\w*)|(?P<saved>.+\.keras)", re.DOTALL)
 IN_A_FILE = "FILE.py:NAME"
+MOST_LISTED = 24  # choices in an error
 
 # Why a fork of a run can't change a field: what the run has at a step follows from it.
 OF_THE_ORDER = "the rows and the order of the images before the fork are the parent's"
@@ -135,7 +137,9 @@ class FieldInfo:
         """Return the allowed values in words."""
         if self.choices:
             own = f", or {IN_A_FILE}" if self.is_code else ""
-            return "one of " + ", ".join(str(choice) for choice in self.choices) + own
+            names = [str(choice) for choice in self.choices]
+            many = len(names) > MOST_LISTED  # --help-all has all
+            return "one of " + listed(names, MOST_LISTED // 2 if many else MOST_LISTED) + own
         kind = LOCAL_PATH if self.is_path else ALLOWED[self.type]
         if self.minimum is not None:
             kind += f" of at least {self.minimum:g}"

@@ -72,10 +72,10 @@ class KerasLayerFactory(LayerFactory):
         sums = keras.ops.matmul(keras.ops.square(x), near)
         return x * keras.ops.power(bias + alpha * sums, -beta)
 
-    def layer_scale(self, x, initial: float):
+    def layer_scale(self, x, initial: float, **options: Any):
         """Return what ``ChannelScale`` does; ``initial`` is ignored."""
-        shape = tuple(x.shape[1:])
-        return self._apply(keras.layers.EinsumDense, "scale", x, "abcd,d->abcd", output_shape=shape)
+        options |= {"output_shape": tuple(x.shape[1:])}
+        return self._apply(keras.layers.EinsumDense, "scale", x, "abcd,d->abcd", **options)
 
     def attention(self, x, heads: int):
         """Compute ``Attention`` with Keras operations."""

@@ -32,6 +32,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 # These take standardized images; the others pixels from -1 to 1 (mode "tf").
 STANDARDIZED = ("DenseNet", "EfficientNetB", "EfficientNetV2B", "ConvNeXt")
 PREPARES_PIXELS = (keras.layers.Rescaling, keras.layers.Normalization)
+LAYER_SCALE = "LayerScale"  # a class of ConvNeXt's file, whose weight has no name
 
 
 def keras_application(
@@ -63,9 +64,8 @@ def keras_application(
     if not application.startswith(STANDARDIZED):
         white = 255 / 128 if application.startswith("EfficientNetV2") else 2.0  # above black
         x = keras.layers.Rescaling(
-            [
-                [[white * std for std in IMAGENET_STD]]
-            ],  # of rank 3: Keras's settings decide the axis of a list
+            # Of rank 3: Keras's settings decide the axis of a list.
+            [[[white * std for std in IMAGENET_STD]]],
             [[[white * mean - 1 for mean in IMAGENET_MEAN]]],
             dtype=layers.dtype,
             name="rescaling",
@@ -77,6 +77,8 @@ def keras_application(
         if isinstance(layer, keras.Sequential):
             for inner in layer.layers:
                 tensors = (call(inner, *tensors),)
+        elif type(layer).__name__ == LAYER_SCALE:
+            tensors = (layers.layer_scale(tensors[0], layer.init_values, name=names[layer.name]),)
         elif not isinstance(layer, PREPARES_PIXELS):
             name = names[layer.name]
             tensors = (in_scope(_remade(layers, layer, name), name.replace("_", "/", 1))(*tensors),)
@@ -146,6 +148,10 @@ def _flat(layer: Any) -> list[Any]:
     return layer.layers if isinstance(layer, keras.Sequential) else [layer]
 
 
+def _weight_name(layer: Any, weight: Any) -> str:
+    return "kernel" if type(layer).__name__ == LAYER_SCALE else weight.name
+
+
 def application_weights(application: str, network: keras.Model) -> dict[str, np.ndarray]:
     """Return the weights of a network of ``bare_application`` by labkit's layer and weight names.
 
@@ -154,7 +160,7 @@ def application_weights(application: str, network: keras.Model) -> dict[str, np.
     """
     names = stage_names(network)
     arrays = {
-        f"{names[layer.name]}/{weight.name}": np.asarray(weight)
+        f"{names[layer.name]}/{_weight_name(layer, weight)}": np.asarray(weight)
         for outer in network.layers
         for layer in _flat(outer)
         if not isinstance(layer, PREPARES_PIXELS)

@@ -255,9 +255,9 @@ class LayerFactory:
         """Layer normalization over the channels (Ba, Kiros & Hinton, 2016, arXiv:1607.06450)."""
         return self._apply(keras.layers.LayerNormalization, "norm", x, epsilon=1e-6)
 
-    def layer_scale(self, x, initial: float):
+    def layer_scale(self, x, initial: float, **options: Any):
         """Multiply each channel by a weight of its own (Touvron et al., "CaiT", 2021, arXiv:2103.17239)."""
-        return self._apply(ChannelScale, "scale", x, initial)
+        return self._apply(ChannelScale, "scale", x, initial, **options)
 
     def attention(self, x, heads: int):
         """Mix the positions of an image; see ``Attention``."""

@@ -50,6 +50,8 @@ CASES = [
     "imagenet_se_resnet18",
     "imagenet_vgg11",
     "mobilenetv2",
+    "mobilenetv3small",
+    "convnexttiny",
 ]
 # What the other formats might not have: zero channels, local response normalization, GELU, attention.
 IN_EVERY_FORMAT = ["resnet8-v2", "tutorial_cnn", "fast_0.25", "vit", "convnext"]
