@@ -176,6 +176,7 @@ def settings_in_words(config: Config) -> str:
             else "no cutout",
         ]
         words += [f"rotation ±{settings.rotation:g}°"] if settings.rotation else []
+        words += ["TrivialAugment"] if settings.trivial else []
         words += [f"brightness ±{settings.brightness:g}"] if settings.brightness else []
         words += [f"contrast ±{settings.contrast:.0%}"] if settings.contrast else []
         words += [f"changed by {settings.own}"] if settings.own else []

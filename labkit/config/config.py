@@ -199,6 +199,7 @@ _LATER: dict[str, Any] = {
     "balanced_sampling": False,
     "cutmix_alpha": 0.0,
     "random_rotation": 0.0,
+    "trivial_augment": False,
 }
 
 # Renamed fields that older versions recorded.

@@ -69,7 +69,8 @@ class DataConfig(FieldOwner):
     )
     use_distortion_for_training: bool = option(
         True,
-        "Augments the training images: rotation, random crops, flips, colours, cutout, mixup and CutMix.",
+        "Augments the training images: rotation, random crops, flips, TrivialAugment, colours, cutout, mixup "
+        "and CutMix.",
     )
     crop_padding: int = option(
         4,
@@ -138,6 +139,12 @@ class DataConfig(FieldOwner):
         "side, before the crop. The corners become black.",
         minimum=0,
         below=180,
+        only_with=("use_distortion_for_training", True),
+    )
+    trivial_augment: bool = option(
+        False,
+        "Changes each training image by one random operation of TrivialAugment at a random strength: shear, "
+        "shift, rotation, or other colours or sharpness.",
         only_with=("use_distortion_for_training", True),
     )
     mixup_alpha: float = option(

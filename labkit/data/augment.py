@@ -1,4 +1,4 @@
-"""What is done to training images: random rotation, crop, flip, colors and cutout.
+"""What is done to training images: random rotation, crop, flip, TrivialAugment, colors and cutout.
 
 The default augmentation of small images is that of He et al. 2016 (arXiv:1512.03385, section 4.2): pad four
 zero pixels on each side, then take a random crop of the image's own size, of the image or of its mirror
@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.data.hashes import mixed_in, named_key, scaled
+from labkit.data.hashes import drawn, mixed_in, named_key, scaled
 from labkit.data.inputs import Augmentation
 from labkit.data.manifest import Manifest
 from labkit.data.namespace import Array, namespace
+from labkit.data.trivial_augment import trivially_augmented
 from labkit.errors import InputError
 from labkit.parts.code import first_line, named_object
 
@@ -30,7 +31,7 @@ DEFAULT = Augmentation()
 def augment(
     images: Array, manifest: Manifest, augmentation: Augmentation, *, key: int, epoch: Array, index: Array
 ) -> Array:
-    """Turn, crop and flip each image, then change its colors and apply cutout where they are enabled.
+    """Turn, crop and flip each image, then apply the other changes that are enabled, in this order.
 
     Args:
         images: uint8 [n, height, width, channels].
@@ -52,6 +53,8 @@ def augment(
         images = random_resized_crop(images, share, flip, key=key, epoch=epoch, index=index)
     else:
         images = crop_and_flip(images, *offsets, augmentation)
+    if augmentation.trivial:
+        images = trivially_augmented(images, key=key, epoch=epoch, index=index)
     if augmentation.changes_colors:
         images = change_colors(images, augmentation, key=key, epoch=epoch, index=index)
     if augmentation.cutout_size:
@@ -142,7 +145,7 @@ def augmentation_offsets(
     """
     xp = namespace(index)
     rows, columns = augmentation.positions(*size)
-    draw = _position(key, epoch, index, 2 * rows * columns)
+    draw = drawn(key, epoch, index, 2 * rows * columns)
     flip = draw % 2 == 1
     if augmentation.flip == "none":
         flip = draw < 0
@@ -150,12 +153,6 @@ def augmentation_offsets(
         first = xp.shift_right(mixed_in(key, index), 63)
         flip = (xp.cast(first, np.int64) + epoch) % 2 == 1
     return draw // (2 * columns), draw // 2 % columns, flip
-
-
-def _position(key: int, epoch: Array, index: Array, count: int) -> Array:
-    """Draw a number from 0 to count − 1 for each example, int32 [n]."""
-    state = mixed_in(mixed_in(key, epoch), index)
-    return scaled(namespace(state).shift_right(state, 32), count)
 
 
 def crop_and_flip(
@@ -239,7 +236,7 @@ def cut_out(images: Array, key: int, epoch: Array, index: Array, size: int, colo
     xp = namespace(images)
     height, width = images.shape[1], images.shape[2]
     columns = width - size + 1
-    corner = _position(named_key(key, "cut"), epoch, index, (height - size + 1) * columns)[:, None]
+    corner = drawn(named_key(key, "cut"), epoch, index, (height - size + 1) * columns)[:, None]
     row, column = xp.arange(height)[None, :] - corner // columns, xp.arange(width)[None, :] - corner % columns
     tall, wide = (row >= 0) & (row < size), (column >= 0) & (column < size)
     covered = (tall[:, :, None] & wide[:, None, :])[..., None]
@@ -383,7 +380,7 @@ def rotated(images: Array, degrees: float, *, key: int, epoch: Array, index: Arr
     """
     xp = namespace(images)
     _, height, width, channels = images.shape
-    number = _position(named_key(key, "rotate"), epoch, index, _COUNT)
+    number = drawn(named_key(key, "rotate"), epoch, index, _COUNT)
     angles = np.radians(degrees) * ((2 * np.arange(_COUNT) + 1) / _COUNT - 1)
     sines, cosines = (
         xp.take(np.round(values * 2**_UNIT_BITS).astype(np.int32), number)

@@ -69,6 +69,12 @@ def scaled(bits: Array, count: Array | int) -> Array:
     return xp.cast(xp.shift_right(bits * count, 32), np.int32)
 
 
+def drawn(key: int, epoch: Array, index: Array, count: int) -> Array:
+    """Draw a number from 0 to count − 1 for each example, int32 [n]."""
+    state = mixed_in(mixed_in(key, epoch), index)
+    return scaled(namespace(state).shift_right(state, 32), count)
+
+
 def permutation(size: int, key: int, epoch: Array) -> Array:
     """Return an epoch's random order of `size` items, found by sorting their hashes.
 

@@ -68,7 +68,7 @@ WHOLE_BATCH = InputShare()
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Settings of the random rotation, crop, flip, change of colors and cutout, in this order.
+    """Settings of random rotation, crop, flip, TrivialAugment, change of colors and cutout, in this order.
 
     Args:
         crop_padding: pixels added on each side before the crop.
@@ -84,6 +84,7 @@ class Augmentation:
         contrast: largest change of the factor of each pixel's distance from its image's mean color.
         own: ``FILE.py:NAME`` of a function of somebody's own that comes last; None: none.
         rotation: largest angle in degrees by which an image is turned to either side.
+        trivial: whether TrivialAugment changes each image.
     """
 
     crop_padding: int = PADDING
@@ -96,6 +97,7 @@ class Augmentation:
     contrast: float = 0.0
     own: str | None = None
     rotation: float = 0.0
+    trivial: bool = False
 
     @property
     def changes_colors(self) -> bool:
@@ -123,6 +125,7 @@ def augmentation_of(data: DataConfig) -> Augmentation | None:
         data.contrast,
         data.augment,
         data.random_rotation,
+        data.trivial_augment,
     )
 
 

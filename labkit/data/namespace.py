@@ -22,7 +22,7 @@ def namespace(array: Array) -> Any:
 
 class _NumPy:
     arange, floor, maximum, minimum = np.arange, np.floor, np.maximum, np.minimum
-    sqrt, where = np.sqrt, np.where
+    sqrt, where, pad, cumsum = np.sqrt, np.where, np.pad, np.cumsum
     reshape, shape, transpose, uint64 = np.reshape, np.shape, np.transpose, np.uint64
 
     @staticmethod
@@ -61,6 +61,16 @@ class _NumPy:
         return np.argsort(~hashes.view(np.int64), kind="stable")
 
     @staticmethod
+    def counts(values: Array, size: int) -> Array:
+        """Return how often each of the numbers from 0 to size − 1 is there, int32 [size]."""
+        return np.bincount(values, minlength=size).astype(np.int32)
+
+    @staticmethod
+    def choose(number: Array, functions: Sequence[Callable[[], Array]]) -> Array:
+        """Return the result of one of the functions, whose results have one shape and type."""
+        return functions[int(number)]()
+
+    @staticmethod
     def for_each(function: Callable[..., Array], arrays: Sequence[Array]) -> Array:
         """Return the function's results, uint8, for each image and what belongs to it."""
         made = np.empty_like(arrays[0])
@@ -75,7 +85,7 @@ def _tensorflow() -> Any:
 
     class TensorFlow:
         arange, floor, maximum, minimum = tf.range, tf.floor, tf.maximum, tf.minimum
-        sqrt, where = tf.sqrt, tf.where
+        sqrt, where, pad, cumsum = tf.sqrt, tf.where, tf.pad, tf.cumsum
         cast, reshape, shape, transpose, take = tf.cast, tf.reshape, tf.shape, tf.transpose, tf.gather
         largest = tf.reduce_max
 
@@ -99,6 +109,14 @@ def _tensorflow() -> Any:
         def descending(hashes: Array) -> Array:
             size = hashes.shape[-1]
             return tf.cast(tf.math.top_k(tf.bitcast(hashes, tf.int64), size).indices, tf.int64)
+
+        @staticmethod
+        def counts(values: Array, size: int) -> Array:
+            return tf.math.bincount(values, minlength=size, maxlength=size)
+
+        @staticmethod
+        def choose(number: Array, functions: Sequence[Callable[[], Array]]) -> Array:
+            return tf.switch_case(number, list(functions))
 
         @staticmethod
         def for_each(function: Callable[..., Array], arrays: Sequence[Array]) -> Array:

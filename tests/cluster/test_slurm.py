@@ -185,7 +185,7 @@ def test_a_configuration_survives_as_arguments():
         "mixup_alpha": 0.0,
         "cutmix_alpha": 0.0,
     }  # what others need
-    fixed |= {"random_rotation": 0.0}
+    fixed |= {"random_rotation": 0.0, "trivial_augment": False}
     fixed |= {"learning_rate_schedule": "one_cycle", "optimizer": "muon"}
     fixed |= {"adamw_beta1": 0.9, "adamw_beta2": 0.999}
     fixed |= {"staircase_factor": 0.1, "staircase_epochs": 350.0}

@@ -26,6 +26,7 @@ def test_every_field_is_a_flag(captured, monkeypatch):
         "mixup_alpha": 0.0,
         "cutmix_alpha": 0.0,
         "random_rotation": 0.0,
+        "trivial_augment": False,
         "adamw_beta1": 0.9,  # --optimizer muon, like one_cycle, leaves others' options alone
         "adamw_beta2": 0.999,
         "staircase_factor": 0.1,
