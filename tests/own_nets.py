@@ -97,6 +97,11 @@ def softmax_layer(input_shape, num_classes):
     return keras.Sequential([layers.Flatten(), layers.Dense(num_classes), layers.Softmax()])
 
 
+def two_inputs(input_shape, num_classes):
+    images = [keras.Input(input_shape), keras.Input(input_shape)]
+    return keras.Model(images, layers.Dense(num_classes)(layers.Flatten()(layers.Add()(images))))
+
+
 def two_outputs(input_shape, num_classes):
     images = keras.Input(input_shape)
     x = layers.Flatten()(images)

@@ -54,6 +54,7 @@ class FieldInfo:
         may_be_saved: whether that may be a ``.keras`` file.
         of_code: the field that names what this one has the arguments of, such as ``width=64``.
         spelled: of a text that is a name: returns it in its one spelling, or raises InputError.
+        words: the allowed values in words, where these attributes don't tell them.
         unset: what happens where the value is None, in words.
         group: of ``GROUPS``; the owner's where it is left out.
         common: whether it is one of the few that people use first.
@@ -83,6 +84,7 @@ class FieldInfo:
     may_be_saved: bool = False
     of_code: str = ""
     spelled: Callable[[str], str] | None = None
+    words: str = ""
     unset: str = ""
     group: str
     common: bool = False
@@ -135,6 +137,8 @@ class FieldInfo:
     @property
     def allowed(self) -> str:
         """Return the allowed values in words."""
+        if self.words:
+            return self.words
         if self.choices:
             own = f", or {IN_A_FILE}" if self.is_code else ""
             names = [str(choice) for choice in self.choices]

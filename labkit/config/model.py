@@ -232,7 +232,7 @@ class TransferConfig(FieldOwner):
     freeze: str | None = option(
         None,
         "Stages or layers to hold fixed, statistics included: names or patterns, separated by commas, such "
-        "as stem,stage1 or 'stage*_norm*'.",
+        "as stem,stage1 or 'stage*_norm*'. A layer's own name means this layer alone.",
         unset="everything is trained",
     )
     unfreeze_every_steps: int = option(

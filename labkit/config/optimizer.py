@@ -47,11 +47,14 @@ LEFT_TO_LABKIT = {
 }
 
 
+_CLASS_WEIGHTS = 'balanced, a JSON file, or its text, such as {"cat": 2, "dog": 0.5}'
+
+
 def spelled_class_weights(text: str) -> str:
     """Return ``--class-weights`` in one spelling; a file's name becomes its content. Raises InputError."""
     if text == "balanced":
         return text
-    allowed = 'allowed: balanced, a JSON file, or its text, such as {"cat": 2, "dog": 0.5}'
+    allowed = f"allowed: {_CLASS_WEIGHTS}"
     try:
         content = text if text.lstrip().startswith("{") else expanded(text).read_text(encoding="utf-8")
         weights = json.loads(content)
@@ -209,6 +212,7 @@ class OptimizerConfig(FieldOwner):
         "How much an image of each class counts in the training loss: balanced gives all classes the same "
         'weight in all; or a JSON file, or its text, such as {"cat": 2}, where classes left out have 1.',
         spelled=spelled_class_weights,
+        words=_CLASS_WEIGHTS,
         unset="each image counts the same",
         fork=OF_THE_LOSS,
     )

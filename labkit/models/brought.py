@@ -167,6 +167,8 @@ def _over_images(
         raise InputError(f"{flag} has a train_step, that of {name}, which labkit doesn't call; leave it out")
     images = keras.Input(image_shape, name="images", dtype="float32")
     inputs = getattr(model, "inputs", None)
+    if inputs and len(inputs) > 1:
+        raise InputError(f"{flag} has {len(inputs)} inputs, and labkit gives it one, the images; leave one")
     try:
         if inputs and _is_chain_of_layers(model) and inputs[0].shape == images.shape:
             images, outputs = inputs[0], model.outputs  # nothing to change

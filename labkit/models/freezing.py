@@ -9,6 +9,7 @@ import keras
 from labkit.config import TransferConfig
 from labkit.errors import InputError
 from labkit.models.layers import BatchNormalization, norms_of
+from labkit.plurals import listed
 
 HEAD = "logits"
 
@@ -46,9 +47,10 @@ Frozen = frozenset[str]
 class Freezing:
     """The frozen layers of a network as a function of the step alone, so a resumed run freezes the same.
 
-    ``--freeze`` names stages or layers, as patterns. With ``--unfreeze-every-steps N`` the frozen stage next
-    to the head is unfrozen after N steps, the one below it after 2 N, and so on (Howard & Ruder, "Universal
-    Language Model Fine-tuning for Text Classification", 2018, arXiv:1801.06146, section 3.3).
+    ``--freeze`` names stages or layers, as patterns; a layer's own name means this layer alone. With
+    ``--unfreeze-every-steps N`` the frozen stage next to the head is unfrozen after N steps, the one below it
+    after 2 N, and so on (Howard & Ruder, "Universal Language Model Fine-tuning for Text Classification",
+    2018, arXiv:1801.06146, section 3.3).
 
     Args:
         model: its layers are named by stage (``stages``).
@@ -61,8 +63,15 @@ class Freezing:
         self._every = config.unfreeze_every_steps
         patterns = config.freeze_patterns
         parts = stages(model)
+        names = {layer for _, layer in _named(parts)}
+
+        def fits(stage: str, layer: str, pattern: str) -> bool:
+            if pattern in names:
+                return layer == pattern
+            return fnmatch.fnmatchcase(stage, pattern) or fnmatch.fnmatchcase(layer, pattern)
+
         for pattern in patterns:
-            if not any(_fits(stage, layer, pattern) for stage, layer in _named(parts)):
+            if not any(fits(stage, layer, pattern) for stage, layer in _named(parts)):
                 raise InputError(
                     f"--freeze {pattern!r} fits no stage or layer of {model.name}; its stages are "
                     f"{', '.join(parts)}; one of its layers is {_example(parts)}"
@@ -71,12 +80,14 @@ class Freezing:
             stage: frozenset(
                 layer.name
                 for layer in layers
-                if any(_fits(stage, layer.name, pattern) for pattern in patterns)
+                if any(fits(stage, layer.name, pattern) for pattern in patterns)
             )
             for stage, layers in parts.items()
         }
-        # In order from the images to the head: each stage with its frozen layers.
-        self.stages: list[tuple[str, Frozen]] = [(stage, names) for stage, names in chosen.items() if names]
+        # In order from the images to the head: each stage, or what is frozen of it, with its frozen layers.
+        self.stages: list[tuple[str, Frozen]] = [
+            (_in_words(stage, parts[stage], names), names) for stage, names in chosen.items() if names
+        ]
         trained = {layer.name for layer in layers_with_weights(model) if layer.trainable_variables}
         if trained <= self.at(0):
             raise InputError(f"--freeze {config.freeze!r} leaves nothing of {model.name} to train")
@@ -140,8 +151,9 @@ def _named(parts: dict[str, list[keras.Layer]]) -> list[tuple[str, str]]:
     return [(stage, layer.name) for stage, layers in parts.items() for layer in layers]
 
 
-def _fits(stage: str, layer: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(stage, pattern) or fnmatch.fnmatchcase(layer, pattern)
+def _in_words(stage: str, layers: list[keras.Layer], frozen: Frozen) -> str:
+    names = [layer.name for layer in layers if layer.name in frozen]
+    return stage if len(names) == len(layers) else listed(names, 3)
 
 
 def _example(parts: dict[str, list[keras.Layer]]) -> str:

@@ -155,6 +155,12 @@ def module_of(flag: str, path: Path, content: bytes) -> ModuleType:
     except InputError:
         raise
     except (Exception, SystemExit) as error:
+        neighbour = f"{error.name}.py" if isinstance(error, ModuleNotFoundError) else ""
+        if neighbour and (path.parent / neighbour).is_file():
+            raise InputError(
+                f"{flag} {path} imports {neighbour} beside it, but a run keeps one file; write what it needs "
+                f"into {path.name}, or install {neighbour} as a package"
+            ) from None
         raise InputError(f"{flag} {path} can't be run: {first_line(error)}") from None
     finally:
         _being_run.discard(name)

@@ -14,6 +14,7 @@ import tensorflow as tf
 from labkit.callbacks.builtin import builtin_callbacks
 from labkit.callbacks.callback import Callback, TrainingView
 from labkit.callbacks.calls import Calls
+from labkit.config.fields import CODE
 from labkit.config.run import Triggers
 from labkit.distributed.asynchronous import AsynchronousEngine
 from labkit.distributed.membership import Membership
@@ -365,7 +366,9 @@ class TrainLoop:
     def _diverged(self, what: str) -> str:
         steps = self.store.steps()
         kept = f"the last good checkpoint is of step {steps[-1]}" if steps else "there is no checkpoint yet"
-        return f"{what}; {kept}; lower --learning-rate, add --warmup-steps or --gradient-clip-norm"
+        loss = self.config.optimizer.loss
+        own = f"look at --loss {loss}, which may give it, or " if CODE.fullmatch(loss) else ""
+        return f"{what}; {kept}; {own}lower --learning-rate, add --warmup-steps or --gradient-clip-norm"
 
     def _finish(self) -> TrainResult:
         """Evaluate the test set once, with the weights that were chosen on validation."""

@@ -131,6 +131,7 @@ REFUSED = {
     "constrained": "has a constraint on 'dense/kernel', which labkit doesn't apply",
     "rescaled": "prepares pixels in 'rescaling', and labkit gives it standardized images",
     "trains_itself": "has a train_step, that of TrainsItself, which labkit doesn't call",
+    "two_inputs": "has 2 inputs, and labkit gives it one, the images",
     "two_outputs": "has 2 outputs, and labkit trains one",
     "too_few_outputs": "gives outputs of shape (None, 9); allowed: a logit for each class, (None, 10)",
     "for_other_images": "can't take images of (32, 32, 3)",

@@ -1,5 +1,6 @@
 """Frozen layers stay as they are, to the bit, whatever happens to the others; thawing is a schedule."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -109,7 +110,21 @@ def test_stages_thaw_from_the_head_downwards_by_the_step_alone():
 def test_a_pattern_for_layers_freezes_no_others_of_their_stage():
     freezing = Freezing(build(), TransferConfig(freeze="stage2_*_norm*, stem_conv1"))
     assert freezing.at(0) == {"stem_conv1", "stage2_block1_norm1", "stage2_block1_norm2"}
+    assert freezing.describe(10) == "frozen: stem_conv1, stage2_block1_norm1, stage2_block1_norm2"
     assert not Freezing(build(), TransferConfig())
+
+
+def test_a_layers_own_name_freezes_it_alone():
+    """In a network of one's own, Keras's names begin alike: conv2d, conv2d_1."""
+    x = images = keras.Input((8, 8, 3))
+    for name in ("conv2d", "conv2d_1", "conv2d_2"):
+        x = keras.layers.Conv2D(2, 3, padding="same", name=name)(x)
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    model = keras.Model(images, keras.layers.Dense(3, name="logits")(x))
+    for pattern in ("conv2d", "conv2d_1"):
+        freezing = Freezing(model, TransferConfig(freeze=pattern))
+        assert freezing.at(0) == {pattern} and freezing.describe(10) == f"frozen: {pattern}"
+    assert Freezing(model, TransferConfig(freeze="conv2d*")).describe(10) == "frozen: conv2d"
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,17 @@ def test_a_file_that_cannot_be_run_says_why(text, said, net):
     assert said in str(refused.value) and "\n" not in str(refused.value)
 
 
+def test_a_file_that_imports_one_beside_it_is_told_that_a_run_keeps_one(net):
+    net.with_name("helper.py").write_text("WIDTH = 8")
+    net.write_text("import helper")
+    config = Config.from_flat({"model": f"{net}:build"})
+    code.allow(files_of(config))
+    with pytest.raises(
+        InputError, match=r"imports helper\.py beside it, but a run keeps one file; write what it"
+    ):
+        build(config)
+
+
 def test_a_file_that_trains_when_it_is_read_is_told_to_guard_that(tmp_path):
     path = tmp_path / "trains.py"
     again = f"from labkit.parts.code import named_object\nnamed_object('--model', '{path}:build')\n"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from labkit.parts.code import allow
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import Selection
 from labkit.training.telemetry import SECONDS_TO_START
@@ -75,6 +76,14 @@ def test_a_loss_that_is_not_finite_fails_the_run_and_names_the_step(data_dir, tm
     rows, status = metrics(job_dir).split("train"), RunDirectory(job_dir).read_status()
     assert status.state == "failed" and status.step == rows[-1]["step"] < STEPS
     assert re.match(rf"loss is -?(nan|inf) at step {status.step};", status.message)
+
+
+def test_a_loss_of_ones_own_that_is_not_finite_is_named(data_dir, tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text("def loss(labels, logits):\n    return 0 * logits[:, 0] / 0\n")
+    allow({str(mine): mine.read_bytes()})
+    assert train(tmp_path / "run", data_dir, loss=f"{mine}:loss") == 1
+    assert f"look at --loss {mine}:loss, which may" in RunDirectory(tmp_path / "run").read_status().message
 
 
 @contextlib.contextmanager

@@ -135,6 +135,7 @@ def test_what_gives_no_loss_or_metric_is_refused_in_one_line(shapes, values, wor
     [
         ({"metrics": "auc,accurate"}, "--metrics has 'accurate'"),
         ({"class_weights": "nowhere.json"}, "No such file"),
+        ({"class_weights": 3}, "is 3; allowed: balanced, a JSON file, or its text"),
         ({"class_weights": {"disc": -1}}, "none below 0"),
         ({"class_weights": {"disc": 0}}, "one above"),
         ({"loss_arguments": "gamma=1"}, "none but --label-smoothing"),
