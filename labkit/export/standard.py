@@ -228,9 +228,9 @@ def copy_weights(source: keras.Model, target: keras.Model) -> None:
     if len(ours) != len(theirs):
         raise RuntimeError(f"{len(ours)} layers with weights, but {len(theirs)} in the exported network")
     for layer, other in zip(ours, theirs, strict=True):
-        values = {_within(weight): np.asarray(weight) for weight in layer.weights}
-        for weight in other.weights:
-            value = values.pop(_within(weight), None)
+        values = {name: np.asarray(weight) for name, weight in _named(layer).items()}
+        for name, weight in _named(other).items():
+            value = values.pop(name, None)
             if value is None or value.shape != tuple(weight.shape):
                 raise RuntimeError(
                     f"{layer.name} has no weights of shape {tuple(weight.shape)} for {weight.path}"
@@ -240,9 +240,12 @@ def copy_weights(source: keras.Model, target: keras.Model) -> None:
             raise RuntimeError(f"{other.name} has no variable for {', '.join(values)} of {layer.name}")
 
 
-def _within(weight: Any) -> str:
-    """Return the name of a weight within its layer. A model of one's own class is one layer."""
-    return str(weight.path).partition("/")[2] or str(weight.name)
+def _named(layer: keras.Layer) -> dict[str, Any]:
+    """Return the weights of a layer by name; of a model of one's own class, one layer, by path."""
+    names = [weight.name for weight in layer.weights]
+    if len(set(names)) == len(names):
+        return dict(zip(names, layer.weights, strict=True))
+    return {str(weight.path).partition("/")[2]: weight for weight in layer.weights}
 
 
 def _equal_in_float64(config: ModelConfig, network: Classifier) -> bool:
