@@ -180,10 +180,10 @@ def prepare_data(
 
     Args:
         dataset: Data set to prepare: ``cifar10``, ``cifar100``, ``cifar100_coarse`` (20 groups of classes),
-            ``mnist``, ``fashion_mnist``; ``shapes``, ``shapes_multilabel`` or ``shapes_size``, which labkit
-            draws (with one label, several labels, and a number for each image); or images of your own that
-            were prepared before. Default: ``cifar10``, or what ``--images``, ``--npz`` or ``--tfrecords``
-            holds.
+            ``mnist``, ``fashion_mnist``, ``svhn``; ``shapes``, ``shapes_multilabel`` or ``shapes_size``,
+            which labkit draws (with one label, several labels, and a number for each image); or images of
+            your own that were prepared before. Default: ``cifar10``, or what ``--images``, ``--npz`` or
+            ``--tfrecords`` holds.
         train: examples of your own, of which the data set ``dataset`` is made: a pair of arrays
             (images, labels), or what gives one example after the other. Images are uint8, or floats from 0 to
             1 or from 0 to 255, [n, height, width] or with 1 or 3 channels in a fourth dimension. Labels are
@@ -215,7 +215,8 @@ def prepare_data(
         skip_damaged: Leaves out files that cannot be read as images, and lists them in the manifest. Without
             it they are an error.
         archive: Reads cifar-10-python.tar.gz, cifar-10-binary.tar.gz or an extracted folder instead of
-            downloading CIFAR-10; of CIFAR-100 alike; of MNIST its .npz file or the folder of its four files.
+            downloading CIFAR-10; of CIFAR-100 alike; of MNIST its .npz file or the folder of its four files;
+            of SVHN the folder of its two files.
         validation_size: Training examples to hold out for validation. Default: as prepared before, else a
             tenth (5000 of CIFAR-10).
         classes: Keeps only these classes, in this order: names or numbers, on the command line separated by

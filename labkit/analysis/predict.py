@@ -106,9 +106,38 @@ def predict(
     Raises InputError for images of another kind, paths without pictures, a file that can't be read, and a run
     or a checkpoint that is missing or damaged.
     """
+
+    def open_network() -> Asked:
+        network = network_to_ask(run, checkpoint, data_dir)
+        return Asked(network.manifest, asking(network), network.step)
+
+    return ask_about(images, open_network, skip_damaged, standard_input, progress)
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A network that is asked. ``manifest``: how pictures become its images, and what its outputs are of.
+
+    ``ask``: uint8 [n, height, width, channels] to probabilities or numbers, float64 [n, classes]. ``step``: of
+    its checkpoint.
+    """
+
+    manifest: Manifest
+    ask: Callable[[Pixels], NDArray[np.float64]]
+    step: int
+
+
+def ask_about(
+    images: Any,
+    open_network: Callable[[], Asked],
+    skip_damaged: bool = False,
+    standard_input: Read | None = None,
+    progress: Callable[[int, int], None] = lambda done, count: None,
+) -> PredictedImages:
+    """Predict with any network, which is opened once the images are found. The rest is as of ``predict``."""
     sources = _arrays(images) if isinstance(images, np.ndarray) else _files(images, standard_input)
-    network = network_to_ask(run, checkpoint, data_dir)
-    manifest, ask = network.manifest, asking(network)
+    network = open_network()
+    manifest = network.manifest
     names: list[str] = []
     parts: list[NDArray[np.float64]] = []
     skipped: dict[str, str] = {}
@@ -121,7 +150,7 @@ def predict(
         good = [(name, image) for name, image in batch if not isinstance(image, InputError)]
         names += [name for name, _ in good]
         if good:
-            parts.append(ask(np.stack([image for _, image in good])))
+            parts.append(network.ask(np.stack([image for _, image in good])))
         progress(len(names) + len(skipped), len(sources))
     if not names:
         raise InputError(f"none of {counted(len(sources), 'picture')} can be read; save them again")
@@ -226,7 +255,7 @@ def fitted_file(data: bytes, manifest: Manifest, max_bytes: int = MAX_BYTES) -> 
         try:
             return np.asarray(square(data, height, resize, white), np.uint8)
         except DamagedError:
-            pass  # TIFF, which preparation doesn't read; or the other reader says what is wrong
+            pass  # the other reader says what is wrong, or scales what preparation refuses
     return read_picture(data, manifest.image_shape, resize, white, max_bytes).image
 
 

@@ -3,10 +3,11 @@
 import csv
 import json as json_module
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from labkit.commands.flags import DataDir, Flag, LocalPath, RunName
+from labkit.commands.flags import DataDir, Flag, LocalPath
 from labkit.errors import InputError
 from labkit.home import expanded
 from labkit.plurals import counted
@@ -16,10 +17,11 @@ from labkit.run_directory.find import run_to_read
 from labkit.tables import print_table
 
 LONGEST = 60  # characters of a path in the table
+_RUN = "A run: its name or directory; or a file that labkit export wrote, with its .json beside it."
 
 
 def predict(
-    run: RunName,
+    run: Annotated[str, Flag(metavar="RUN", help=_RUN)],
     /,
     *pictures: Annotated[str, Flag(metavar="PICTURE", nargs="+")],
     checkpoint: Annotated[str, Flag(metavar="best|last|STEP")] = "best",
@@ -41,7 +43,8 @@ def predict(
         json: Prints one line of JSON for each picture.
         skip_damaged: Leaves out files that can't be read, and names them. Without it they are an error.
     """
-    from labkit.analysis.predict import predict as ask
+    from labkit.analysis import predict as asking
+    from labkit.export.ask import exported_network, is_exported
 
     if top < 1:
         raise InputError(f"--top is {top}; allowed: 1 or more")
@@ -52,14 +55,21 @@ def predict(
         if path.suffix != ".csv" or path.is_dir():
             raise InputError(f"--output is {output!r}; allowed: a file whose name ends in .csv")
         check_writable(path.parent, "--output")
-    found = ask(
-        run_to_read(run),
-        list(pictures),
-        checkpoint=checkpoint,
-        data_dir=data_dir,
-        skip_damaged=skip_damaged,
-        standard_input=lambda: sys.stdin.buffer.read(),
-    )
+    file = Path(expanded(run)).absolute()
+    if not is_exported(file):
+        found = asking.predict(
+            run_to_read(run),
+            pictures,
+            checkpoint=checkpoint,
+            data_dir=data_dir,
+            skip_damaged=skip_damaged,
+            standard_input=sys.stdin.buffer.read,
+        )
+    elif checkpoint != "best" or data_dir is not None:
+        raise InputError(f"{run} is an exported file; --checkpoint and --data-dir are for a run")
+    else:
+        opened = partial(exported_network, file)
+        found = asking.ask_about(pictures, opened, skip_damaged, sys.stdin.buffer.read)
     rows = [{"path": name} | found.row(number, top) for number, name in enumerate(found.names)]
     if json:
         for row in rows:

@@ -10,7 +10,7 @@ from labkit.errors import InputError, nearest
 
 AUTO = "auto"
 GENERATED = ("shapes", "shapes_multilabel", "shapes_size")
-PUBLISHED = ("cifar10", "cifar100", "cifar100_coarse", "mnist", "fashion_mnist")
+PUBLISHED = ("cifar10", "cifar100", "cifar100_coarse", "mnist", "fashion_mnist", "svhn")
 BUILT_IN = (PUBLISHED[0], *GENERATED, *PUBLISHED[1:])
 # What the labels of labkit's own are, for use before a data set is prepared; later, read its manifest.
 Targets = Literal["class", "classes", "numbers"]

@@ -116,7 +116,7 @@ def _give_tasks(
 
 
 def serve() -> None:
-    """Do tasks from standard input, with the answers on standard output, until this process is killed."""
+    """Do tasks from standard input, with the answers on standard output, until no more come."""
     warnings.simplefilter("ignore")  # of Pillow, about oddities of files that it can read
     requests = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
@@ -127,7 +127,10 @@ def serve() -> None:
         answers.flush()
 
     while True:
-        function, task = pickle.load(requests)
+        try:
+            function, task = pickle.load(requests)
+        except (EOFError, pickle.UnpicklingError):  # the process that gives tasks was killed
+            return
         try:
             result = function(task, lambda count: send(_PROGRESS, count))
         except Exception as error:

@@ -15,6 +15,8 @@ from labkit.export.formats import FORMATS, Format
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.disk import check_writable
 
+PIXELS = "pixels from 0 to 255"  # the input's values in a description, unless they are standardized
+
 
 @dataclass(frozen=True)
 class ExportRequest:

@@ -11,7 +11,7 @@ from labkit.config.architectures import model_name
 from labkit.data.manifest import Manifest
 from labkit.data.network_input import network_input_of
 from labkit.export.check import compare
-from labkit.export.output import ExportRequest, ExportResult, folder_beside, publish
+from labkit.export.output import PIXELS, ExportRequest, ExportResult, folder_beside, publish
 from labkit.export.standard import standard_model
 from labkit.plurals import counted
 from labkit.run_directory.reader import evaluations_beside, read_metrics
@@ -61,13 +61,18 @@ def _describe(request: ExportRequest, state: CheckpointState) -> dict[str, Any]:
             "name": "images",
             "shape": [None, *shape],
             "dtype": "float32",
-            "values": taken.in_words() if is_standardized else "pixels from 0 to 255",
+            "values": taken.in_words() if is_standardized else PIXELS,
             "channel_mean": list(manifest.channel_mean),
             "channel_std": list(manifest.channel_std),
             "resize": _resizing(manifest),
             "pictures": _fitting_in_words(manifest),
         },
-        "output": {"name": request.output_name, "shape": [None, manifest.num_classes], "dtype": "float32"},
+        "output": {
+            "name": request.output_name,
+            "shape": [None, manifest.num_classes],
+            "dtype": "float32",
+            "targets": manifest.targets,
+        },
         "classes": list(manifest.classes),
         "run": {
             "name": request.run.name,

@@ -1,4 +1,4 @@
-"""Where CIFAR, MNIST and Fashion-MNIST are published, how to download them, and what a manifest records."""
+"""Where the published data sets are, how to download them, and what a manifest records of them."""
 
 import os
 import queue
@@ -17,6 +17,7 @@ from labkit.data.cifar10.archives import CIFAR10, CIFAR100, CIFAR100_COARSE
 from labkit.data.cifar10.archives import Form as CifarForm
 from labkit.data.manifest import file_sha256
 from labkit.data.mnist import FASHION_MNIST, MNIST, GreyForm
+from labkit.data.svhn import SVHN, SvhnForm
 from labkit.errors import InputError
 from labkit.plurals import without_secrets
 
@@ -37,6 +38,11 @@ class Published:
 def _fashion(name: str, sha256: str, size: int) -> Published:
     url = f"http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/{name}-ubyte.gz"
     return Published(url, sha256, size, "Fashion-MNIST")
+
+
+def _svhn(split: str, sha256: str, size: int) -> Published:
+    url = f"http://ufldl.stanford.edu/housenumbers/{split}_32x32.mat"
+    return Published(url, sha256, size, "SVHN")
 
 
 # The page https://www.cs.toronto.edu/~kriz/cifar.html gives only MD5 sums (c58f30108f718f92721af3b95e74349a
@@ -86,14 +92,22 @@ PUBLISHED: dict[str, Published] = {
     "t10k-labels-idx1-ubyte.gz": _fashion(
         "t10k-labels-idx1", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 5_148
     ),
+    # The authors publish no sums; these are the ones of TensorFlow Datasets and torchvision.
+    "train_32x32.mat": _svhn(
+        "train", "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8", 182_040_794
+    ),
+    "test_32x32.mat": _svhn(
+        "test", "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b", 64_275_384
+    ),
 }
-Form = CifarForm | GreyForm
+Form = CifarForm | GreyForm | SvhnForm
 FORMS: dict[str, Form] = {
     "cifar10": CIFAR10,
     "cifar100": CIFAR100,
     "cifar100_coarse": CIFAR100_COARSE,
     "mnist": MNIST,
     "fashion_mnist": FASHION_MNIST,
+    "svhn": SVHN,
 }
 
 

@@ -14,16 +14,20 @@ from PIL import (
     Image,
     JpegImagePlugin,
     PngImagePlugin,
+    TiffImagePlugin,
     UnidentifiedImageError,
     WebPImagePlugin,
 )
 
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF")
 DEEPEST = 65535  # the highest value of 16 bits
 MAX_PIXELS = 100_000_000  # 400 MB while it is decoded
 MAX_BYTES = 2**29
 # registers them
-_PLUGINS = (BmpImagePlugin, GifImagePlugin, JpegImagePlugin, PngImagePlugin, WebPImagePlugin)
+_PLUGINS = (
+    *(BmpImagePlugin, GifImagePlugin, JpegImagePlugin, PngImagePlugin),
+    *(TiffImagePlugin, WebPImagePlugin),
+)
 _limit_lock = threading.Lock()  # of a setting of the whole process
 _BACKGROUND = (255, 255, 255)  # behind transparent parts
 _BARS = (0, 0, 0)  # of a letterbox
@@ -42,8 +46,6 @@ _UPRIGHT = {
 }
 _METADATA = {"exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"}
 _MAGIC = {
-    b"II*\x00": "TIFF",
-    b"MM\x00*": "TIFF",
     b"%PDF": "PDF",
     b"<svg": "SVG",
     b"<?xm": "SVG or XML",
@@ -51,6 +53,7 @@ _MAGIC = {
     b"\x00\x00\x01\x00": "ICO",
 }
 _BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF")
+_TIFF = (b"II*\x00", b"MM\x00*")
 _BRANDS = {b"avif": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIC", b"jxl ": "JPEG XL"}
 
 
@@ -161,7 +164,14 @@ def _loaded(content: bytes, size: int) -> tuple[Image.Image, tuple[int, int]]:
         # A large JPEG is decoded at a half, a quarter or an eighth, at least 3 times the wanted size.
         image.draft(None, (int(_REDUCING_GAP * size),) * 2)
     image.load()
+    if image.mode == "F" or (image.mode == "I" and not _has_values_of_16_bits(image)):
+        raise DamagedError("values other than 0 to 65,535; save it with 8 or 16 bits a channel")
     return image, written
+
+
+def _has_values_of_16_bits(image: Image.Image) -> bool:
+    values = np.asarray(image)
+    return bool((values >= 0).all() and (values <= DEEPEST).all())
 
 
 def _opened(content: bytes) -> Image.Image:
@@ -179,8 +189,10 @@ def _what_it_is(content: bytes) -> str:
         return "an empty file"
     if content.startswith(_BEGINNINGS):
         return "damaged or cut off near its beginning"
+    if content.startswith(_TIFF):
+        return "a TIFF that is damaged, or of a kind that isn't read, as with 16 bits of each colour"
     name = _MAGIC.get(content[:4]) or (_BRANDS.get(content[8:12]) if content[4:8] == b"ftyp" else None)
-    allowed = "JPEG, PNG, BMP, GIF or WebP"
+    allowed = "JPEG, PNG, BMP, GIF, WebP or TIFF"
     return f"{name}, not {allowed}" if name else f"not a picture in {allowed}"
 
 

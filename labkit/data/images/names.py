@@ -17,11 +17,9 @@ _SYSTEM = frozenset(
         *("@recycle", "@recently-snapshot", "@__thumb"),  # QNAP
     )
 )
-_READ = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp")
+_READ = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 # Refused by name instead of being passed over.
 _NOT_READ = (
-    ".tif",
-    ".tiff",
     ".heic",
     ".heif",
     ".avif",

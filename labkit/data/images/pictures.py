@@ -10,6 +10,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from labkit.data.images.decode import (
     DEEPEST,
+    FORMATS,
     DamagedError,
     resized,
     square,
@@ -20,8 +21,6 @@ from labkit.errors import InputError
 
 MAX_BYTES = 10 * 2**20
 MAX_PIXELS = 50_000_000  # a telephone's picture has 12 to 50 million
-# Those that PIL decodes by itself: PostScript, for example, would be given to another program.
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ def _as_prepared(data: bytes, fitted: Picture, resize: str, white: int | None) -
     """Return the image that the preparation of pictures makes of the file."""
     try:
         image = square(data, fitted.image.shape[0], resize, white)
-    except DamagedError:  # TIFF, which preparation doesn't read
+    except DamagedError:  # values that preparation refuses
         return fitted
     if fitted.image.shape[2] == 1:
         image = image.convert("L")

@@ -23,7 +23,10 @@ def _pixels(content: bytes, size: int = 8, resize: str = "crop") -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("form", "options"),
-    [("PNG", {}), ("BMP", {}), ("WEBP", {"lossless": True}), ("GIF", {})],
+    [
+        *(("PNG", {}), ("BMP", {}), ("WEBP", {"lossless": True}), ("GIF", {})),
+        *(("TIFF", {}), ("TIFF", {"compression": "tiff_lzw"})),
+    ],
 )
 def test_a_picture_of_the_right_size_keeps_its_pixels(form, options):
     grey = np.random.default_rng(0).integers(0, 256, (8, 8), np.uint8)
@@ -37,7 +40,7 @@ def test_a_jpeg_of_the_right_size_is_decoded_as_pillow_does(make_pixels):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "TIFF"])
 def test_pictures_stand_as_the_camera_was_held(form, orientation, make_pixels):
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -53,10 +56,11 @@ def test_pictures_stand_as_the_camera_was_held(form, orientation, make_pixels):
     assert np.array_equal(_pixels(content), expected)
 
 
+@pytest.mark.parametrize("form", ["PNG", "TIFF"])
 @pytest.mark.parametrize("white", [4095, 65535])
-def test_grey_of_sixteen_bits_becomes_white_at_the_value_that_is_white_in_its_data_set(white):
+def test_grey_of_sixteen_bits_becomes_white_at_the_value_that_is_white_in_its_data_set(white, form):
     grey = np.linspace(0, white, 64).round().astype(np.uint16).reshape(8, 8)
-    content = _file(Image.fromarray(grey), "PNG")
+    content = _file(Image.fromarray(grey), form)
     for given in (0, white) if white == 4095 else (white,):  # alone: its own bits
         found = np.asarray(square(content, 8, "crop", given) if given else square(content, 8, "crop"))
         assert np.abs(found - (grey * (255 / white))[..., None]).max() <= 0.5
@@ -133,7 +137,7 @@ def test_a_large_jpeg_is_reduced_to_about_the_same_as_its_pixels():
     assert np.abs(_pixels(_file(image, "JPEG")).astype(int) - _pixels(_file(image, "PNG"))).max() <= 2
 
 
-@pytest.mark.parametrize("form", ["JPEG", "PNG", "GIF", "WEBP", "BMP"])
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF"])
 def test_truncated_files_and_a_flipped_bit_in_a_png_are_found(form, make_pixels):
     content = _file(Image.fromarray(make_pixels(0, 40)), form)
     middle = len(content) // 2
@@ -150,13 +154,20 @@ def _png_of(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + b"\0\0\0\1IDAT"
 
 
+def _tiff(values: list[list[float]], dtype: type) -> bytes:
+    return _file(Image.fromarray(np.array(values, dtype)), "TIFF")
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         (b"", "an empty file"),
         (b"no picture at all", "not a picture"),
         (b"\x89PNG\r\n\x1a\n", "damaged or cut off"),
-        (b"II*\0" + bytes(100), "TIFF, not JPEG"),
+        (b"II*\0" + bytes(100), "a TIFF that is damaged, or of a kind that isn't read"),
+        (_tiff([[0.5, 1e9]], np.float32), "values other than 0 to 65,535; save it with 8 or 16 bits"),
+        (_tiff([[0, 65536]], np.int32), "values other than 0 to 65,535"),
+        (_tiff([[0, -1]], np.int32), "values other than 0 to 65,535"),
         (b"\0\0\0\x18ftypheic" + bytes(100), "HEIC, not JPEG"),
         (_png_of(30_000, 30_000), "30,000 × 30,000 pixels; at most 100 million"),
         (_png_of(MAX_PIXELS + 1, 1), "at most 100 million"),
