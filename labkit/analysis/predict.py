@@ -118,8 +118,8 @@ def predict(
 class Asked:
     """A network that is asked. ``manifest``: how pictures become its images, and what its outputs are of.
 
-    ``ask``: uint8 [n, height, width, channels] to probabilities or numbers, float64 [n, classes]. ``step``: of
-    its checkpoint.
+    ``ask``: uint8 [n, height, width, channels] to probabilities or numbers, float64 [n, classes].
+    ``step``: of its checkpoint.
     """
 
     manifest: Manifest

@@ -24,8 +24,8 @@ class DataConfig(FieldOwner):
         "auto",
         "Data set: cifar10, cifar100, cifar100_coarse, mnist, fashion_mnist, svhn, shapes or "
         "shapes_multilabel (labkit draws these two), or the name of your own, made with labkit data prepare, "
-        "such as --images DIR --name NAME, or with labkit.prepare_data. auto takes CIFAR-10 where it is prepared "
-        "or can be downloaded, else shapes. Where images have several labels, add --loss sigmoid.",
+        "such as --images DIR --name NAME, or with labkit.prepare_data. auto takes CIFAR-10 where it is "
+        "prepared or can be downloaded, else shapes. Where images have several labels, add --loss sigmoid.",
         spelled=checked_choice,
         common=True,
         fork=OF_THE_ORDER,
