@@ -113,6 +113,14 @@ def with_train_examples(
     return images[rows], labels[rows]
 
 
+def are_mixed(labels: np.ndarray) -> bool:
+    """Return whether labels, int [n], change from row to row at least half as often as in a random order."""
+    if labels.ndim > 1:
+        return False
+    shares = np.unique(labels, return_counts=True)[1] / max(len(labels), 1)
+    return bool(np.count_nonzero(np.diff(labels)) >= len(labels) * (1 - (shares**2).sum()) / 2)
+
+
 def split_rows(
     labels: np.ndarray, num_classes: int, size: int, seed: int, train_examples: int | None
 ) -> dict[str, np.ndarray]:

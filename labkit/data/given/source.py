@@ -33,6 +33,7 @@ from labkit.data.manifest import Manifest
 from labkit.data.request import Request
 from labkit.data.subset import (
     DIVISOR,
+    are_mixed,
     class_names,
     relabelled,
     split_rows,
@@ -256,7 +257,7 @@ class GivenSource:
         labels = given.labels[train]
         kept = split_rows(labels, number, size, request.seed, request.train_examples)
         rows = {name: train[part] for name, part in kept.items()}
-        if labels.ndim == 1 and (np.diff(labels) >= 0).all():
+        if labels.ndim == 1 and not are_mixed(labels):
             rows["train"] = shuffled(rows["train"], named_key(request.seed, "train"))
             lines.append("the training examples come class by class: their order is made random")
         if labels.dtype.kind != "f":

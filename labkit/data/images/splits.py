@@ -11,7 +11,7 @@ from labkit.data.images.check import Fact
 from labkit.data.images.layouts import SPLITS, Listing
 from labkit.data.images.names import shown
 from labkit.data.request import SMALLEST_IMAGE
-from labkit.data.subset import strata, stratified_rows, with_train_examples
+from labkit.data.subset import are_mixed, strata, stratified_rows, with_train_examples
 from labkit.errors import InputError
 from labkit.plurals import counted
 
@@ -66,7 +66,8 @@ def choose_splits(
     """Choose the rows of each split; a split that the source doesn't name is held out of the training data.
 
     A tenth becomes the test split, and a tenth of the rest the validation split, with each class (or each set
-    of labels) in proportion. The order within a split is random, so that a stream doesn't see class by class.
+    of labels) in proportion. The order within a split is random, so that a stream doesn't see class by class;
+    the rows of a table in which the classes are mixed stay as they are.
 
     Args:
         listing: the pictures.
@@ -122,8 +123,14 @@ def choose_splits(
             f"class {shown(listing.classes[missing[0]])}{more}: no pictures left to train on; add pictures, "
             "leave the class out, or name the splits yourself"
         )
-    mixed = {name: shuffled(part, named_key(seed, name[:8])) for name, part in rows.items() if len(part)}
-    return Parts(mixed, len(rows["validation"]), tuple(lines))
+    written = {
+        name: part
+        if listing.layout == "csv" and are_mixed(listing.labels[part])
+        else shuffled(part, named_key(seed, name[:8]))
+        for name, part in rows.items()
+        if len(part)
+    }
+    return Parts(written, len(rows["validation"]), tuple(lines))
 
 
 def shuffled(rows: np.ndarray, seed: int) -> np.ndarray:
