@@ -19,8 +19,8 @@ from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.directory import check_folders
 from labkit.run_directory.find import known_runs
+from labkit.run_directory.stop import list_trash
 from labkit.run_directory.summary import RunSummary, Summaries
-from labkit.run_directory.trash import list_trash
 
 MAX_RUNS = 50  # that are compared at once
 SEEN = "run-seen"  # the path of the run that was shown last

@@ -15,7 +15,7 @@ import labkit
 from app.data_set.wrong_labels import find_suspected
 from benchmarks.common import at_least, make_parser, measure_and_report
 from benchmarks.report import Figure
-from labkit.analysis.run_results.on_images import load_on_same_images
+from labkit.analysis.versus import load_on_same_images
 from labkit.data.manifest import Manifest
 from labkit.data.marks import LABEL, change_marks, marks_of
 from labkit.data.records import write_derived

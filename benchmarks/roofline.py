@@ -28,8 +28,14 @@ from benchmarks.report import Figure, Goal, ratios
 from labkit.config import Config
 from labkit.config.presets import preset_values
 from labkit.data.manifest import Manifest
-from labkit.experiments.profile import profile_training
-from labkit.experiments.trace import FILTER_GRADIENT, FORWARD, INPUT_GRADIENT, MATRIX, kind_of
+from labkit.experiments.profile import (
+    FILTER_GRADIENT,
+    FORWARD,
+    INPUT_GRADIENT,
+    MATRIX,
+    kind_of,
+    profile_training,
+)
 from labkit.training import network as training_network
 from labkit.training.plan import plan_measurement
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.config import Config
-from labkit.config.arguments import argument, has_type, plain
+from labkit.config.fields import argument, has_type, plain
 from labkit.data.manifest import Manifest
 from labkit.data.recipe import requested_config
 from labkit.errors import InputError, short

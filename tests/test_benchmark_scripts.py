@@ -183,7 +183,7 @@ def test_the_roofline_counts_the_arithmetic_of_the_step_that_runs(tmp_path, shap
     assert (tmp_path / "roofline.png").stat().st_size > 10_000
     shares = [figure.median for figure in figures.values() if figure.unit == "%" and figure.goal is None]
     assert 80 < sum(shares) < 101
-    from labkit.analysis.flops import training_flops
+    from labkit.analysis.architecture import training_flops
     from labkit.config.model import ModelConfig
     from labkit.models.registry import build_model
 

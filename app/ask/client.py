@@ -117,7 +117,7 @@ class AskedNetwork:
         Args:
             image: uint8 [height, width, channels].
             label: the number of the class.
-            method: ``grad_cam`` or ``integrated_gradients``; see ``labkit.analysis.saliency``.
+            method: ``grad_cam`` or ``integrated_gradients``; see ``labkit.analysis.network``.
         """
         content = {"question": "saliency", "class": label, "method": method}
         return self.process.ask(content, {"images": image[None]}).arrays["map"]

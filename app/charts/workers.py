@@ -21,7 +21,7 @@ from labkit.analysis.curves import moving_average
 from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, process_space, read_heartbeats
 from labkit.run_directory import RunDirectory, process_alive
 from labkit.run_directory.rows import RowReader
-from labkit.run_directory.stragglers import KEPT_ROWS, Straggler, find_stragglers
+from labkit.run_directory.worker_metrics import KEPT_ROWS, Straggler, find_stragglers
 
 SHARES = ("compute_fraction", "communication_fraction", "input_wait_fraction")
 COLUMNS = ("wall_time", "step", "examples_per_second", *SHARES)

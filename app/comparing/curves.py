@@ -9,8 +9,7 @@ from app.charts import component
 from app.charts.board import PALETTE, Chart, Line, encode
 from app.charts.metric_charts import axis_kind, controls, look_of, metric_lines, remember_window, window_of
 from app.charts.store import AXES, SPLITS, Snapshot, timeline_of
-from labkit.analysis.run_results.groups import Group
-from labkit.analysis.run_results.results import Result
+from labkit.analysis.results import Group, Result
 
 REFRESH_SECONDS = 5.0
 FEW = len(PALETTE)  # runs with a colour of their own; of more, only the chosen ones stand out

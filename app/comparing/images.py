@@ -9,8 +9,8 @@ from app.address import image_address, page_below
 from app.images import cards
 from app.predictions.source import evaluate_command, recorded
 from labkit.analysis.predictions import Predictions, signature
-from labkit.analysis.run_results.on_images import Indices, OnImages, on_same_images
-from labkit.analysis.run_results.results import Result
+from labkit.analysis.results import Result
+from labkit.analysis.versus import Indices, OnImages, on_same_images
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 

@@ -11,9 +11,8 @@ from typing import Any
 
 from app.charts.board import PALETTE, ends
 from app.state import clean
-from labkit.analysis.run_results.groups import Group
-from labkit.analysis.run_results.results import MEASURES, value_text
-from labkit.analysis.run_results.versus import Versus, amount
+from labkit.analysis.results import MEASURES, Group, value_text
+from labkit.analysis.versus import Versus, amount
 
 LEFT, RIGHT = 34, 20
 COLORS = PALETTE[:2]

@@ -9,8 +9,7 @@ from app import state
 from app.charts.board import PALETTE
 from app.comparing.plots import Axis, Dot, axis_of, scatter
 from app.markup import WIDTHS, draw_for_widths, plain
-from labkit.analysis.run_results.groups import Group, known_measures, title_of
-from labkit.analysis.run_results.results import MEASURES, Result, differing
+from labkit.analysis.results import MEASURES, Group, Result, differing, known_measures, title_of
 
 
 def show_relations(groups: Sequence[Group], colors: dict[str, tuple[str, bool]]) -> None:

@@ -11,8 +11,18 @@ from pandas.io.formats.style import Styler
 from app import state
 from app.markup import plain
 from app.state import MAX_RUNS, clean
-from labkit.analysis.run_results.groups import NO_VALUE, Group, known_measures, spread_text, title_of
-from labkit.analysis.run_results.results import MEASURES, Result, differing, result_of, value_text
+from labkit.analysis.results import (
+    MEASURES,
+    NO_VALUE,
+    Group,
+    Result,
+    differing,
+    known_measures,
+    result_of,
+    spread_text,
+    title_of,
+    value_text,
+)
 from labkit.config.recorded import describe
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory

@@ -11,10 +11,16 @@ from app import state
 from app.comparing.images import same_images
 from app.comparing.plots import estimate
 from app.markup import WIDTHS, draw_for_widths
-from labkit.analysis.run_results.groups import Group, known_measures, runs_for_images, title_of
-from labkit.analysis.run_results.on_images import OnImages
-from labkit.analysis.run_results.results import MEASURES, Result
-from labkit.analysis.run_results.versus import (
+from labkit.analysis.results import (
+    MEASURES,
+    Group,
+    Result,
+    known_measures,
+    runs_for_images,
+    title_of,
+)
+from labkit.analysis.versus import (
+    OnImages,
     chance_sentence,
     images_that_count,
     left_out_sentence,

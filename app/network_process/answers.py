@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from app.ask.process import MAX_BYTES, Message
 from labkit.analysis.network import (
     Classifier,
+    features_model,
+    grad_cam,
     images_at_once,
+    integrated_gradients,
     load_network,
     restorable_model,
     trained_model,
 )
-from labkit.analysis.saliency import features_model, grad_cam, integrated_gradients
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest
 from labkit.data.shards import load_split

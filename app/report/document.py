@@ -32,8 +32,7 @@ from app.report.parts import (
     table,
 )
 from app.views.configuration import flatten, shell_line
-from labkit.analysis.run_results.groups import grouped, result_rows
-from labkit.analysis.run_results.results import result_of
+from labkit.analysis.results import grouped, result_of, result_rows
 from labkit.config.recorded import describe
 from labkit.errors import InputError
 from labkit.plurals import counted

@@ -15,8 +15,8 @@ from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.notes import MAX_NOTE, MAX_TAG, change_notes, read_notes
+from labkit.run_directory.stop import Trashed, delete_for_good, list_trash, move_to_trash, restore
 from labkit.run_directory.summary import RunSummary
-from labkit.run_directory.trash import Trashed, delete_for_good, list_trash, move_to_trash, restore
 
 LINK, DONE, FAILED, UNDO = "runs-link", "runs-done", "runs-failed", "runs-undo"
 NOTE = "runs-note"

@@ -12,8 +12,7 @@ from app.comparing.table import choose_runs, results_of, show_table
 from app.comparing.verdict import choose_pair, show_verdict
 from app.markup import plain
 from app.report import downloads
-from labkit.analysis.run_results.groups import Group, grouped
-from labkit.analysis.run_results.results import Result
+from labkit.analysis.results import Group, Result, grouped
 
 
 def page() -> None:

@@ -13,7 +13,7 @@ from app.data_set.augmented import augmentation
 from app.data_set.wrong_labels import wrong_labels
 from app.markup import plain
 from labkit import home
-from labkit.config import data_sets
+from labkit.config.data import IMAGES, is_own, prepare_command
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, find_manifest
 from labkit.data.of_run import data_set_of, folder_to_prepare
@@ -79,7 +79,7 @@ def data_set_or_reason(run: RunDirectory) -> Manifest | None:
     except InputError as error:
         st.warning(plain(WAYS_OUT.split(str(error))[0]) + ".", icon=":material/folder_off:")
     try:
-        command = prepare_command(run)
+        command = command_to_prepare(run)
     except InputError:  # the configuration is damaged, which the sentence above says
         return None
     st.write("To prepare the data that this run was trained on:")
@@ -87,7 +87,7 @@ def data_set_or_reason(run: RunDirectory) -> Manifest | None:
     return None
 
 
-def prepare_command(run: RunDirectory) -> str:
+def command_to_prepare(run: RunDirectory) -> str:
     """Return the command that prepares the data set of a run where the run looks for it.
 
     Raises InputError if the run's configuration is damaged.
@@ -97,10 +97,10 @@ def prepare_command(run: RunDirectory) -> str:
     data = run.read_environment().get("data")
     recorded: dict[str, Any] = data if isinstance(data, dict) else {}
     source = recorded.get("source")
-    if data_sets.is_own(config.data.dataset):
+    if is_own(config.data.dataset):
         known = source if isinstance(source, dict) else {}
-        kind, location = str(known.get("kind", data_sets.IMAGES)), str(known.get("location", "DIR"))
-        return data_sets.prepare_command(config.data.dataset, folder, kind=kind, location=location)
+        kind, location = str(known.get("kind", IMAGES)), str(known.get("location", "DIR"))
+        return prepare_command(config.data.dataset, folder, kind=kind, location=location)
     words = ["labkit", "data", "prepare", "--dataset", config.data.dataset, "--data-dir", folder]
     if isinstance(source, dict) and source.get("kind") in ("archive", "folder"):
         words += ["--archive", str(source.get("location", ""))]

@@ -19,8 +19,8 @@ from app.report import downloads
 from app.state import clean
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.lineage import Relative, family_of
 from labkit.run_directory.metrics import evaluations_path
+from labkit.run_directory.notes import Relative, family_of
 
 REFRESH_SECONDS = 1.0  # of a run that trains
 

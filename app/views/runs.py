@@ -14,7 +14,7 @@ from labkit.config import field_aliases
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.filters import chosen_runs
+from labkit.run_directory.find import chosen_runs
 from labkit.run_directory.summary import RunSummary
 
 REFRESH_SECONDS = 3.0

@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.analysis.network import Classifier, images_at_once, restored_network
-from labkit.config.data_sets import Targets
+from labkit.config.data import Targets
 from labkit.config.recorded import recorded_config
 from labkit.data.images.decode import MAX_BYTES, DamagedError, square
-from labkit.data.images.names import natural, shown
 from labkit.data.images.pictures import fitted, read_picture
-from labkit.data.images.walk import walk
+from labkit.data.images.walk import natural, shown, walk
 from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_of_run, recorded_manifest
 from labkit.errors import InputError, short

@@ -12,8 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from labkit.config import Config
-from labkit.config.arguments import arguments_of
-from labkit.config.fields import CODE
+from labkit.config.fields import CODE, arguments_of
 from labkit.errors import InputError
 from labkit.parts.code import first_line, module_of, named_object
 from labkit.run_directory import RunDirectory
@@ -212,7 +211,7 @@ class TrainingView:
 
         The images are augmented, as the network saw them. Before the first step it is the first batch.
         """
-        from labkit.data.batch_of_step import batch_of_step
+        from labkit.data.pipeline import batch_of_step
 
         network, seed = self.network, self.config.run.seed
         made = batch_of_step(network.manifest, self.config.data, seed=seed, step=max(1, self._step))

@@ -20,7 +20,7 @@ from labkit.distributed.heartbeat import read_heartbeats
 from labkit.distributed.peers import EXIT_LOST_PEER
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
-from labkit.startup.stopping import stop_signals
+from labkit.startup.interruption import stop_signals
 
 LATE = "did not end in time"
 

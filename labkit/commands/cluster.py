@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
-from labkit.cluster.batch_script import BatchOptions, render_batch_script
 from labkit.cluster.kubernetes import PodOptions, render_indexed_job, task_from_kubernetes, to_yaml
-from labkit.cluster.slurm import task_from_slurm
+from labkit.cluster.slurm import BatchOptions, render_batch_script, task_from_slurm
 from labkit.cluster.tasks import become_kubernetes_task, become_slurm_task
 from labkit.commands.flags import Command, Flag, Training, takes
 from labkit.commands.train import training_of

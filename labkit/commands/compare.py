@@ -1,13 +1,17 @@
-"""``labkit compare``: finished runs, or several models trained with one budget, side by side."""
+"""``labkit compare`` and ``labkit replicas``: finished runs, several models trained with one budget, or one
+training on several layouts of replicas, side by side.
+"""
 
 import functools
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from labkit.commands.flags import Flag, LocalPath, Preset
+from labkit.commands.flags import Flag, LocalPath, Preset, converter, takes
 from labkit.config import by_field, fields_by_name
 from labkit.config.architectures import parse_model_name
 from labkit.errors import InputError, require_extra
+from labkit.experiments import replicas as experiment
 from labkit.experiments.comparison.files import shared_fields
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
@@ -16,6 +20,7 @@ from labkit.tables import print_table
 
 if TYPE_CHECKING:
     from labkit.experiments.comparison.read import Comparison
+
 
 MAX_RUNS = 26  # each has a letter
 # Flags of labkit train that a comparison decides for each training.
@@ -71,11 +76,10 @@ def compare(
             "nothing to compare; name runs, or models to train (see labkit models): --models resnet20,vgg11"
         )
     names = [name.strip() for name in models.split(",")]
-    from labkit.experiments.comparison.execute import check_new, run_comparison
-    from labkit.experiments.comparison.plan import plan_comparison
+    from labkit.experiments.comparison.plan import check_new, plan_comparison, run_comparison
     from labkit.experiments.comparison.read import read_comparison
     from labkit.experiments.trials import prepare_data_set
-    from labkit.startup.stopping import stop_signals
+    from labkit.startup.interruption import stop_signals
 
     say = functools.partial(print, flush=True)
     with stop_signals() as signals:
@@ -122,9 +126,14 @@ def _shared_values(preset: str | None, flags: Mapping[str, Any]) -> tuple[dict[s
 
 def _compare_runs(names: Sequence[str]) -> int:
     """Print the results of runs that are there, and what is known of their difference. Returns 0."""
-    from labkit.analysis.run_results.groups import grouped, known_measures, result_rows
-    from labkit.analysis.run_results.results import MEASURES, read_results
-    from labkit.analysis.run_results.versus import told_of_two
+    from labkit.analysis.results import (
+        MEASURES,
+        grouped,
+        known_measures,
+        read_results,
+        result_rows,
+    )
+    from labkit.analysis.versus import told_of_two
 
     groups = grouped(read_results(_named_runs(names)))
     header, rows = result_rows(groups)
@@ -168,7 +177,7 @@ def _named_run(name: str, names: Sequence[str]) -> RunDirectory:
 
 def _write(comparison: "Comparison") -> None:
     """Write the result files that aren't there, or hold something else."""
-    from labkit.experiments.comparison.tables import (
+    from labkit.experiments.comparison.read import (
         as_csv,
         as_json,
         as_markdown,
@@ -192,3 +201,53 @@ def _show(comparison: "Comparison") -> None:
     for note in comparison.notes():
         print(note)
     print(f"results.csv, .json, .md and .png are in {comparison.path}")
+
+
+@takes(
+    experiment.compare_replicas,
+    layouts=Flag(metavar="NAMES"),
+    tolerance=Flag(type=converter(float, "a number above 0, in nats")),
+)
+def replicas(
+    *, preset: Preset = None, output: Annotated[LocalPath | None, Flag(metavar="DIR")] = None, **given: Any
+) -> int:
+    """Train, print and write what is compared. Returns the exit code. Raises InputError.
+
+    Without other flags, ResNet-8 is trained on the generated data set shapes, with batches of 128 at a
+    constant learning rate of 2e-4, with and without synchronized batch normalization; --sync-batch-norm and
+    --no-sync-batch-norm train one of the two. The other flags are those of labkit train that don't choose
+    steps, a directory, devices or a cluster: see labkit train --help-all.
+
+    Args:
+        output: Folder for runs and results. Default: <home>/comparisons/<name made from the settings>.
+    """
+    require_extra("notebook", ("matplotlib",), "labkit replicas")
+    say = functools.partial(print, flush=True)
+    try:
+        comparison = experiment.compare_replicas(preset=preset, output=output, announce=say, **given)
+    except KeyboardInterrupt as stop:
+        if not stop.args:
+            raise
+        say("stopped; the same command continues")
+        return 128 + stop.args[0]
+    except InputError:
+        raise
+    except RuntimeError as failure:
+        print(f"labkit: error: {failure}", file=sys.stderr)
+        return 1
+    say(f"\n{comparison}")
+    _write_replicas(comparison)
+    say(f"\nreplicas.png, .md and .json are in {comparison.folder}")
+    return 0
+
+
+def _write_replicas(comparison: experiment.ReplicaComparison) -> None:
+    from labkit import figures as plots
+    from labkit.experiments.comparison.read import write_if_changed
+
+    for kind, content in (
+        ("md", comparison.as_markdown().encode()),
+        ("json", comparison.as_json().encode()),
+        ("png", plots.png(plots.replica_curves(comparison))),
+    ):
+        write_if_changed(comparison.folder / f"replicas.{kind}", content)

@@ -17,11 +17,9 @@ from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, Status, list_runs
 from labkit.run_directory.disk import discard
 from labkit.run_directory.find import COMPARISONS, find_run, known_runs, remember
-from labkit.run_directory.lineage import read_lineage, write_lineage
-from labkit.run_directory.notes import Notes, change_notes, read_notes
-from labkit.run_directory.stop import LOCKS, refuse_elsewhere, take_locks
-from labkit.run_directory.trash import list_trash, move_to_trash
-from labkit.run_directory.trash import restore as restore_from_trash
+from labkit.run_directory.notes import Notes, change_notes, read_lineage, read_notes, write_lineage
+from labkit.run_directory.stop import LOCKS, list_trash, move_to_trash, refuse_elsewhere, take_locks
+from labkit.run_directory.stop import restore as restore_from_trash
 
 # ---- rename --------------------------------------------------------------------------------------------
 

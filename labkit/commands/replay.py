@@ -45,7 +45,7 @@ def replay(
     folder = expanded(output or f"{found.name}-step-{step}").absolute()
     if folder == found.path or found.path in folder.parents:
         raise InputError(f"--output {folder} is in the run directory, which a replay doesn't change")
-    from labkit.experiments.replay.files import check_folder, write_replay
+    from labkit.experiments.replay.step import check_folder, write_replay
     from labkit.experiments.replay.step import replay as make_again
 
     check_folder(folder)
@@ -67,8 +67,8 @@ def replay(
 
 def _show_batch(run: RunDirectory, step: int, data_dir: str | None, output: Path) -> None:
     from labkit.experiments.replay.batch import batch_note
-    from labkit.experiments.replay.files import write_batch
     from labkit.experiments.replay.recorded import batch_of_run
+    from labkit.experiments.replay.step import write_batch
 
     batch = batch_of_run(run, step, data_dir=data_dir)
     write_batch(batch, output, str(run.path))

@@ -17,7 +17,7 @@ from labkit.home import expanded
 from labkit.parts.trust import accept, check_trust, digest_of, files_of, is_accepted
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.find import find_run
-from labkit.run_directory.lineage import read_lineage
+from labkit.run_directory.notes import read_lineage
 from labkit.run_directory.stop import ask_to_stop, forget_request, refuse_elsewhere, training_process
 
 if TYPE_CHECKING:

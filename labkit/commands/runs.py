@@ -14,8 +14,14 @@ from labkit.config.recorded import describe
 from labkit.errors import InputError, unknown_name_error
 from labkit.plurals import counted, printable
 from labkit.run_directory import RunDirectory, list_runs
-from labkit.run_directory.filters import NEXT_CONDITION, chosen_runs
-from labkit.run_directory.find import known_runs, lost_runs, missing_config, run_to_read
+from labkit.run_directory.find import (
+    NEXT_CONDITION,
+    chosen_runs,
+    known_runs,
+    lost_runs,
+    missing_config,
+    run_to_read,
+)
 from labkit.run_directory.metrics import VIEWS, metrics_in_words
 from labkit.run_directory.rows import result_name
 from labkit.run_directory.summary import RunSummary, Summaries

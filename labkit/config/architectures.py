@@ -167,14 +167,14 @@ ARCHITECTURES: dict[str, Architecture] = {
         ),
         Architecture(
             "vit",
-            "labkit.models.vit:vit",
+            "labkit.models.patches:vit",
             "vision transformer: 12 layers of attention over patches of 4x4 pixels, sizes of ViT-Ti",
             "Dosovitskiy et al. 2020, arXiv:2010.11929; Beyer et al. 2022, arXiv:2205.01580",
             {"basic": Depths(12, listed=(12,))},
         ),
         Architecture(
             "convnext",
-            "labkit.models.convnext:convnext",
+            "labkit.models.patches:convnext",
             "ConvNeXt-Atto with patches of 2x2 pixels: depthwise convolutions, layer normalization",
             "Liu et al. 2022, arXiv:2201.03545; sizes of Woo et al. 2023, arXiv:2301.00808",
             {"basic": Depths(12, listed=(12,))},

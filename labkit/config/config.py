@@ -7,10 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from labkit.config.arguments import plain
 from labkit.config.data import DataConfig
 from labkit.config.distribution import DistributionConfig
-from labkit.config.fields import FieldInfo, fields_of
+from labkit.config.fields import FieldInfo, fields_of, plain
 from labkit.config.model import ModelConfig, TransferConfig
 from labkit.config.optimizer import OptimizerConfig
 from labkit.config.run import RunConfig

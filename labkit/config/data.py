@@ -1,12 +1,129 @@
-"""Which examples a run is trained with, and how they are shown."""
+"""Which examples a run is trained with, how they are shown, and the names of data sets."""
 
 import itertools
 import math
+import re
+import shlex
+import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from labkit.config.data_sets import checked_choice
 from labkit.config.fields import CODE, IN_A_FILE, OF_THE_NETWORK, OF_THE_ORDER, FieldOwner, option
-from labkit.errors import InputError, short
+from labkit.errors import InputError, nearest, short
+
+AUTO = "auto"
+GENERATED = ("shapes", "shapes_multilabel", "shapes_size")
+PUBLISHED = ("cifar10", "cifar100", "cifar100_coarse", "mnist", "fashion_mnist", "svhn")
+BUILT_IN = (PUBLISHED[0], *GENERATED, *PUBLISHED[1:])
+# What the labels of labkit's own are, for use before a data set is prepared; later, read its manifest.
+Targets = Literal["class", "classes", "numbers"]
+TARGETS: dict[str, Targets] = {"shapes_multilabel": "classes", "shapes_size": "numbers"}
+IMAGES, NPZ, TFRECORDS = OWN_FILES = ("images", "npz", "tfrecords")  # kinds of sources, named as their flags
+EXAMPLES = "examples"  # the kind of a source that is given in Python
+CORRECTED = "corrected"  # the kind of a source that is another data set, with what people marked in it
+MARKS_NAME = "marks.json"  # in the folder of a corrected data set: the marks that it was made with
+_RESERVED = (AUTO, "downloads", *BUILT_IN)  # downloads is a folder beside the data sets
+_NAME = re.compile(r"[^\W_][\w.-]{0,63}")  # a folder of that name is made
+_MAX_NAME_BYTES = 200  # file systems take 255
+_LISTED = 12  # names in a sentence; labkit data list shows all
+
+
+def is_own(name: str) -> bool:
+    """Return whether a data set is one that somebody made of pictures or arrays of their own."""
+    return name not in _RESERVED
+
+
+def checked_name(name: str, flag: str = "--name") -> str:
+    """Return the name of somebody's own data set, with each accented letter as one character.
+
+    Raises:
+        InputError: it is not a name of letters (of any script), digits, ``.``, ``_`` and ``-``, or it is
+            taken.
+    """
+    composed = unicodedata.normalize("NFC", name)
+    if not _NAME.fullmatch(composed) or len(composed.encode()) > _MAX_NAME_BYTES:
+        raise InputError(
+            f"{flag} is {name!r}; allowed: up to 64 letters, digits, dots, dashes and underscores, a letter "
+            f"or digit first, such as {proposed_name(name)}"
+        )
+    if composed.casefold() in _RESERVED:
+        raise InputError(
+            f"{flag} is {name!r}, which labkit uses itself; give another name, such as {proposed_name(name)}"
+        )
+    return composed
+
+
+def proposed_name(name: str) -> str:
+    """Return an allowed name that is as near as possible to one that isn't: ``my-cats`` for ``my cats``."""
+    composed = unicodedata.normalize("NFC", name)
+    cleaned = re.sub(r"-*[^\w.-]+-*", "-", composed).strip("-_.")[:64]
+    while len(cleaned.encode()) > _MAX_NAME_BYTES:
+        cleaned = cleaned[:-1]
+    if not _NAME.fullmatch(cleaned):
+        return "my-images"
+    return f"my-{cleaned}" if cleaned.casefold() in _RESERVED else cleaned
+
+
+def checked_choice(name: str) -> str:
+    """Return the name of a data set to train on: ``auto``, one of labkit's own, or somebody's own.
+
+    Raises:
+        InputError: no data set can have this name.
+    """
+    if name in (AUTO, *BUILT_IN):
+        return name
+    if name.casefold() in (AUTO, *BUILT_IN):
+        raise InputError(f"--dataset is {name!r}; did you mean {name.casefold()!r}?")
+    return checked_name(name, "--dataset")
+
+
+def prepare_command(
+    name: str, data_dir: str | None = None, *, kind: str = IMAGES, location: str = "DIR"
+) -> str:
+    """Return the command that prepares a data set; the call, where only Python can give its examples.
+
+    Args:
+        name: of the data set; ``auto`` stands for the command's own choice.
+        data_dir: the folder of data sets; None: labkit's own.
+        kind, location: of the source of somebody's own data set.
+    """
+    if is_own(name) and kind == EXAMPLES:
+        folder = f", data_dir={data_dir!r}" if data_dir else ""
+        return f"labkit.prepare_data({name!r}, train=...{folder}) in Python, with the same examples"
+    if is_own(name) and kind == CORRECTED:
+        words = ["labkit", "data", "correct", location, "--name", name]
+        if data_dir:
+            words += ["--marks", f"{data_dir}/{name}/{MARKS_NAME}", "--data-dir", data_dir]
+        return shlex.join(words)
+    if is_own(name):
+        flag = kind if kind in OWN_FILES else IMAGES
+        which = f" --{flag} {shlex.quote(location)} --name {shlex.quote(name)}"
+    else:
+        which = "" if name == AUTO else f" --dataset {name}"
+    return f"labkit data prepare{which}" + (f" --data-dir {shlex.quote(data_dir)}" if data_dir else "")
+
+
+def unknown_data_set(name: str, data_dir: str, prepared: Sequence[str], *, is_home: bool) -> InputError:
+    """Return the error for a name that no prepared data set has.
+
+    Args:
+        name: as the user gave it.
+        data_dir: the folder that was searched.
+        prepared: the names of the data sets there.
+        is_home: whether the folder is labkit's own, where commands look without ``--data-dir``.
+    """
+    near = nearest(name, [*prepared, *BUILT_IN])
+    listed = ", ".join(prepared[:_LISTED]) or "none"
+    if len(prepared) > _LISTED:
+        listed += f" and {len(prepared) - _LISTED:,} more (labkit data list)"
+    command = prepare_command(name, None if is_home else data_dir)
+    return InputError(
+        f"--dataset is {name!r}, which is not prepared in {data_dir}"
+        + (f"; did you mean {near!r}?" if near else ";")
+        + f" prepared there: {listed}; labkit's own: {', '.join(BUILT_IN)}; "
+        f"for pictures of your own: {command}"
+    )
 
 
 def _named_function(text: str) -> str:

@@ -3,8 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from labkit.config.arguments import has_type
-from labkit.config.fields import OF_THE_OPTIMIZER, FieldOwner, option
+from labkit.config.fields import OF_THE_OPTIMIZER, FieldOwner, has_type, option
 from labkit.errors import InputError, short
 from labkit.home import expanded
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from labkit.config.architectures import architecture_of
-from labkit.config.arguments import argument
 from labkit.config.config import fields_by_name
-from labkit.config.fields import CODE
+from labkit.config.fields import CODE, argument
 from labkit.config.optimizer import ADAPTIVE, KERAS_LEARNING_RATE
 from labkit.errors import InputError, unknown_name_error
 

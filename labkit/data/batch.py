@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from labkit.config import DataConfig
 from labkit.data.augment import augment
-from labkit.data.hashes import augmentation_key, order_key
+from labkit.data.hashes import Balance, augmentation_key, balance_of, draws_of, epoch_order, order_key
 from labkit.data.inputs import augmentation_of
 from labkit.data.manifest import Manifest
 from labkit.data.mixup import mix, mixed_images, partners_of_step, soft_targets
 from labkit.data.network_input import as_input, as_pixels, central_crop, network_input_of, shrunk
-from labkit.data.order import Balance, balance_of, draws_of, epoch_order
 from labkit.data.shards import find_split, read_labels, read_rows
 from labkit.plurals import numbers_in_words
 
@@ -85,7 +84,7 @@ def batch_from_memory(
 ) -> StepBatch:
     """Return the global batch of a step on the ``memory`` path, over all replicas.
 
-    Arguments and errors are those of ``labkit.data.batch_of_step.batch_of_step``.
+    Arguments and errors are those of ``labkit.data.pipeline.batch_of_step``.
     """
     samples = samples_of(data, step)
     examples = find_split(manifest, "train").count

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 
 from labkit import home
-from labkit.config.data_sets import PUBLISHED, Targets, is_own, prepare_command, unknown_data_set
+from labkit.config.data import PUBLISHED, Targets, is_own, prepare_command, unknown_data_set
 from labkit.errors import InputError
 from labkit.plurals import facts_html, facts_text, listed, printable
 from labkit.run_directory.files import open_regular
@@ -70,7 +70,7 @@ class Manifest:
     """A prepared data set.
 
     Args:
-        dataset: its name: one of ``BUILT_IN`` of labkit.config.data_sets, or somebody's own.
+        dataset: its name: one of ``BUILT_IN`` of labkit.config.data, or somebody's own.
         directory: the folder with the shards; not stored in the file, so a data set can be moved.
         classes: class names; a label is an index into them.
         image_shape: (height, width, channels) of every image.

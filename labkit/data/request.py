@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from labkit import home
-from labkit.config.data_sets import BUILT_IN as DATASETS
-from labkit.config.data_sets import (
+from labkit.config.data import BUILT_IN as DATASETS
+from labkit.config.data import (
     CORRECTED,
     EXAMPLES,
     GENERATED,
@@ -19,7 +19,7 @@ from labkit.config.data_sets import (
     proposed_name,
 )
 from labkit.data.cifar10.sources import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, FORMS, check_url
-from labkit.data.images.names import shown
+from labkit.data.images.walk import shown
 from labkit.data.manifest import Manifest
 from labkit.data.marks import Corrections
 from labkit.errors import InputError

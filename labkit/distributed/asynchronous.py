@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from labkit.distributed.asynchronous_step import StepReport
-from labkit.distributed.progress import Attempts
+from labkit.distributed.heartbeat import Attempts
 from labkit.distributed.synchronous import StepResult, Steps
 from labkit.plurals import counted
 from labkit.run_directory.worker_metrics import StepSpans

@@ -12,16 +12,18 @@ from labkit.config import Config
 from labkit.distributed.asynchronous import WorkerStuck
 from labkit.distributed.bind_address import listen_on
 from labkit.distributed.devices import Devices
-from labkit.distributed.heartbeat import Heartbeat, process_space, read_heartbeats
-from labkit.distributed.peers import PeerLost, Peers, exit_after_loss
-from labkit.distributed.progress import (
+from labkit.distributed.heartbeat import (
     BETWEEN_STEPS,
     Attempt,
     Attempts,
+    Heartbeat,
     Progress,
     connection_error,
+    process_space,
+    read_heartbeats,
     unreachable,
 )
+from labkit.distributed.peers import PeerLost, Peers, exit_after_loss
 from labkit.distributed.strategies import (
     everywhere,
     make_multi_worker_strategy,
@@ -30,8 +32,8 @@ from labkit.distributed.strategies import (
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, process_alive
+from labkit.startup.interruption import StopRequest
 from labkit.startup.quiet_import import import_tensorflow
-from labkit.startup.stopping import StopRequest
 
 SECONDS_TO_HEAR = 5.0  # after the peer timeout: for the loss to be recorded and read
 SECONDS_TO_CONNECT = 10.0  # to a server on another host

@@ -9,8 +9,8 @@ from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.machine import machine_recorded
+from labkit.startup.interruption import StopRequest, stop_on_signals
 from labkit.startup.quiet_import import import_tensorflow
-from labkit.startup.stopping import StopRequest, stop_on_signals
 
 POLL_SECONDS = 0.2
 # A server that was asked to stop is still needed while the coordinator saves its last checkpoint.

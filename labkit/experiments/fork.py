@@ -19,8 +19,8 @@ from labkit.run_directory.directory import check_folders
 from labkit.run_directory.disk import check_disk_space, check_writable
 from labkit.run_directory.files import check_regular, open_run_file, read_object
 from labkit.run_directory.find import remember
-from labkit.run_directory.lineage import Lineage, write_lineage
 from labkit.run_directory.metrics import MetricsWriter
+from labkit.run_directory.notes import Lineage, write_lineage
 from labkit.run_directory.reader import read_metrics
 from labkit.startup.quiet_import import import_tensorflow
 

@@ -1,18 +1,240 @@
-"""Measure how long training steps take and where their time goes, without writing a run."""
+"""Measure how long training steps take and where their time goes, without writing a run.
+
+The time is split by kinds of operations from a trace of TensorFlow's profiler, which writes an XSpace
+(tensorflow/tsl/profiler/protobuf/xplane.proto). It holds planes; a plane holds lines, one for each thread; a
+line holds events. The kernel of an operation is an event that is named ``<node>:<type>`` and whose display
+name is the type.
+"""
 
 import copy
+import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from labkit.config import Config
-from labkit.experiments.trace import STEP_NAME, StepTimes, read_trace, step_times
 from labkit.run_directory.disk import check_writable
+from labkit.run_directory.files import open_run_file
 from labkit.training.plan import plan_measurement
+
+STEP_NAME = "train"  # name of the event around each step, whose step_num TensorBoard reads
+INPUT_THREADS = "tf_data"  # prefix of the names of the input pipeline's threads
+
+FORWARD, INPUT_GRADIENT, FILTER_GRADIENT = (
+    "convolution, forward",
+    "convolution, gradient of inputs",
+    "convolution, gradient of filters",
+)
+NORMALIZATION, MATRIX, POOLING = "batch normalization", "matrix product", "pooling"
+ELEMENTWISE, UPDATE, INPUT, OTHER = "elementwise", "optimizer update", "input", "other"
+KINDS = (
+    FORWARD,
+    INPUT_GRADIENT,
+    FILTER_GRADIENT,
+    NORMALIZATION,
+    MATRIX,
+    POOLING,
+    ELEMENTWISE,
+    UPDATE,
+    INPUT,
+    OTHER,
+)
+
+# oneDNN's kernels and fused ones are named after the operation they replace: _MklNativeConv2D, _FusedMatMul.
+_PREFIXES = re.compile(r"^_?(Mkl)?(Native)?(Fused)?")
+_FUNCTIONS = (
+    "Relu|Gelu|Elu|Selu|Softplus|Sigmoid|Tanh|Erf|Exp|Log|Pow|Sqrt|Rsqrt|Square|SquaredDifference|Abs|Neg|Sign|"
+    "Add|AddV2|AddN|BiasAdd|Sub|Mul|RealDiv|DivNoNan|FloorDiv|FloorMod|Maximum|Minimum|Inv|Reciprocal|Cast|"
+    "Select|SelectV2|Greater|GreaterEqual|Less|LessEqual|Equal|NotEqual|LogicalAnd|LogicalOr|LogicalNot"
+)
+# The first pattern that matches the beginning of the type, without its prefix, decides.
+_BY_TYPE = (
+    (INPUT_GRADIENT, r"(Conv2D|DepthwiseConv2dNative)BackpropInput"),
+    (FILTER_GRADIENT, r"(Conv2D|DepthwiseConv2dNative)BackpropFilter"),
+    (FORWARD, r"(Conv2D|DepthwiseConv2dNative|PadWithConv2D)"),
+    (NORMALIZATION, r"BatchNorm"),
+    (MATRIX, r"(Batch)?MatMul|Einsum"),
+    (POOLING, r"(Max|Avg)Pool"),
+    (UPDATE, r"ResourceApply|ResourceScatter|Assign\w*VariableOp"),
+    (ELEMENTWISE, rf"({_FUNCTIONS})6?(Grad)?$"),
+)
+
+
+@dataclass(frozen=True)
+class KindTime:
+    """One kind's part of a step.
+
+    ``operations``: their mean number in a step. ``seconds``: of the step's wall time. ``types``: of the
+    operations, the one that takes most time first. The optimizer's update includes all assignments to
+    variables, also those of moving averages.
+    """
+
+    kind: str
+    operations: float
+    seconds: float
+    types: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Means over ``steps`` traced steps. The kinds' seconds and ``idle_seconds`` add up to ``seconds``.
+
+    When several operations run at once, each gets an equal share of that time. ``idle_seconds``: time in
+    which no operation runs, but Python does, TensorFlow starts or ends a step, or the step waits for input.
+    """
+
+    steps: int
+    seconds: float
+    idle_seconds: float
+    kinds: tuple[KindTime, ...]
+
+
+def kind_of(op_type: str) -> str:
+    """Return which of ``KINDS`` a type of operation is; never ``INPUT``, which the thread decides."""
+    rest = _PREFIXES.sub("", op_type)
+    return next((kind for kind, pattern in _BY_TYPE if re.match(pattern, rest)), OTHER)
+
+
+def read_trace(folder: Path) -> Any:
+    """Return the newest XSpace that TensorFlow's profiler wrote below ``folder``."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    newest = max(folder.glob("plugins/profile/*/*.xplane.pb"), key=lambda path: path.stat().st_mtime_ns)
+    space = xplane_pb2.XSpace()
+    with open_run_file(newest) as file:
+        space.ParseFromString(file.read())
+    return space
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A stretch of an operation without interruption on its thread. ``begins``: 1 for the first, else 0."""
+
+    start: int  # picoseconds
+    end: int
+    op_type: str
+    kind: str
+    begins: int
+
+
+def step_times(space: Any) -> StepTimes:
+    """Return how the time of the steps in a trace of the CPU was spent.
+
+    The time runs from the start of the first step to the end of the last, including the time between steps.
+
+    Args:
+        space: the XSpace of a trace, of ``read_trace``.
+
+    Raises ValueError if the trace holds no step.
+    """
+    lines = [(plane, line) for plane in space.planes for line in plane.lines]
+    steps = [span for plane, line in lines for name, _, *span in _events(plane, line) if name == STEP_NAME]
+    if not steps:
+        raise ValueError("the trace holds no training step")
+    first, last = min(start for start, _ in steps), max(end for _, end in steps)
+    running = []
+    for plane, line in lines:
+        for part in _operations(plane, line):
+            if part.start < last and part.end > first:
+                running.append(part)
+    seconds_by_type, busy = _shared_time(running, first, last)
+    return _summary(running, seconds_by_type, busy, (last - first) / 1e12, len(steps))
+
+
+def _summary(
+    running: list[_Running], by_type: Mapping[tuple[str, str], float], busy: float, seconds: float, steps: int
+) -> StepTimes:
+    kinds = []
+    for kind in KINDS:
+        types = {key[1]: spent for key, spent in by_type.items() if key[0] == kind}
+        kinds.append(
+            KindTime(
+                kind,
+                sum(part.begins for part in running if part.kind == kind) / steps,
+                sum(types.values()) / steps,
+                tuple(sorted(types, key=lambda name: -types[name])),
+            )
+        )
+    return StepTimes(steps, seconds / steps, (seconds - busy) / steps, tuple(kinds))
+
+
+def _events(plane: Any, line: Any) -> Iterator[tuple[str, str, int, int]]:
+    """Yield (name, display name, start, end) of a line's events, in picoseconds of the trace's clock."""
+    origin = line.timestamp_ns * 1000
+    for event in line.events:
+        about = plane.event_metadata[event.metadata_id]
+        start = origin + event.offset_ps
+        yield about.name, about.display_name, start, start + event.duration_ps
+
+
+def _operations(plane: Any, line: Any) -> Iterator[_Running]:
+    """Yield what a thread ran, in pieces: an operation inside another one interrupts the outer one."""
+    is_input = line.name.startswith(INPUT_THREADS)
+    spans = [
+        (start, end, shown)
+        for name, shown, start, end in _events(plane, line)
+        if shown and end > start and name.count(":") == 1 and name.endswith(f":{shown}")
+    ]
+    # Where two start together, the outer one comes first.
+    spans.sort(key=lambda span: (span[0], -span[1]))
+    open_spans: list[list[Any]] = []  # [start of the piece, end, type, whether it is the first piece]
+
+    def close_until(time: float) -> Iterator[_Running]:
+        while open_spans and open_spans[-1][1] <= time:
+            start, end, op_type, begins = open_spans.pop()
+            yield _Running(start, end, op_type, INPUT if is_input else kind_of(op_type), begins)
+            if open_spans:
+                open_spans[-1][0] = end
+
+    for start, end, op_type in spans:
+        yield from close_until(start)
+        if open_spans:
+            outer = open_spans[-1]
+            if start > outer[0]:
+                kind = INPUT if is_input else kind_of(outer[2])
+                yield _Running(outer[0], start, outer[2], kind, outer[3])
+                outer[3] = 0
+        open_spans.append([start, end, op_type, 1])
+    yield from close_until(float("inf"))
+
+
+def _shared_time(
+    running: Iterable[_Running], first: int, last: int
+) -> tuple[Mapping[tuple[str, str], float], float]:
+    """Return the seconds of each (kind, type), and the seconds in which any operation ran.
+
+    Operations that run at once share the time equally.
+    """
+    changes: list[tuple[int, int, tuple[str, str]]] = sorted(
+        change
+        for part in running
+        for change in (
+            (max(part.start, first), 1, (part.kind, part.op_type)),
+            (min(part.end, last), -1, (part.kind, part.op_type)),
+        )
+    )
+    spent: dict[tuple[str, str], float] = defaultdict(float)
+    active: Counter[tuple[str, str]] = Counter()
+    count, busy = 0, 0.0
+    before = first
+    for moment, change, key in changes:
+        if count and moment > before:
+            passed = (moment - before) / 1e12
+            busy += passed
+            for running_key, number in active.items():
+                spent[running_key] += passed * number / count
+        before = moment
+        count += change
+        active[key] += change
+        if not active[key]:
+            del active[key]
+    return spent, busy
+
 
 WARMUP_STEPS = 3  # the first one traces and compiles; memory and input settle during the next ones
 STEPS_AHEAD = 100  # batches beyond the last step, so that the input pipeline doesn't run out of work
@@ -24,8 +246,8 @@ class Profile:
 
     ``seconds_per_step``, ``waited_per_step`` (seconds of waiting for input) and ``cpu_seconds_per_step`` (of
     all threads) are means over steps that aren't traced. ``flops_per_step``:
-    ``labkit.analysis.flops.training_flops`` times the batch size. ``ceiling_gflops``: reached by large matrix
-    products in the model's precision. ``times``: None for steps on GPUs, whose traces have another form.
+    ``labkit.analysis.architecture.training_flops`` times the batch size. ``ceiling_gflops``: reached by large
+    matrix products in the model's precision. ``times``: None for steps on GPUs, whose traces differ.
     ``image_size``: side in pixels of the first images of ``progressive_resizing``; None without it.
     """
 
@@ -96,7 +318,7 @@ def _trace_folder(output: Path | None) -> Iterator[Path]:
 def _measure(network: Any, steps: int, folder: Path) -> Profile:
     import tensorflow as tf
 
-    from labkit.analysis.flops import ceiling, training_flops
+    from labkit.analysis.architecture import ceiling, training_flops
 
     last = WARMUP_STEPS + 2 * steps
     engine = _engine(network, last + STEPS_AHEAD)

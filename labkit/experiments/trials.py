@@ -22,7 +22,7 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import check_writable
 from labkit.startup.child import python_command
 from labkit.startup.process import Child, described_exit
-from labkit.training.data_choice import prepared_data_set
+from labkit.training.place import prepared_data_set
 
 POLL_SECONDS = 0.05
 

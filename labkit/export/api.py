@@ -10,8 +10,7 @@ from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_of_run, recorded_manifest
 from labkit.errors import InputError
-from labkit.export.formats import FORMATS, check_installed
-from labkit.export.output import ExportRequest, ExportResult, check_output
+from labkit.export.output import FORMATS, ExportRequest, ExportResult, check_installed, check_output
 from labkit.home import expanded
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import check_checkpoint

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from labkit.analysis.predict import Asked
 from labkit.data.manifest import Manifest
 from labkit.errors import InputError, short
-from labkit.export.formats import FORMATS, check_installed
-from labkit.export.output import PIXELS, description_path
+from labkit.export.output import FORMATS, PIXELS, check_installed, description_path
 from labkit.export.predict import READERS
 from labkit.run_directory.files import read_json
 from labkit.startup.quiet_import import import_tensorflow

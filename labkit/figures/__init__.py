@@ -5,7 +5,7 @@ global state; Matplotlib is imported when the first is drawn. A notebook display
 value of a cell. Each widget shows a static figure first, which stands alone in a saved notebook.
 """
 
-from labkit.figures.comparison import comparison
+from labkit.figures.compare_runs import comparison
 from labkit.figures.predictions import (
     class_accuracy,
     confusion_matrix,

@@ -87,7 +87,7 @@ class PredictionExplorer:
         return load_network(self.run, str(step))
 
     def _occlusion(self, index: int, patch: int) -> Any:
-        from labkit.analysis.saliency import occlusion_map
+        from labkit.analysis.network import occlusion_map
 
         network = self.network
         label = int(self.predictions.probabilities[index].argmax())

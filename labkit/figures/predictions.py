@@ -109,7 +109,7 @@ def prediction_detail(
     Args:
         predictions: of a split.
         index: position of the example.
-        heat: float [height, width], of ``labkit.analysis.saliency.occlusion_map``; None: without.
+        heat: float [height, width], of ``labkit.analysis.network.occlusion_map``; None: without.
         patch: side of the covered square in pixels, for the title.
     """
     true, predicted = (

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from labkit.analysis.curves import Curve, Curves, moving_average
 from labkit.analysis.inference import mean_interval
-from labkit.analysis.run_results.groups import Group, title_of
-from labkit.analysis.run_results.results import MEASURES
+from labkit.analysis.results import MEASURES, Group, title_of
 from labkit.figures.style import GREY, MARK, OKABE_ITO, TEST, TRAIN, VALIDATION, color_of, drawing, shown_name
 from labkit.plurals import counted
 
@@ -104,7 +103,7 @@ def run_results(
 
     Args:
         groups: the configurations.
-        measure: of ``labkit.analysis.run_results.results.MEASURES``.
+        measure: of ``labkit.analysis.results.MEASURES``.
         curves: of the runs, by their labels.
         label: what the curves are.
     """

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.config import OptimizerConfig
-from labkit.config.arguments import argument
+from labkit.config.fields import argument
 from labkit.figures import runs
 from labkit.figures.style import SHOWN_PER_INCH, drawing, png
 from labkit.optim.schedules import learning_rate_at

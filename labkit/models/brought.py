@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from labkit.config import ModelConfig
 from labkit.config.architectures import model_name
-from labkit.config.arguments import arguments_of
+from labkit.config.fields import arguments_of
 from labkit.errors import InputError, short
 from labkit.models.layers import BatchNormalization, Dropout, norms_of, recorded_batch_statistics
 from labkit.parts.code import allowed_content, first_line, named_object

@@ -16,7 +16,7 @@ from typing import Any
 from labkit.cluster.flags import train_arguments
 from labkit.cluster.local import LocalCluster
 from labkit.config import Config
-from labkit.config.arguments import argument
+from labkit.config.fields import argument
 from labkit.distributed.heartbeat import read_heartbeats
 from labkit.distributed.peers import EXIT_LOST_PEER
 from labkit.errors import InputError
@@ -26,9 +26,8 @@ from labkit.notebook.progress import Progress
 from labkit.run import Run
 from labkit.run_directory.stop import ask_to_stop, forget_request, training_process
 from labkit.startup.child import FINAL_CODES, python_command
-from labkit.startup.interruption import STOPPED
+from labkit.startup.interruption import STOPPED, stop_signals
 from labkit.startup.process import Child, signal_name
-from labkit.startup.stopping import stop_signals
 from labkit.training.plan import RunPlan, TrainResult, finished_result, plan_run
 
 BAD_INPUT = 2  # exit code of labkit's commands

@@ -26,7 +26,7 @@ from labkit.notebook.file_parameters import check_given, takes_flags
 from labkit.notebook.files import conclusion_of, failed_path, find_notebook, read_notebook
 from labkit.plurals import counted
 from labkit.startup.child import python_command
-from labkit.startup.stopping import stop_signals
+from labkit.startup.interruption import stop_signals
 from labkit.tables import html_table, text_table
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from labkit.errors import InputError
 from labkit.models.freezing import HEAD, Freezing
 from labkit.models.registry import build_model, in_checkpoints
 from labkit.models.variants import check_image_sizes
-from labkit.optim.muon import check_muon
 from labkit.optim.optimizer import Optimizer, check_weight_decay
-from labkit.optim.optimizers import make_optimizer
+from labkit.optim.optimizers import check_muon, make_optimizer
 
 
 class MovingAverage:

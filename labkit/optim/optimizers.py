@@ -1,6 +1,18 @@
-"""labkit's optimizers: SGD with momentum, with Muon for the kernels of convolutions, and AdamW."""
+"""labkit's optimizers, SGD with momentum, with Muon for the kernels of convolutions, and AdamW; and any
+optimizer of Keras, or of a class of one's own, inside labkit's step.
 
-from collections.abc import Sequence
+Muon: Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024),
+https://kellerjordan.github.io/posts/muon/, in the variant of airbench's CIFAR-10 record
+(``airbench94_muon.py``). In this variant each update first rescales the kernel to a fixed norm, so the
+learning rate alone decides the relative size of the update.
+
+An optimizer of Keras gets the gradient of the global batch, which labkit has summed, clipped and given its
+weight decay, and the learning rate of the step. What it remembers is in checkpoints, as for labkit's own.
+"""
+
+import inspect
+import math
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import keras
@@ -8,10 +20,239 @@ import numpy as np
 import tensorflow as tf
 
 from labkit.config import OptimizerConfig
-from labkit.config.optimizer import LABKITS
-from labkit.optim.keras_optimizer import KerasOptimizer
-from labkit.optim.muon import muon_kernels, update_kernel
+from labkit.config.fields import arguments_of
+from labkit.config.optimizer import KERAS_OPTIMIZERS, LABKITS, LEFT_TO_LABKIT
+from labkit.errors import InputError, short
+from labkit.models.freezing import layers_with_weights, stages
+from labkit.models.layers import BatchNormalization
 from labkit.optim.optimizer import Optimizer
+from labkit.parts.code import first_line, named_object
+from labkit.startup.tf_compat import update_by_keras
+
+# The quintic iteration with the steepest slope at zero. The singular values do not converge to 1 but end
+# between about 0.7 and 1.2, which works as well (ibid.).
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+ITERATIONS = 3  # airbench94_muon
+NORMS = (BatchNormalization, keras.layers.BatchNormalization)
+
+
+def muon_kernels(model: keras.Model) -> list[keras.Variable]:
+    """Return the trained kernels that Muon updates: those of convolutions without a bias.
+
+    In labkit's networks these are the convolutions followed by a normalization (in a ResNet v2, after the sum
+    of the block). Muon sets a kernel's norm, which has no effect only if a normalization follows. Depthwise
+    convolutions are excluded: each of their filters uses one channel, so their kernels are not matrices.
+    """
+    return [
+        layer.kernel
+        for layer in layers_with_weights(model)
+        if isinstance(layer, keras.layers.Conv2D)
+        and not isinstance(layer, keras.layers.DepthwiseConv2D)
+        and not layer.use_bias
+        and layer.kernel.trainable
+    ]
+
+
+def check_muon(model: keras.Model, frozen: Collection[str]) -> None:
+    """Check that Muon can train the network.
+
+    Args:
+        model: the network.
+        frozen: names of layers that aren't trained (``Freezing.at``).
+
+    Raises:
+        InputError: there is no kernel for Muon, or a normalization is frozen while Muon updates its stage.
+    """
+    kernels = {id(kernel) for kernel in muon_kernels(model)}
+    if not kernels:
+        raise InputError(
+            f"--optimizer muon trains convolutions without a bias that a normalization follows; {model.name} "
+            "has none; choose --optimizer sgd"
+        )
+    for stage, layers in stages(model).items():
+        norms = [layer.name for layer in layers if isinstance(layer, NORMS)]
+        trained = [layer for layer in layers if layer.name not in frozen]
+        if any(name in frozen for name in norms) and any(
+            id(weight) in kernels for layer in trained for weight in layer.trainable_variables
+        ):
+            raise InputError(
+                f"--freeze names a normalization of {stage} but not its convolutions, whose norms "
+                "--optimizer muon changes; freeze the whole stage, or choose --optimizer sgd"
+            )
+
+
+def orthogonalized(matrix: tf.Tensor, iterations: int = ITERATIONS) -> tf.Tensor:
+    """Return approximately the nearest matrix with orthonormal rows or columns.
+
+    The Newton-Schulz iteration, which moves all singular values of ``matrix`` towards 1.
+
+    Args:
+        matrix: float [m, n] with static shape.
+        iterations: number of iterations.
+
+    Returns:
+        A matrix of the same shape and dtype.
+    """
+    a, b, c = COEFFICIENTS
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    x = tf.transpose(matrix) if is_tall else matrix  # makes x x^T the smaller of the two products
+    x /= tf.norm(x) + 1e-7
+    for _ in range(iterations):
+        gram = tf.matmul(x, x, transpose_b=True)
+        x = a * x + tf.matmul(b * gram + c * tf.matmul(gram, gram), x)
+    return tf.transpose(x) if is_tall else x
+
+
+def update_kernel(variable, velocity, gradient, learning_rate, momentum: float):
+    """Update a convolution's kernel and its velocity, and return the operation.
+
+    With gradient g, velocity v and weight w of k filters::
+
+        v = m v + g;  w = w sqrt(k) / |w| - r orthogonalized(g + m v)
+
+    Args:
+        variable: float [height, width, channels, k].
+        velocity: variable of the same shape.
+        gradient: tensor of the same shape.
+        learning_rate: scalar.
+        momentum: m.
+    """
+    filters = variable.shape[-1]
+    norm = tf.maximum(tf.norm(variable), 1e-12)  # a kernel may be initialized to zero
+    velocity = velocity.assign(momentum * velocity + gradient)
+    nesterov = tf.reshape(gradient + momentum * velocity, [-1, filters])
+    direction = tf.reshape(orthogonalized(nesterov), variable.shape)
+    return variable.assign(variable * (filters**0.5 / norm) - learning_rate * direction)
+
+
+class KerasOptimizer(Optimizer):
+    """Updates weights as ``keras.optimizers.Optimizer.apply`` does.
+
+    Keras counts updates once for all weights, so the count goes on for those that are frozen. Arguments, and
+    what differs for some weights: see ``Optimizer``.
+
+    Raises InputError if the optimizer can't be made of the configuration.
+    """
+
+    def __init__(self, model: keras.Model, config: OptimizerConfig, head_factor: float = 1.0) -> None:
+        super().__init__(model, config, head_factor, "keras_optimizer")
+        self._make = lambda: _built(config, model.trainable_variables)
+        optimizer = self._make()
+        # In a function: as an attribute, checkpoints would hold its variables a second time.
+        self._kept = lambda: optimizer
+        self.remembered = _remembered(optimizer)
+
+    @property
+    def slots(self) -> dict[str, list[tf.Variable]]:
+        """None: what it remembers of which weight only the optimizer knows."""
+        return {}
+
+    @property
+    def counters(self) -> list[tf.Variable]:
+        """All that it remembers."""
+        return list(self.remembered)
+
+    def begin(self) -> None:
+        """Start anew, from the weights as they are: some optimizers begin with a copy of them."""
+        for variable, value in zip(self.remembered, _remembered(self._make()), strict=True):
+            variable.assign(tf.convert_to_tensor(value))
+
+    def apply(
+        self, strategy, gradients, learning_rate: tf.Tensor, indices: Sequence[int] | None = None
+    ) -> list[Any]:
+        """Update the weights as ``Optimizer.apply`` does. The operations aren't returned."""
+        indices = range(len(self._variables)) if indices is None else indices
+        optimizer = self._kept()
+        with tf.name_scope("optimizer"):
+            scale = self._clip_factor(strategy, gradients)
+
+            def update_each(gradients, variables, learning_rate):
+                for index, variable, gradient in zip(indices, variables, gradients, strict=True):
+                    arguments = ((), (), gradient, learning_rate, scale, index)
+                    strategy.extended.update(variable, self._update, args=arguments, group=False)
+
+            variables = [self._variables[index] for index in indices]
+            update_by_keras(optimizer, gradients, variables, learning_rate, update_each)
+            optimizer.iterations.assign_add(1)
+        return []
+
+    def _step(self, variable, slots, counters, gradient, learning_rate, index: int):
+        learning_rate *= self._factors[index]
+        decay = self._decay[index]
+        if decay and self._config.weight_decay_mode == "l2":
+            gradient = gradient + decay * variable
+        elif decay:
+            variable.assign_sub(learning_rate * decay * variable)
+        self._kept().update_step(gradient, variable, learning_rate)
+
+
+def _remembered(optimizer: keras.optimizers.Optimizer) -> list[tf.Variable]:
+    """Return the variables that updates change; the learning rate is the step's."""
+    return [variable.value for variable in optimizer.variables if variable is not optimizer.learning_rate]
+
+
+def check_keras_optimizer(config: OptimizerConfig) -> None:
+    """Raise InputError if the configuration's optimizer of Keras can't be made, or can't make an update.
+
+    Call it outside of a strategy's scope, before a training writes anything.
+    """
+    if config.optimizer in LABKITS:
+        return
+    weights = [keras.Variable(tf.ones(shape), name="tried") for shape in ([3, 2], [2])]
+    optimizer = _built(config, weights)
+    try:
+        for weight in weights:
+            optimizer.update_step(tf.ones(weight.shape), weight.value, tf.constant(1e-3))
+    except Exception as error:
+        raise InputError(
+            f"--optimizer {config.optimizer} can't make an update: {first_line(error)}; its arguments are "
+            f"{config.optimizer_arguments or 'those of its own'}"
+        ) from None
+
+
+def _built(config: OptimizerConfig, weights: list[keras.Variable]) -> keras.optimizers.Optimizer:
+    """Return the configuration's optimizer for some weights. Raises InputError."""
+    flag, arguments = f"--optimizer {config.optimizer}", arguments_of(config.optimizer_arguments)
+    if config.optimizer in KERAS_OPTIMIZERS:
+        make = getattr(keras.optimizers, KERAS_OPTIMIZERS[config.optimizer])
+        arguments = {"weight_decay": None} | arguments
+    else:
+        make = named_object("--optimizer", config.optimizer)
+    if not callable(make):
+        raise InputError(f"{flag} is {short(make)}; allowed: a class of optimizers, or a function")
+    try:
+        parameters = inspect.signature(make).parameters.values()
+        if any(one.name == "learning_rate" or one.kind == one.VAR_KEYWORD for one in parameters):
+            arguments = {"learning_rate": config.learning_rate} | arguments
+        optimizer = make(**arguments)
+        _check(flag, optimizer, config)
+        optimizer.build(weights)
+    except InputError:
+        raise
+    except Exception as error:
+        given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        raise InputError(f"{flag} failed, called with ({given}): {first_line(error)}") from None
+    return optimizer
+
+
+def _check(flag: str, optimizer: Any, config: OptimizerConfig) -> None:
+    """Raise InputError for what is no optimizer, and for one with something that labkit does instead."""
+    wrappers = (keras.optimizers.LossScaleOptimizer, keras.optimizers.MultiOptimizer)
+    if not isinstance(optimizer, keras.optimizers.Optimizer) or isinstance(optimizer, wrappers):
+        kind = "nothing" if optimizer is None else f"an object of {type(optimizer).__name__}"
+        raise InputError(f"{flag} returned {kind}; allowed: a Keras optimizer that wraps no others")
+    for name, instead in LEFT_TO_LABKIT.items():
+        if (value := getattr(optimizer, name)) not in (None, False):
+            raise InputError(f"{flag} has {name}={value!r}, which labkit does instead; {instead}")
+    rate = optimizer.get_config()["learning_rate"]
+    if not isinstance(rate, float):
+        raise InputError(f"{flag} has a schedule of its own; give a number and --learning-rate-schedule")
+    if not math.isclose(rate, config.learning_rate, rel_tol=1e-6):
+        raise InputError(
+            f"{flag} has a learning rate of {rate:.6g}, and --learning-rate is {config.learning_rate}; give "
+            f"--learning-rate {rate:.6g}, or let it take learning_rate as an argument"
+        )
+
 
 MUON_MOMENTUM = 0.6  # that of airbench94_muon.py (Jordan, 2024)
 

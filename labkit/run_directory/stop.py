@@ -1,10 +1,19 @@
-"""Which process trains a run, and how it is asked to save and stop."""
+"""Which process trains a run, how it is asked to save and stop, and the trash of a folder of runs,
+``.trash``.
+
+Only a folder that holds a run and lies directly in a folder of runs is moved there, and no link is followed.
+"""
 
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.errors import InputError
@@ -97,3 +106,115 @@ def _takes_sigterm(process: int) -> bool:
         return not Path("/proc/self/status").exists()
     caught = re.search(r"^SigCgt:\s*([0-9a-f]+)", text, re.MULTILINE)
     return caught is not None and bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+TRASH = ".trash"
+_ENTRY = re.compile(r"(.+)-(\d{8}-\d{6})(-\d+)?", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Trashed:
+    """A run in the trash: where it is, what it was called, and when it was moved (seconds since 1970)."""
+
+    path: Path
+    name: str
+    moved: float
+
+    @property
+    def home(self) -> Path:
+        """Where it was, and is again when it is restored."""
+        return self.path.parent.parent / self.name
+
+
+def move_to_trash(run: RunDirectory, folders: Iterable[Path]) -> Trashed:
+    """Move a run to the trash of the folder that it lies in.
+
+    Args:
+        folders: the folders of runs that are known.
+
+    Raises InputError for what isn't a run directly in one of ``folders``, for a link, for a run that is being
+    trained, and where the folder can't be moved. Nothing has changed then.
+    """
+    folder = run.path.parent
+    if ".." in run.path.parts or folder not in [Path(known).absolute() for known in folders]:
+        raise InputError(f"{run.path} doesn't lie directly in a folder of runs; move it by hand")
+    if run.path.is_symlink():
+        raise InputError(f"{run.path} is a link; remove the link by hand, the run stays where it is")
+    if run.name.startswith(".") or not run.exists():
+        raise InputError(f"there is no run at {run.path}")
+    refuse_elsewhere(run, "stop")
+    locks: list[RunLock] = []
+    try:
+        locks = take_locks(run)
+        if not locks:
+            raise InputError(f"{run.name} is running; labkit stop {run.name} stops it")
+        trash = _trash_of(folder)
+        trash.mkdir(exist_ok=True)
+        now = time.time()
+        target = trash / f"{run.name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
+        stem, number = target.name, 1
+        while os.path.lexists(target):
+            number += 1
+            target = trash / f"{stem}-{number}"
+        os.rename(run.path, target)
+    except OSError as error:
+        raise InputError(f"{run.path} can't be moved to the trash: {error.strerror}") from None
+    finally:
+        for lock in locks:
+            lock.release()
+    return Trashed(target, run.name, now)
+
+
+def _trash_of(folder: Path) -> Path:
+    """Return the trash of a folder of runs. Raises InputError where a link stands in its place."""
+    trash = folder / TRASH
+    if trash.is_symlink():
+        raise InputError(f"{trash} is a link; labkit follows none to delete something")
+    return trash
+
+
+def list_trash(folder: Path) -> list[Trashed]:
+    """Return the runs in the trash of a folder of runs, the last one moved first."""
+    try:
+        entries = [entry for entry in os.scandir(_trash_of(folder)) if entry.is_dir(follow_symlinks=False)]
+    except (OSError, ValueError, InputError):  # ValueError: a null in the name
+        return []
+    found = []
+    for entry in entries:
+        with suppress(ValueError, OverflowError):
+            if named := _ENTRY.fullmatch(entry.name):
+                moved = time.mktime(time.strptime(named[2], "%Y%m%d-%H%M%S"))
+                found.append(Trashed(Path(entry.path), named[1], moved))
+    return sorted(found, key=lambda one: (one.moved, one.path.name), reverse=True)
+
+
+def _check(trashed: Trashed) -> None:
+    """Raise InputError where it is no longer in the trash."""
+    if trashed.path not in [one.path for one in list_trash(trashed.path.parent.parent)]:
+        raise InputError(f"{trashed.name} is no longer in the trash")
+
+
+def restore(trashed: Trashed) -> RunDirectory:
+    """Move a run back to where it was. Raises InputError where there is something by its name meanwhile."""
+    _check(trashed)
+    if os.path.lexists(trashed.home):
+        raise InputError(f"there is another {trashed.home} now; rename that one, then restore this one")
+    try:
+        os.rename(trashed.path, trashed.home)
+    except OSError as error:
+        raise InputError(f"{trashed.path} can't be moved back: {error.strerror}") from None
+    return RunDirectory(trashed.home)
+
+
+def delete_for_good(trashed: Trashed) -> None:
+    """Remove a run in the trash with all that lies in it. Links in it are removed, not followed.
+
+    Raises InputError where it is no longer there or can't be removed.
+    """
+    _check(trashed)
+    try:
+        shutil.rmtree(trashed.path)
+        trashed.path.parent.rmdir()
+    except OSError as error:
+        if trashed.path.exists():
+            raise InputError(f"{trashed.path} can't be removed: {error.strerror}") from None

@@ -16,7 +16,6 @@ from typing import Any
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory.directory import ACTIVE_STATES, RunDirectory, Status
-from labkit.run_directory.lineage import read_lineage
 from labkit.run_directory.metrics import (
     MetricsSummary,
     Row,
@@ -24,7 +23,7 @@ from labkit.run_directory.metrics import (
     evaluations_that_count,
     own_test,
 )
-from labkit.run_directory.notes import Notes, read_notes
+from labkit.run_directory.notes import Notes, read_lineage, read_notes
 from labkit.run_directory.rows import RowReader, number, valid
 
 BLOCK_BYTES = 1 << 22  # read between two looks at the clock

@@ -1,13 +1,18 @@
-"""Signals that ask a process to stop, and what they do to a ``labkit`` command that doesn't train.
+"""Signals that ask a process to stop: what they do to a ``labkit`` command that doesn't train, and as
+requests that whoever works checks.
 
 It is loaded before everything else, so that Ctrl-C at the start ends in one line, and imports little.
 """
 
+import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 # What batch systems send before a job's time is over. They may repeat it; the kernel repeats SIGXCPU.
 ANNOUNCEMENTS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
@@ -76,3 +81,66 @@ def end_command(number: int, frame: FrameType | None) -> None:
             os._exit(128 + number)
         frame = frame.f_back
     raise KeyboardInterrupt(number)
+
+
+class StopRequest:
+    """Whether a signal has asked this process to stop. ``signal_number`` is None until then."""
+
+    def __init__(self) -> None:
+        self.signal_number: int | None = None
+        self._before: Mapping[int, Any] = {}
+
+    def _handle(self, number: int, frame: Any) -> None:
+        self.signal_number = self.signal_number or number
+        if number in ANNOUNCEMENTS:
+            return
+        handler = self._before[number]
+        # Without a handler, a second SIGTERM ends a process that waits in TensorFlow, too.
+        by_default = handler is end_command and number != signal.SIGINT
+        signal.signal(number, signal.SIG_DFL if by_default else handler)
+
+    def __bool__(self) -> bool:
+        return self.signal_number is not None
+
+    @property
+    def name(self) -> str:
+        return signal.Signals(self.signal_number).name if self.signal_number else ""
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[StopRequest]:
+    """Turn the first signal in ``labkit.startup.interruption.REQUESTS`` into a request.
+
+    A second SIGINT, SIGTERM or SIGHUP has its usual effect. What batch systems send (SIGUSR1, SIGUSR2,
+    SIGXCPU) has no other effect when it is repeated. Outside of the main thread there is never a request.
+    """
+    request = StopRequest()
+    request._before = take_requests(request._handle)
+    try:
+        yield request
+    finally:
+        restore_handlers(request._before)
+
+
+@contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """Collect the signals in ``labkit.startup.interruption.REQUESTS`` in a list in place of acting on them.
+
+    Signals within a second count as one request, because a closing terminal and its shell both send SIGHUP.
+    What batch systems send counts once, however often they do. Outside of the main thread the list stays
+    empty.
+    """
+    received: list[int] = []
+    last = -math.inf
+
+    def note(number: int, frame: object) -> None:
+        nonlocal last
+        if time.monotonic() - last > 1.0 and not (received and number in ANNOUNCEMENTS):
+            received.append(number)
+            last = time.monotonic()
+
+    before = take_requests(note)
+    try:
+        yield received
+    finally:
+        restore_handlers(before)

@@ -24,7 +24,7 @@ from labkit.errors import DiskFailure
 from labkit.plurals import counted
 from labkit.run_directory.disk import disk_failure
 from labkit.run_directory.metrics import Selection
-from labkit.startup.stopping import StopRequest
+from labkit.startup.interruption import StopRequest
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.console import Console, Progress, compile_messages, evaluation_lines, lines_at_start
 from labkit.training.evaluate import Evaluation, write_predictions

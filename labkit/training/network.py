@@ -31,8 +31,8 @@ from labkit.inspection.observer import (
 from labkit.models.convolution import Whitening
 from labkit.models.freezing import Frozen, trained_parameters
 from labkit.models.initial_weights import Transfer
-from labkit.optim.keras_optimizer import check_keras_optimizer
 from labkit.optim.network import TrainedNetwork
+from labkit.optim.optimizers import check_keras_optimizer
 from labkit.optim.schedules import learning_rate_at
 from labkit.training.checkpoints import CheckpointState, checkpoint_of_network
 from labkit.training.evaluate import Evaluation, evaluate_split, make_predict_step

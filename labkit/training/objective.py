@@ -14,8 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from labkit.config import Config
-from labkit.config.arguments import arguments_of
-from labkit.config.fields import CODE
+from labkit.config.fields import CODE, arguments_of
 from labkit.config.optimizer import KERAS_LOSSES
 from labkit.data.manifest import Manifest
 from labkit.data.shards import read_labels

@@ -32,8 +32,16 @@ from labkit.training.checks import (
     check_layout,
     refuse_cluster,
 )
-from labkit.training.data_choice import check_shards, launchers_choice, with_data_set
-from labkit.training.place import check_place, fork_command, place_run, with_crop, with_recorded_choices
+from labkit.training.place import (
+    check_place,
+    check_shards,
+    fork_command,
+    launchers_choice,
+    place_run,
+    with_crop,
+    with_data_set,
+    with_recorded_choices,
+)
 
 if TYPE_CHECKING:
     from labkit.distributed.devices import Devices

@@ -36,7 +36,7 @@ from labkit.run_directory.disk import check_disk_space, discard, quiet_threads
 from labkit.run_directory.find import remember
 from labkit.run_directory.machine import machine_recorded
 from labkit.run_directory.stop import forget_request
-from labkit.startup.stopping import StopRequest, stop_on_signals
+from labkit.startup.interruption import StopRequest, stop_on_signals
 from labkit.startup.tf_compat import told_of_other_kernels, uses_onednn
 from labkit.tensorboard.events import debugger_dump
 from labkit.training.checkpoints import CheckpointState, CheckpointStore, prepare_transfer

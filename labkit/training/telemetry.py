@@ -17,8 +17,7 @@ from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.disk import disk_failure
 from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.reader import MetricsReader, summary_of
-from labkit.run_directory.stragglers import Stragglers
-from labkit.run_directory.worker_metrics import WorkerMetrics
+from labkit.run_directory.worker_metrics import Stragglers, WorkerMetrics
 from labkit.tensorboard.events import EventWriter
 from labkit.training.network import Network
 

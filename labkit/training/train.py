@@ -39,6 +39,6 @@ def evaluate(plan: EvaluationPlan, split: str, checkpoint: str = "best") -> dict
     split and step. Raises InputError if the checkpoint is missing or belongs to other data.
     """
     import_tensorflow()
-    from labkit.training.checkpoint_evaluator import evaluate_checkpoint
+    from labkit.training.follow import evaluate_checkpoint
 
     return evaluate_checkpoint(plan, split, checkpoint)

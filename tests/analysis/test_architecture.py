@@ -3,8 +3,7 @@
 import keras
 import pytest
 
-from labkit.analysis.architecture import receptive_field, summarize
-from labkit.analysis.flops import training_flops
+from labkit.analysis.architecture import receptive_field, summarize, training_flops
 from labkit.config import ModelConfig
 from labkit.models.registry import build_model
 

@@ -8,13 +8,20 @@ import pytest
 from scipy import stats
 
 from labkit.analysis.predictions import load_predictions
-from labkit.analysis.run_results.groups import Group, grouped, known_measures, result_rows, runs_for_images
-from labkit.analysis.run_results.on_images import load_on_same_images
-from labkit.analysis.run_results.results import differing, read_results
-from labkit.analysis.run_results.versus import (
+from labkit.analysis.results import (
+    Group,
+    differing,
+    grouped,
+    known_measures,
+    read_results,
+    result_rows,
+    runs_for_images,
+)
+from labkit.analysis.versus import (
     chance_sentence,
     images_that_count,
     left_out_sentence,
+    load_on_same_images,
     versus,
 )
 from labkit.errors import InputError

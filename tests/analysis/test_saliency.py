@@ -5,8 +5,14 @@ import pytest
 import tensorflow as tf
 
 import labkit
-from labkit.analysis.network import load_network, trained_model
-from labkit.analysis.saliency import covered, gradient_map, occlusion_map, patch_positions
+from labkit.analysis.network import (
+    covered,
+    gradient_map,
+    load_network,
+    occlusion_map,
+    patch_positions,
+    trained_model,
+)
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.models.registry import build_model

@@ -13,9 +13,8 @@ from app.ask.client import AskedNetwork, Networks
 from app.ask.process import Message, receive, send
 from app.images.subject import checkpoint_to_ask, read_example
 from app.network_process.__main__ import serve
-from labkit.analysis.network import load_network
+from labkit.analysis.network import grad_cam, integrated_gradients, load_network
 from labkit.analysis.predictions import load_predictions
-from labkit.analysis.saliency import grad_cam, integrated_gradients
 from labkit.data.of_run import data_set_of
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory

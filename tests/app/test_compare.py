@@ -9,8 +9,7 @@ import pytest
 
 from app.comparing.curves import colors_of
 from app.comparing.plots import Dot, axis_of, scatter
-from labkit.analysis.run_results.groups import grouped
-from labkit.analysis.run_results.results import read_results
+from labkit.analysis.results import grouped, read_results
 from labkit.experiments.comparison.files import Request, request_path
 from labkit.run_directory import RunDirectory, write_json_atomic
 from tests.app.boards import charts, parts

@@ -10,10 +10,8 @@ from app.data_set.scan import scan_data
 from app.data_set.wrong_labels import _cards, _not_kept, find_suspected
 from app.images import marking
 from labkit.analysis.predictions import load_predictions
-from labkit.analysis.run_results.groups import grouped
-from labkit.analysis.run_results.on_images import load_on_same_images
-from labkit.analysis.run_results.results import read_results
-from labkit.analysis.run_results.versus import told_of_two
+from labkit.analysis.results import grouped, read_results
+from labkit.analysis.versus import load_on_same_images, told_of_two
 from labkit.data.manifest import Manifest
 from labkit.data.prepare import prepare
 from labkit.data.records import write_derived

@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 from app.data_set import image_map
 from app.data_set.image_map import THUMBNAIL, ImageMap
 from app.images.cards import shrunk
-from app.views.data import prepare_command
+from app.views.data import command_to_prepare
 from labkit.data.of_run import data_set_of
 from labkit.data.shards import load_split
 from labkit.run_directory import RunDirectory, write_json_atomic
@@ -106,7 +106,7 @@ def test_the_command_brings_back_what_was_prepared_otherwise(make_run, tmp_path)
     counts = {"train": 120, "validation": 80, "test": 40}
     data = {"checksum": "0" * 64, "counts": counts, "classes": list(manifest.classes)}
     change_environment(made, data=data)
-    command = shlex.split(prepare_command(made))
+    command = shlex.split(command_to_prepare(made))
     assert command[-4:] == ["--data-dir", str(tmp_path / "a b"), "--validation-size", "80"]
     asked = subprocess.run([sys.executable, "-m", *command, "--help"], capture_output=True, timeout=60)
     assert asked.returncode == 0

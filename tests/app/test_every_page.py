@@ -13,9 +13,8 @@ from streamlit.testing.v1 import AppTest
 from app import state
 from app.markup import plain
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.lineage import Lineage, write_lineage
-from labkit.run_directory.notes import change_notes
-from labkit.run_directory.trash import move_to_trash, restore
+from labkit.run_directory.notes import Lineage, change_notes, write_lineage
+from labkit.run_directory.stop import move_to_trash, restore
 from tests.app.conftest import configure, in_cluster, write_predictions, write_several
 from tests.app.pages import PAGES, checked, open_main, open_page, words
 from tests.app.rows import append, append_machine, append_worker, layer_row, machine_row

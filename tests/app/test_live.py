@@ -17,8 +17,8 @@ from app.feed import Update, answer
 from app.live_update import Drawn, frame_of
 from app.state import curves
 from app.views.live import MAX_ADDED
-from labkit.run_directory.lineage import Lineage, write_lineage
 from labkit.run_directory.metrics import MetricsWriter
+from labkit.run_directory.notes import Lineage, write_lineage
 from tests.app.boards import Board, DrawnChart, boards, charts, decoded
 from tests.app.conftest import change_environment
 from tests.app.pages import checked, open_main, open_page, words

@@ -14,7 +14,7 @@ from app import state
 from app.run_table.table import FLAG, NUMBER, TEXT, TIME, column
 from labkit.run_directory import RunLock
 from labkit.run_directory.notes import change_notes, read_notes
-from labkit.run_directory.trash import list_trash
+from labkit.run_directory.stop import list_trash
 from tests.app.pages import checked, open_main, open_page, press, words
 from tests.app.rows import append, evaluation_row, train_row
 

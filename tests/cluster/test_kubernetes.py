@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from labkit.cluster import pods
+from labkit.cluster import kubernetes
 from labkit.cluster.kubernetes import PodOptions, render_indexed_job, task_from_kubernetes
 from labkit.config import Config
 from labkit.distributed.task import ClusterTask, make_tf_config
@@ -221,4 +221,4 @@ def test_the_image_is_what_the_manifests_expect():
     for name in copied:
         assert (ROOT / name).exists()
         assert f"!{name}" in shipped
-    assert pod["ports"][0]["containerPort"] == pods.PORT
+    assert pod["ports"][0]["containerPort"] == kubernetes.PORT

@@ -11,7 +11,7 @@ from labkit.commands import main as cli
 from labkit.config import Config
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
-from labkit.training import data_choice
+from labkit.training import place
 
 
 @pytest.mark.parametrize(
@@ -69,10 +69,10 @@ def test_the_tasks_learn_what_was_asked_for_and_why_it_is_shapes(shapes_dir, tmp
     assert launch.start() == 0
     assert json.loads(given["LABKIT_DATA_CHOICE"]) == {"asked_for": "auto", "note": said[-1]}
     monkeypatch.setenv("LABKIT_DATA_CHOICE", given["LABKIT_DATA_CHOICE"])
-    assert data_choice.launchers_choice() == ("auto", said[-1])
+    assert place.launchers_choice() == ("auto", said[-1])
     monkeypatch.setenv("LABKIT_DATA_CHOICE", "[1]")
     with pytest.raises(InputError, match="LABKIT_DATA_CHOICE is"):
-        data_choice.launchers_choice()
+        place.launchers_choice()
 
 
 @pytest.mark.parametrize(

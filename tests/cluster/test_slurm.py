@@ -11,9 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.cluster.batch_script import BatchOptions, render_batch_script
 from labkit.cluster.flags import train_arguments
-from labkit.cluster.slurm import expand_hostlist, listening_address, node_address, task_from_slurm
+from labkit.cluster.slurm import (
+    BatchOptions,
+    expand_hostlist,
+    listening_address,
+    node_address,
+    render_batch_script,
+    task_from_slurm,
+)
 from labkit.config import Config, fields_by_name
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.cluster.batch_script import BatchOptions, render_batch_script
+from labkit.cluster.slurm import BatchOptions, render_batch_script
 from labkit.config import Config
 from labkit.distributed.task import parse_tf_config
 from labkit.run_directory import RunDirectory

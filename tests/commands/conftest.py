@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from labkit.config import Config
-from labkit.experiments.comparison import execute
+from labkit.experiments.comparison import plan as comparison_plan
 from labkit.training import plan
 from labkit.training import train as training
 from tests.commands import fake_training
@@ -30,9 +30,9 @@ def output(tmp_path: Path) -> Path:
 @pytest.fixture
 def faked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ``labkit compare`` train and measure without TensorFlow."""
-    monkeypatch.setattr(execute, "train_command", fake_training.train_command)
-    monkeypatch.setattr(execute, "measure_command", fake_training.stand_in_measure_command)
-    monkeypatch.setattr(execute, "check_command", fake_training.stand_in_check_command)
+    monkeypatch.setattr(comparison_plan, "train_command", fake_training.train_command)
+    monkeypatch.setattr(comparison_plan, "measure_command", fake_training.stand_in_measure_command)
+    monkeypatch.setattr(comparison_plan, "check_command", fake_training.stand_in_check_command)
 
 
 @pytest.fixture

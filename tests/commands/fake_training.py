@@ -71,11 +71,11 @@ def measure(run: RunDirectory) -> int:
 
 def compare(arguments: list[str], *, train: bool, measured: str = "") -> int:
     """Run ``labkit compare`` with stand-ins: for trainings where ``train``, for measuring all but one run."""
-    measure_command = execute.measure_command
+    measure_command = plan.measure_command
     if train:
-        execute.train_command = train_command
-        execute.check_command = stand_in_check_command
-    execute.measure_command = lambda run: (
+        plan.train_command = train_command
+        plan.check_command = stand_in_check_command
+    plan.measure_command = lambda run: (
         measure_command(run) if run.name == measured else stand_in_measure_command(run)
     )
     return cli.main(["compare", *arguments])
@@ -127,7 +127,7 @@ if __name__ == "__main__":
     if kind == "measure":
         sys.exit(measure(RunDirectory(Path(first))))
     from labkit.commands import main as cli
-    from labkit.experiments.comparison import execute
+    from labkit.experiments.comparison import plan
 
     if kind == "compare":
         sys.exit(compare([first, *rest], train=True))

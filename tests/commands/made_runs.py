@@ -8,9 +8,8 @@ from typing import Any
 from labkit.config import Config
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.certificate import write_certificate
-from labkit.run_directory.lineage import Lineage, write_lineage
 from labkit.run_directory.metrics import MetricsWriter
-from labkit.run_directory.notes import change_notes
+from labkit.run_directory.notes import Lineage, change_notes, write_lineage
 
 
 def make_run(folder, name, *, state="finished", step=20, rows=(), pid=0, host=None, heartbeat=0.0, **values):

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.startup.interruption import REQUESTS
-from labkit.startup.stopping import stop_on_signals
+from labkit.startup.interruption import REQUESTS, stop_on_signals
 from tests.signals import as_from_a_terminal
 
 # Runs labkit, and sends itself the signal when the named module is about to be imported.

@@ -7,8 +7,7 @@ import pytest
 
 from labkit.run_directory import RunDirectory, RunLock
 from labkit.run_directory.find import remember
-from labkit.run_directory.lineage import Lineage, read_lineage, write_lineage
-from labkit.run_directory.notes import Notes, change_notes, read_notes
+from labkit.run_directory.notes import Lineage, Notes, change_notes, read_lineage, read_notes, write_lineage
 from tests.commands.in_process import answer, refused, tree
 from tests.commands.made_runs import make_run
 

@@ -8,8 +8,7 @@ import pytest
 
 from labkit.commands import main as cli
 from labkit.experiments import profile as profiling
-from labkit.experiments.profile import Profile
-from labkit.experiments.trace import KINDS, KindTime, StepTimes, read_trace
+from labkit.experiments.profile import KINDS, KindTime, Profile, StepTimes, read_trace
 from labkit.run_directory import RunDirectory
 from labkit.tensorboard.log_folder import log_folder
 from labkit.training import plan

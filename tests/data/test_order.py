@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 import labkit
 from labkit.config import Config
-from labkit.data.hashes import order_key
-from labkit.data.order import balance_of, draws_of, epoch_order
+from labkit.data.hashes import balance_of, draws_of, epoch_order, order_key
 from labkit.data.pipeline import InputShare, train_dataset
 from labkit.errors import InputError
 from labkit.training.checks import check_targets

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from labkit.distributed import asynchronous as engine_module
 from labkit.distributed.asynchronous import AsynchronousEngine
-from labkit.distributed.progress import Attempts
+from labkit.distributed.heartbeat import Attempts
 from labkit.distributed.synchronous import Steps
 from labkit.training.losses import SOFTMAX
 

@@ -5,14 +5,14 @@ from contextlib import ExitStack
 
 import pytest
 
-from labkit.distributed import progress as progress_module
-from labkit.distributed.heartbeat import Heartbeat
-from labkit.distributed.progress import (
+from labkit.distributed import heartbeat as progress_module
+from labkit.distributed.heartbeat import (
     BETWEEN_STEPS,
     PATIENCE,
     SECONDS_FOR_OTHERS,
     TIMES_AS_LONG,
     Attempts,
+    Heartbeat,
     Progress,
 )
 

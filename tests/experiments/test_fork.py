@@ -8,7 +8,7 @@ import pytest
 
 from labkit.experiments.fork import _rows
 from labkit.run_directory import RunDirectory, list_runs
-from labkit.run_directory.lineage import Lineage, family_of, read_lineage, write_lineage
+from labkit.run_directory.notes import Lineage, family_of, read_lineage, write_lineage
 from labkit.run_directory.reader import read_metrics
 from labkit.run_directory.summary import Summaries
 from tests.experiments.conftest import KEPT, STEPS, arguments

@@ -7,12 +7,12 @@ import pytest
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from labkit.analysis import flops
-from labkit.analysis.flops import ceiling, matrix_product, training_flops
+from labkit.analysis import architecture
+from labkit.analysis.architecture import ceiling, matrix_product, training_flops
 from labkit.config import Config, ModelConfig
+from labkit.experiments import profile
 from labkit.experiments import profile as profiling
-from labkit.experiments import trace
-from labkit.experiments.trace import kind_of, step_times
+from labkit.experiments.profile import kind_of, step_times
 from labkit.models.freezing import Freezing
 from labkit.models.registry import build_model
 from labkit.optim.optimizers import SGD
@@ -130,7 +130,7 @@ def test_the_newest_trace_of_a_folder_is_read(tmp_path):
         folder.mkdir(parents=True)
         space = Trace().line("python", *[("train", 0, 100)] * (number + 1)).space
         (folder / "host.xplane.pb").write_bytes(space.SerializeToString())
-    assert step_times(trace.read_trace(tmp_path)).steps == 2
+    assert step_times(profile.read_trace(tmp_path)).steps == 2
 
 
 # ---- flops ---------------------------------------------------------------------------------------------
@@ -238,11 +238,11 @@ def graph_flops(operation: tf.Operation) -> int:
 def test_a_matrix_product_is_two_size_cubed_operations(precision, monkeypatch):
     measure = matrix_product(8, precision)
     clock = iter([10.0, 10.5])
-    monkeypatch.setattr(flops.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(architecture.time, "perf_counter", lambda: next(clock))
     assert measure() == pytest.approx(2 * 8**3 / 0.5 / 1e9)
 
 
 def test_the_ceiling_is_the_best_median_of_all_sizes(monkeypatch):
     rates = {16: iter([5.0, 1.0, 2.0]), 32: iter([3.0, 4.0, 3.5]), 64: iter([9.0, 1.0, 1.0])}
-    monkeypatch.setattr(flops, "matrix_product", lambda size, *_: lambda: next(rates[size]))
+    monkeypatch.setattr(architecture, "matrix_product", lambda size, *_: lambda: next(rates[size]))
     assert ceiling("float32", sizes=(16, 32, 64), seconds=0.0) == 3.5

@@ -18,7 +18,7 @@ from labkit.data.images.pictures import read_picture
 from labkit.data.shards import load_split
 from labkit.errors import InputError
 from labkit.export import api, write
-from labkit.export.formats import FORMATS
+from labkit.export.output import FORMATS
 from tests.docs.blocks import blocks
 from tests.properties.harness import metrics, train
 

@@ -10,7 +10,7 @@ from PIL import Image
 from labkit.commands import main as cli
 from labkit.data.shards import load_split
 from labkit.export import api
-from labkit.export.formats import FORMATS
+from labkit.export.output import FORMATS
 from tests.properties.harness import train
 
 

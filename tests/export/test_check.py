@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from labkit.errors import InputError
-from labkit.export.check import compare_outputs
-from labkit.export.formats import FORMATS
-from labkit.export.output import check_output, folder_beside, publish
+from labkit.export.output import FORMATS, check_output, folder_beside, publish
+from labkit.export.write import compare_outputs
 from labkit.training.losses import SIGMOID
 
 OWN = np.array([[-8, 1, 2], [4, 1, 0], [0, 1, 3]], np.float32)

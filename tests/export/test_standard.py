@@ -15,8 +15,7 @@ from labkit.config import ModelConfig
 from labkit.config.architectures import ARCHITECTURES, parse_model_name
 from labkit.data.network_input import standardize
 from labkit.export import predict
-from labkit.export.check import TOLERANCE
-from labkit.export.formats import FORMATS
+from labkit.export.output import FORMATS
 from labkit.export.standard import (
     PROBE_TOLERANCE,
     KerasLayerFactory,
@@ -24,6 +23,7 @@ from labkit.export.standard import (
     foreign_objects,
     standard_model,
 )
+from labkit.export.write import TOLERANCE
 from labkit.models.layer_factory import LayerFactory
 from labkit.models.registry import build_model
 from labkit.training.losses import SIGMOID, SOFTMAX

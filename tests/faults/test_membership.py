@@ -20,7 +20,7 @@ from labkit.distributed.peers import PeerLost, Peers
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.startup.stopping import StopRequest
+from labkit.startup.interruption import StopRequest
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from tests.faults.launched import LIMIT, until
 

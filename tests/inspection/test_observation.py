@@ -8,15 +8,17 @@ import pytest
 import tensorflow as tf
 
 from labkit.config import Config
-from labkit.inspection.buckets import (
+from labkit.inspection.observer import (
     EDGES,
     NUM_BUCKETS,
     SAMPLE_SIZE,
+    StepObserver,
     bucket_counts,
     evenly_spaced,
+    observed_layers,
     quantiles,
+    read_observation,
 )
-from labkit.inspection.observer import StepObserver, observed_layers, read_observation
 from labkit.models.layer_factory import LayerFactory
 from labkit.models.registry import build_model
 from labkit.optim.optimizers import SGD

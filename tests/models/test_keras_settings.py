@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import labkit
-from labkit.analysis.network import Classifier
-from labkit.analysis.saliency import features_model
+from labkit.analysis.network import Classifier, features_model
 from labkit.config import ModelConfig
 from labkit.data.manifest import Manifest
 from labkit.data.network_input import NetworkInput

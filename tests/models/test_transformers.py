@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from labkit.config import Config
-from labkit.models import convnext
+from labkit.models import patches
 from labkit.models.attention import positions
 from labkit.models.freezing import stages
 from labkit.models.layer_factory import LayerFactory
@@ -87,10 +87,10 @@ def test_convnext_is_that_of_keras_applications(monkeypatch):
         include_preprocessing=False, weights=None, input_shape=(64, 64, 3), classes=10,
         classifier_activation=None,
     )  # fmt: skip
-    monkeypatch.setattr(convnext, "DEPTHS", (3, 3, 9, 3))
-    monkeypatch.setattr(convnext, "WIDTHS", (96, 192, 384, 768))
+    monkeypatch.setattr(patches, "DEPTHS", (3, 3, 9, 3))
+    monkeypatch.setattr(patches, "WIDTHS", (96, 192, 384, 768))
     images = keras.Input((64, 64, 3))
-    logits = convnext.convnext(LayerFactory(), images, num_classes=10, patch=4)
+    logits = patches.convnext(LayerFactory(), images, num_classes=10, patch=4)
     ours = load_weights(keras.Model(images, logits))
     leaves = [
         leaf

@@ -13,7 +13,7 @@ from labkit.config import Config, OptimizerConfig
 from labkit.config.optimizer import KERAS_OPTIMIZERS, LABKITS
 from labkit.data.recipe import requested_config
 from labkit.errors import InputError
-from labkit.optim.keras_optimizer import check_keras_optimizer
+from labkit.optim.optimizers import check_keras_optimizer
 from labkit.parts.code import allow
 from labkit.parts.objects import as_files
 from tests import own_nets

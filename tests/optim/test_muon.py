@@ -8,7 +8,7 @@ import tensorflow as tf
 from labkit.config import ModelConfig
 from labkit.errors import InputError
 from labkit.models.registry import build_model
-from labkit.optim.muon import check_muon, muon_kernels, orthogonalized, update_kernel
+from labkit.optim.optimizers import check_muon, muon_kernels, orthogonalized, update_kernel
 
 
 def by_singular_values(matrix: np.ndarray) -> np.ndarray:

@@ -80,8 +80,7 @@ def test_replay_batch_predictions_and_saliency(data_dir, whole):
     predictions, images = run.predictions("test"), load_split(manifest, "test")[0]
     np.testing.assert_array_equal(predictions.images[3], images[predictions.index[3]])
 
-    from labkit.analysis.network import load_network
-    from labkit.analysis.saliency import occlusion_map
+    from labkit.analysis.network import load_network, occlusion_map
 
     asked = []
 

@@ -16,8 +16,7 @@ import pytest
 import labkit
 from app.ask.process import Message
 from app.network_process.answers import Answers
-from labkit.analysis.network import load_network
-from labkit.analysis.saliency import grad_cam, gradient_map, integrated_gradients
+from labkit.analysis.network import grad_cam, gradient_map, integrated_gradients, load_network
 from labkit.data.prepare import prepare
 from labkit.data.shards import load_split
 from labkit.run_directory import RunDirectory

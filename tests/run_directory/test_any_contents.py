@@ -13,8 +13,7 @@ from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.certificate import read_certificate
-from labkit.run_directory.lineage import family_of, read_lineage
-from labkit.run_directory.notes import read_notes
+from labkit.run_directory.notes import family_of, read_lineage, read_notes
 from labkit.run_directory.reader import read_metrics, with_evaluations
 from tests.commands.in_process import ends_well, tree
 from tests.commands.made_runs import whole_run

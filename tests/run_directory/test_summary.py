@@ -17,7 +17,7 @@ from labkit.config import Config
 from labkit.config.recorded import describe
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, Status, list_runs
-from labkit.run_directory.filters import chosen_runs
+from labkit.run_directory.find import chosen_runs
 from labkit.run_directory.metrics import MetricsSummary
 from labkit.run_directory.notes import change_notes
 from labkit.run_directory.reader import MetricsReader, read_metrics

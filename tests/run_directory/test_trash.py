@@ -18,7 +18,7 @@ from labkit.run_directory.notes import (
     change_notes,
     read_notes,
 )
-from labkit.run_directory.trash import delete_for_good, list_trash, move_to_trash, restore
+from labkit.run_directory.stop import delete_for_good, list_trash, move_to_trash, restore
 from tests.commands.in_process import tree
 from tests.commands.made_runs import make_run
 

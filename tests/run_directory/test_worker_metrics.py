@@ -7,11 +7,12 @@ import pytest
 from labkit.errors import InputError
 from labkit.run_directory import worker_metrics
 from labkit.run_directory.metrics import MetricsWriter
-from labkit.run_directory.stragglers import Stragglers, find_stragglers
 from labkit.run_directory.worker_metrics import (
     KEPT_STEPS,
     StepSpans,
+    Stragglers,
     WorkerMetrics,
+    find_stragglers,
     read_spans,
     read_worker_metrics,
 )

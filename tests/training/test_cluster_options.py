@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from labkit.cluster.batch_script import BatchOptions, render_batch_script
 from labkit.cluster.flags import check_replicas
 from labkit.cluster.launch import plan_launch
 from labkit.cluster.local import LocalCluster
+from labkit.cluster.slurm import BatchOptions, render_batch_script
 from labkit.config import Config
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError

@@ -11,7 +11,7 @@ from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, RunLock, Status
 from labkit.run_directory.disk import discard
-from labkit.training import data_choice, plan
+from labkit.training import place, plan
 from labkit.training.place import place_run
 from tests.tiny import prepare_tiny
 
@@ -140,7 +140,7 @@ def steps(monkeypatch) -> list[str]:
     """The slow steps of a plan, in the order in which they are taken; none of them is real."""
     taken: list[str] = []
     devices = SimpleNamespace(banner="")
-    for module in (plan, data_choice):
+    for module in (plan, place):
         monkeypatch.setattr(module, "import_tensorflow", lambda: taken.append("tensorflow"))
     monkeypatch.setattr(
         plan, "decide_devices", lambda *_: taken.append("devices") or (devices, "channels_last")
@@ -151,7 +151,7 @@ def steps(monkeypatch) -> list[str]:
 def test_devices_and_place_are_looked_at_before_a_data_set_is_made(steps, tmp_path, manifest, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
     monkeypatch.setattr(
-        data_choice, "resolve", lambda *_, **__: steps.append("data") or (manifest, "data set: shapes")
+        place, "resolve", lambda *_, **__: steps.append("data") or (manifest, "data set: shapes")
     )
     planned = plan.plan_training(Config.from_flat({"train_batch_size": 20}))
     assert steps == ["devices", "tensorflow", "data"], "and the devices are decided once"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.experiments.trace import KINDS, kind_of, read_trace
+from labkit.experiments.profile import KINDS, kind_of, read_trace
 from labkit.figures.style import OKABE_ITO, drawing
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.analysis.saliency import gradient_map, occlusion_map
+from labkit.analysis.network import gradient_map, occlusion_map
 
 if TYPE_CHECKING:
     from labkit.analysis.network import Classifier

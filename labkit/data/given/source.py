@@ -10,25 +10,24 @@ from typing import Any, ClassVar
 import numpy as np
 import PIL
 
-from labkit.config.data_sets import EXAMPLES, NPZ, OWN_FILES, prepare_command
+from labkit.config.data import EXAMPLES, NPZ, OWN_FILES, prepare_command
 from labkit.data.folder import writing_errors
-from labkit.data.given.arrays import Part, lengths_error, part_of_arrays
-from labkit.data.given.files import parts_of_npz, parts_of_tfrecords
+from labkit.data.given.arrays import Part, lengths_error, part_of_arrays, parts_of_npz, parts_of_tfrecords
 from labkit.data.given.iterables import part_of_examples
 from labkit.data.hashes import named_key
-from labkit.data.images.check import Fact
+from labkit.data.images.check import Fact, remarks
 from labkit.data.images.decode import DEEPEST, square_of_pixels
 from labkit.data.images.layouts import SPLITS, Listing, check_classes
-from labkit.data.images.names import shown
-from labkit.data.images.remarks import remarks
 from labkit.data.images.source import (
     DEFAULT_RESIZE,
     JPEG_ABOVE,
     PIXELS_PER_SHARD,
+    choose_size,
     jpeg,
     reading_lines,
+    shuffled,
 )
-from labkit.data.images.splits import choose_size, shuffled
+from labkit.data.images.walk import shown
 from labkit.data.manifest import Manifest
 from labkit.data.request import Request
 from labkit.data.subset import (

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.data.images.names import natural, shown, split_of, splits_in
-from labkit.data.images.walk import Tree, walk
+from labkit.data.images.walk import Tree, natural, shown, split_of, splits_in, walk
 from labkit.data.subset import relabelled
 from labkit.errors import InputError
 from labkit.plurals import counted, listed

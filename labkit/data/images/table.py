@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from labkit.data.images.layouts import Listing, check_classes, class_numbers
-from labkit.data.images.names import shown, split_of
-from labkit.data.images.walk import begins_as_picture, link_problem
+from labkit.data.images.walk import begins_as_picture, link_problem, shown, split_of
 from labkit.errors import InputError
 from labkit.plurals import counted
 

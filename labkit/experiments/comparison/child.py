@@ -24,7 +24,7 @@ from labkit.parts.trust import files_of
 from labkit.run_directory import RunDirectory
 from labkit.startup.child import record_reason
 from labkit.startup.quiet_import import import_tensorflow, leave_out_extras
-from labkit.training.data_choice import data_directory
+from labkit.training.place import data_directory
 from labkit.training.plan import decide_devices, on_one_device, plan_data
 
 WARM_UP_BATCHES = 3  # the first one compiles

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from labkit.config import Config
-from labkit.config.arguments import argument
+from labkit.config.fields import argument
 from labkit.config.recorded import recorded_config
 from labkit.data.batch import StepBatch
-from labkit.data.batch_of_step import batch_of_step
 from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_of_run
+from labkit.data.pipeline import batch_of_step
 from labkit.errors import InputError
 from labkit.experiments.replay.batch import is_asynchronous
 from labkit.parts.code import check_code_of_step, code_changed_after
@@ -19,7 +19,7 @@ from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import checkpoint_path
 from labkit.run_directory.files import read_json
-from labkit.run_directory.lineage import read_lineage
+from labkit.run_directory.notes import read_lineage
 from labkit.run_directory.reader import read_metrics
 from labkit.startup.quiet_import import import_tensorflow
 

@@ -4,7 +4,6 @@ Doesn't import TensorFlow: each layout trains in its own processes.
 """
 
 from labkit.experiments.replicas.compare import compare_replicas
-from labkit.experiments.replicas.layouts import LAYOUTS, Layout
-from labkit.experiments.replicas.result import LayoutLosses, ReplicaComparison
+from labkit.experiments.replicas.result import LAYOUTS, Layout, LayoutLosses, ReplicaComparison
 
 __all__ = ["LAYOUTS", "Layout", "LayoutLosses", "ReplicaComparison", "compare_replicas"]

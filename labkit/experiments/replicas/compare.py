@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from labkit import home
 from labkit.config import Config, by_field, fields_by_name
 from labkit.config.architectures import model_name
-from labkit.config.arguments import argument
+from labkit.config.fields import argument
 from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest
 from labkit.data.recipe import requested_values
 from labkit.errors import InputError, short
-from labkit.experiments.replicas.layouts import LAYOUTS, Layout, parse_layouts
-from labkit.experiments.replicas.result import LayoutLosses, ReplicaComparison
+from labkit.experiments.replicas.result import LAYOUTS, Layout, LayoutLosses, ReplicaComparison, parse_layouts
 from labkit.experiments.trials import (
     Training,
     Trial,
@@ -31,7 +30,7 @@ from labkit.experiments.trials import (
 )
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.reader import read_metrics
-from labkit.startup.stopping import stop_signals
+from labkit.startup.interruption import stop_signals
 from labkit.training.checks import check_fits
 from labkit.training.place import place_run, with_crop
 

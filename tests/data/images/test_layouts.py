@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from labkit.data.images.layouts import Listing, find_folders
-from labkit.data.images.names import split_of
+from labkit.data.images.walk import split_of
 from labkit.data.prepare import prepare
 from labkit.errors import InputError
 
