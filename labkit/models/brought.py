@@ -35,6 +35,7 @@ _DROPOUTS: dict[type, tuple[int, ...]] = {
     keras.layers.SpatialDropout1D: (1,),
     keras.layers.SpatialDropout2D: (1, 2),
 }
+_ELEMENTWISE = ("Mul", "RealDiv", "Sub", "AddV2", "Cast", "Identity", "Transpose")  # TensorFlow's operations
 
 
 def brought_model(
@@ -268,6 +269,11 @@ def _check_nothing_is_left_out(flag: str, model: keras.Model) -> None:
             f"{flag} prepares pixels in {prepares[0]!r}, and labkit gives it standardized images; leave it "
             "out (in keras.applications: include_preprocessing=False)"
         )
+    if _divides_pixels(model):
+        raise InputError(
+            f"{flag} divides its images by 255 or 127.5, as pixels would be, and labkit gives it "
+            "standardized images; leave it out"
+        )
     if held := [weight.path for weight in model.trainable_weights if weight.constraint is not None]:
         raise InputError(f"{flag} has a constraint on {held[0]!r}, which labkit doesn't apply; leave it out")
     if model.losses:
@@ -282,6 +288,26 @@ def _prepares_pixels(layer: Any) -> bool:
     if isinstance(layer, keras.layers.Rescaling):
         return bool(np.max(layer.scale) < 0.02)  # 1/127.5 or 1/255
     return isinstance(layer, keras.layers.Normalization)
+
+
+def _divides_pixels(model: keras.Model) -> bool:
+    """Return whether code of one's own scales the images by a number for pixels, before anything else."""
+    if all(type(part).__module__.startswith("keras.src.layers.") for part in model.operations):
+        return False  # so that most models needn't be traced
+    images = tf.TensorSpec((1, *model.input_shape[1:]), tf.float32)
+    graph = tf.function(model).get_concrete_function(images).graph
+    scaled = {graph.inputs[0].ref()}
+    for operation in graph.get_operations():  # each after those that it takes its inputs from
+        if operation.type in _ELEMENTWISE and any(tensor.ref() in scaled for tensor in operation.inputs):
+            scaled |= {tensor.ref() for tensor in operation.outputs}
+            numbers = [tf.get_static_value(tensor) for tensor in operation.inputs]
+            if any(number is not None and number.size == 1 and _is_of_pixels(number) for number in numbers):
+                return True
+    return False
+
+
+def _is_of_pixels(number: np.ndarray) -> bool:
+    return bool(np.isclose(number.item(), (255, 127.5, 1 / 255, 1 / 127.5), rtol=1e-2, atol=0).any())
 
 
 def _changed_by_a_call(model: keras.Model) -> str:

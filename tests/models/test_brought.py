@@ -130,6 +130,8 @@ REFUSED = {
     "regularized": "adds losses of its own (1), such as a regularizer's",
     "constrained": "has a constraint on 'dense/kernel', which labkit doesn't apply",
     "rescaled": "prepares pixels in 'rescaling', and labkit gives it standardized images",
+    "divides": "divides its images by 255 or 127.5, as pixels would be",
+    "divides_in_its_call": "divides its images by 255 or 127.5, as pixels would be",
     "trains_itself": "has a train_step, that of TrainsItself, which labkit doesn't call",
     "two_inputs": "has 2 inputs, and labkit gives it one, the images",
     "two_outputs": "has 2 outputs, and labkit trains one",
