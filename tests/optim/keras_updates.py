@@ -1,7 +1,10 @@
 """Updates of weights by labkit and by Keras, under a strategy of TensorFlow.
 
-As a program, in a process of its own with two logical devices: ends with "all held", or an AssertionError.
+As a program with two logical devices, ``python -m tests.optim.keras_updates mirrored``, or ``central``: it
+ends with "all held", or an AssertionError.
 """
+
+import sys
 
 import keras
 import numpy as np
@@ -78,8 +81,10 @@ if __name__ == "__main__":
         cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(2)]
     )
     devices = ["cpu:0", "cpu:1"]
-    central = tf.distribute.experimental.CentralStorageStrategy(devices, "cpu:0")
-    for under in (tf.distribute.MirroredStrategy(devices), central):
-        for optimizer in KERAS_OPTIMIZERS:
-            check(under, optimizer)
+    if sys.argv[1] == "mirrored":
+        under = tf.distribute.MirroredStrategy(devices)
+    else:
+        under = tf.distribute.experimental.CentralStorageStrategy(devices, "cpu:0")
+    for optimizer in KERAS_OPTIMIZERS:
+        check(under, optimizer)
     print("all held")

@@ -36,8 +36,9 @@ def test_some_steps_equal_those_of_keras(name):
     keras_updates.check(tf.distribute.get_strategy(), name)
 
 
-def test_they_do_on_two_devices_and_with_central_storage():
-    command = [sys.executable, "-m", "tests.optim.keras_updates"]
+@pytest.mark.parametrize("strategy", ["mirrored", pytest.param("central", marks=pytest.mark.long)])
+def test_they_do_on_two_devices(strategy):
+    command = [sys.executable, "-m", "tests.optim.keras_updates", strategy]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert ended.stdout.endswith("all held\n"), ended.stderr[-3000:]
 
