@@ -12,7 +12,7 @@ import streamlit as st
 from app import address, gate
 from app.charts.store import CurveStore, Snapshot
 from app.markup import plain
-from labkit.config.recorded import describe
+from labkit.config.config import describe
 from labkit.errors import InputError
 from labkit.home import runs_home
 from labkit.plurals import counted

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.config import Config
+from labkit.config.config import recorded_config
 from labkit.config.fields import argument, plain
-from labkit.config.recorded import recorded_config
 from labkit.errors import InputError, short
 from labkit.parts.trust import with_consent
 from labkit.run_directory import RunDirectory, Status, list_runs

@@ -10,8 +10,8 @@ from app import address, state
 from app.acting import launches
 from app.markup import plain, show_log, tail
 from app.state import clean
-from labkit.cluster.continued import acts, making_command
-from labkit.config.recorded import recorded_config
+from labkit.cluster.flags import acts, making_command
+from labkit.config.config import recorded_config
 from labkit.errors import InputError
 from labkit.parts.trust import accept, demands, files_of, is_accepted
 from labkit.plurals import counted, printable

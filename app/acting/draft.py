@@ -13,12 +13,11 @@ from app import state
 from labkit.cluster.local import LocalCluster
 from labkit.config import Config, fields_by_name
 from labkit.config.architectures import default_depth
-from labkit.config.config import flags_of
+from labkit.config.config import flags_of, recorded_config
 from labkit.config.data import AUTO, BUILT_IN, GENERATED, is_own, prepare_command
 from labkit.config.fields import FieldInfo
 from labkit.config.presets import AUTO as FITTED
 from labkit.config.presets import PRESETS, preset_values
-from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, find_manifest, load_manifest, prepared_names
 from labkit.data.of_run import data_dir_of_run, folder_to_prepare
 from labkit.data.recipe import fits_the_data, requested_values

@@ -21,9 +21,9 @@ from typing import IO
 
 from app import background, state
 from app.ask.client import Progress
-from labkit.cluster.continued import local_cluster_command, tasks_of
+from labkit.cluster.flags import local_cluster_command, tasks_of
 from labkit.config import Config
-from labkit.config.recorded import recorded_config
+from labkit.config.config import recorded_config
 from labkit.errors import InputError
 from labkit.parts.trust import APPROVED, check_trust, digest_of, files_of, is_accepted
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status

@@ -23,7 +23,7 @@ from labkit.analysis.results import (
     title_of,
     value_text,
 )
-from labkit.config.recorded import describe
+from labkit.config.config import describe
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import check_folders

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from app.images import cards
 from app.images.subject import file_of
 from app.markup import plain
-from labkit.config.config import Config
-from labkit.config.recorded import recorded_config
+from labkit.config.config import Config, recorded_config
 from labkit.data.augment import CELLS, augment, augmentation_offsets, crop_grid
 from labkit.data.hashes import augmentation_key, order_key, permutation
 from labkit.data.inputs import augmentation_of, choose_input_path

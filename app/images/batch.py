@@ -19,7 +19,7 @@ from app.images import answers, cards
 from app.images.subject import given_by
 from app.markup import facts_html, number_text, plain
 from app.state import changed_at
-from labkit.config.recorded import recorded_config
+from labkit.config.config import recorded_config
 from labkit.data.manifest import MANIFEST_NAME
 from labkit.data.of_run import data_set_of
 from labkit.errors import InputError

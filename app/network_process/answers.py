@@ -25,7 +25,7 @@ from labkit.analysis.network import (
     restorable_model,
     trained_model,
 )
-from labkit.config.recorded import recorded_config
+from labkit.config.config import recorded_config
 from labkit.data.manifest import Manifest
 from labkit.data.shards import load_split
 from labkit.errors import InputError

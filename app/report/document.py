@@ -33,7 +33,7 @@ from app.report.parts import (
 )
 from app.views.configuration import flatten, shell_line
 from labkit.analysis.results import grouped, result_of, result_rows
-from labkit.config.recorded import describe
+from labkit.config.config import describe
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory

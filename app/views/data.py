@@ -13,8 +13,8 @@ from app.data_set.augmented import augmentation
 from app.data_set.wrong_labels import wrong_labels
 from app.markup import plain
 from labkit import home
+from labkit.config.config import recorded_config
 from labkit.config.data import IMAGES, is_own, prepare_command
-from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest, find_manifest
 from labkit.data.of_run import data_set_of, folder_to_prepare
 from labkit.errors import InputError

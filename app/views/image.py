@@ -18,7 +18,7 @@ from app.images.what_if import panel
 from app.markup import plain
 from app.predictions.source import SPLITS, recorded, recorded_step
 from labkit.analysis.predictions import Predictions
-from labkit.config.recorded import recorded_config
+from labkit.config.config import recorded_config
 from labkit.data.images.pictures import FORMATS, MAX_BYTES, read_picture
 from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_set_of

@@ -13,9 +13,9 @@ from typing import IO, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit.config.config import recorded_config
 from labkit.config.data import Targets
 from labkit.config.fields import argument
-from labkit.config.recorded import recorded_config
 from labkit.data.of_run import data_set_of
 from labkit.data.shards import SplitImages
 from labkit.errors import InputError, short

@@ -11,7 +11,7 @@ from typing import Any
 from labkit.analysis.inference import Spread, spread
 from labkit.config import fields_by_name
 from labkit.config.architectures import NAMED_FIELDS
-from labkit.config.recorded import describe
+from labkit.config.config import describe
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from labkit.commands.flags import DataDir, Flag, LocalPath, RunName, converter
-from labkit.config.recorded import recorded_config
+from labkit.config.config import recorded_config
 from labkit.errors import InputError
 from labkit.home import expanded
 from labkit.plurals import counted

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from labkit.cluster.continued import local_cluster_command, tasks_of
+from labkit.cluster.flags import local_cluster_command, tasks_of
 from labkit.commands import train
 from labkit.commands.flags import DataDir, Flag, LocalPath, RunName, Seconds, Trust
 from labkit.config import by_field, fields_by_name
-from labkit.config.recorded import recorded_config
+from labkit.config.config import recorded_config
 from labkit.errors import InputError
 from labkit.home import expanded
 from labkit.parts.trust import accept, check_trust, digest_of, files_of, is_accepted

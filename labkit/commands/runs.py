@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from labkit import home
 from labkit.commands.flags import Flag, LocalPath, RunName
 from labkit.config import field_aliases, fields_by_name
-from labkit.config.recorded import describe
+from labkit.config.config import describe
 from labkit.errors import InputError, unknown_name_error
 from labkit.plurals import counted, printable
 from labkit.run_directory import RunDirectory, list_runs

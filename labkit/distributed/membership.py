@@ -24,7 +24,7 @@ from labkit.distributed.heartbeat import (
     unreachable,
 )
 from labkit.distributed.peers import PeerLost, Peers, exit_after_loss
-from labkit.distributed.strategies import (
+from labkit.distributed.synchronous import (
     everywhere,
     make_multi_worker_strategy,
     make_parameter_server_strategy,

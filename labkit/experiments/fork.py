@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.config import Config, by_field, fields_by_name
-from labkit.config.recorded import as_recorded, recorded_config
+from labkit.config.config import as_recorded, recorded_config
 from labkit.errors import InputError
 from labkit.experiments.replay.recorded import recorded_step
 from labkit.experiments.replay.step import engine_from_start, plan_replay

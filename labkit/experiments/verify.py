@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from labkit.config import Config
-from labkit.config.recorded import recorded_config
+from labkit.config.config import recorded_config
 from labkit.data.manifest import Manifest, verify_shards
 from labkit.data.shards import damaged_rows
 from labkit.errors import InputError

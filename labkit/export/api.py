@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from labkit.config import Config
-from labkit.config.recorded import recorded_config
+from labkit.config.config import recorded_config
 from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_of_run, recorded_manifest
 from labkit.errors import InputError

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.config import Config, fields_by_name
-from labkit.config.recorded import PLACES
+from labkit.config.config import PLACES
 from labkit.errors import InputError
 from labkit.home import expanded, state_home
 from labkit.run_directory import RunDirectory

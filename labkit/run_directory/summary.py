@@ -143,7 +143,7 @@ class Summaries:
 
     Args:
         describe: reads a configuration, and raises InputError if it is damaged:
-            ``labkit.config.recorded.describe``.
+            ``labkit.config.config.describe``.
     """
 
     def __init__(self, describe: Describe) -> None:

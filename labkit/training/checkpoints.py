@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 
 from labkit.config import Config
-from labkit.config.recorded import recorded_config
+from labkit.config.config import recorded_config
 from labkit.data.manifest import Manifest
 from labkit.data.network_input import input_shape
 from labkit.errors import InputError
@@ -26,12 +26,7 @@ from labkit.models.registry import build_model, in_checkpoints
 from labkit.models.weight_files import WeightSource, find_weight_source
 from labkit.models.weight_names import transfer_to
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.checkpoints import (
-    check_checkpoint,
-    checkpoint_path,
-    checkpoint_steps,
-    state_path,
-)
+from labkit.run_directory.checkpoints import check_checkpoint, checkpoint_path, checkpoint_steps, state_path
 from labkit.run_directory.directory import flush
 from labkit.run_directory.files import check_regular, read_json
 

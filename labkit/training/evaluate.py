@@ -16,7 +16,7 @@ from labkit.data.manifest import Manifest
 from labkit.data.network_input import WHOLE_IMAGE, NetworkInput
 from labkit.data.pipeline import InputShare, eval_dataset
 from labkit.data.shards import load_split
-from labkit.distributed.strategies import gathered
+from labkit.distributed.synchronous import gathered
 from labkit.models.variants import folded_normalization
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.directory import replacing

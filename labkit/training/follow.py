@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.config.recorded import recorded_config
+from labkit.config.config import recorded_config
 from labkit.data.manifest import check_same_data
 from labkit.errors import InputError
 from labkit.plurals import counted

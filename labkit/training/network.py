@@ -18,8 +18,7 @@ from labkit.data.shards import load_split
 from labkit.distributed.asynchronous_step import make_asynchronous_step, read_packed
 from labkit.distributed.devices import Devices, make_strategy
 from labkit.distributed.exchange import ExchangeTimer, all_reduce_bytes, sum_over_replicas
-from labkit.distributed.strategies import variables_on_servers
-from labkit.distributed.synchronous import Steps
+from labkit.distributed.synchronous import Steps, variables_on_servers
 from labkit.inspection.observer import (
     UNOBSERVED,
     Observation,

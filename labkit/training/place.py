@@ -12,8 +12,8 @@ from typing import Any
 from labkit import home
 from labkit.config import Config, fields_by_name
 from labkit.config.architectures import model_name
+from labkit.config.config import recorded_config
 from labkit.config.data import AUTO, GENERATED, prepare_command
-from labkit.config.recorded import recorded_config
 from labkit.data.inputs import choose_input_path, resolved_crop
 from labkit.data.manifest import Manifest, load_manifest, verify_shards
 from labkit.data.resolve import find_data_set, resolve

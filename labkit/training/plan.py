@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.callbacks.callback import Callback, callbacks_of, checked_callbacks
 from labkit.config import Config
-from labkit.config.recorded import recorded_config
+from labkit.config.config import recorded_config
 from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_of_run
 from labkit.distributed.cpu import has_no_gpu, missing_gpus_error

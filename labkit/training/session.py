@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from labkit.config.recorded import as_recorded
+from labkit.config.config import as_recorded
 from labkit.data.manifest import check_same_data
 from labkit.distributed.asynchronous import AsynchronousEngine
 from labkit.distributed.devices import choose_data_format

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from labkit.config.recorded import recorded_config
+from labkit.config.config import recorded_config
 from labkit.distributed.membership import Membership
 from labkit.distributed.synchronous import StepResult
 from labkit.run_directory import RunDirectory, Status

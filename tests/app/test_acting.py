@@ -18,8 +18,8 @@ from labkit.commands import main as cli
 from labkit.commands.main import parse
 from labkit.commands.train import training_of
 from labkit.config import Config
+from labkit.config.config import recorded_config
 from labkit.config.presets import PRESETS, merged_with_preset, preset_values
-from labkit.config.recorded import recorded_config
 from labkit.errors import InputError
 from labkit.parts.trust import accept
 from labkit.run_directory import RunDirectory

@@ -18,7 +18,7 @@ from app.images import answers
 from app.run_table import actions
 from labkit.commands import dashboard
 from labkit.commands import main as cli
-from labkit.config.recorded import recorded_config
+from labkit.config.config import recorded_config
 from labkit.data.images.pictures import MAX_BYTES
 from labkit.errors import InputError
 from labkit.parts.trust import files_of, is_accepted

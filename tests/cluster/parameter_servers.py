@@ -10,7 +10,7 @@ from labkit.config import Config, TransferConfig
 from labkit.distributed.asynchronous import StalenessLimit
 from labkit.distributed.asynchronous_step import StepReport, make_asynchronous_step, read_packed
 from labkit.distributed.bind_address import listen_on
-from labkit.distributed.strategies import make_parameter_server_strategy, variables_on_servers
+from labkit.distributed.synchronous import make_parameter_server_strategy, variables_on_servers
 from labkit.distributed.task import ClusterTask
 from labkit.inspection.observer import StepObserver, read_observation
 from labkit.models.freezing import Freezing

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from labkit.config import Config
-from labkit.config.recorded import recorded_config
+from labkit.config.config import recorded_config
 from labkit.data.manifest import load_manifest
 from labkit.data.of_run import NotPrepared, data_dir_of_run, data_of_run, folder_to_prepare, recorded_manifest
 from labkit.errors import InputError

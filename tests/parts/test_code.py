@@ -4,7 +4,7 @@ import pytest
 
 from labkit.commands import main as cli
 from labkit.config import Config
-from labkit.config.recorded import as_recorded, recorded_config
+from labkit.config.config import as_recorded, recorded_config
 from labkit.errors import InputError
 from labkit.parts import code
 from labkit.parts.trust import accept, files_of

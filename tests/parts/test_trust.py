@@ -12,8 +12,8 @@ import pytest
 
 import labkit
 from app.acting import launches
-from labkit.cluster.continued import making_command
-from labkit.config.recorded import recorded_config
+from labkit.cluster.flags import making_command
+from labkit.config.config import recorded_config
 from labkit.errors import InputError
 from labkit.experiments.fork import fork
 from labkit.parts.trust import accept, check_trust, digest_of, files_of, is_accepted

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from labkit.config.recorded import recorded_config
+from labkit.config.config import recorded_config
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.certificate import read_certificate

@@ -8,7 +8,7 @@ import pytest
 import labkit
 from labkit.analysis.predictions import load_predictions, of_another_checkpoint
 from labkit.commands import main as cli
-from labkit.config.recorded import describe
+from labkit.config.config import describe
 from labkit.run_directory.metrics import (
     VIEWS,
     Selection,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import labkit
 from labkit.config import Config
-from labkit.config.recorded import describe
+from labkit.config.config import describe
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, Status, list_runs
 from labkit.run_directory.find import chosen_runs

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from labkit.config import Config
-from labkit.config.recorded import recorded_config
+from labkit.config.config import recorded_config
 from labkit.data.manifest import Manifest, load_manifest
 from labkit.data.of_run import data_of_run
 from labkit.errors import InputError

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.config.recorded import recorded_config
+from labkit.config.config import recorded_config
 from labkit.data.batch import StepBatch, batch_from_memory
 from labkit.data.inputs import choose_input_path
 from labkit.data.of_run import data_set_of

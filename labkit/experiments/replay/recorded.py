@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from labkit.config import Config
+from labkit.config.config import recorded_config
 from labkit.config.fields import argument
-from labkit.config.recorded import recorded_config
 from labkit.data.batch import StepBatch
 from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_of_run

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from labkit import home
 from labkit.config import Config, by_field, fields_by_name
 from labkit.config.architectures import model_name
+from labkit.config.config import recorded_config
 from labkit.config.fields import argument
-from labkit.config.recorded import recorded_config
 from labkit.data.manifest import Manifest
 from labkit.data.recipe import requested_values
 from labkit.errors import InputError, short
