@@ -33,7 +33,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "stop": Command(".resume", "Ask a training to save and stop, and wait for it."),
         "evaluate": Command(".evaluate", "Evaluate a checkpoint, or with --watch each one as it appears."),
         "predict": Command(".predict", "Say what a run's network sees on pictures."),
-        "serve": Command(".serve", "Answer what a run's network sees on pictures that are sent."),
+        "serve": Command(".predict", "Answer what a run's network sees on pictures that are sent."),
     },
     "Runs": {
         "runs": Command(".runs", "List the runs."),
@@ -56,7 +56,7 @@ GROUPS: dict[str, dict[str, Command]] = {
     "A closer look": {
         "models": Command(".models", "List the networks, or show one stage by stage."),
         "profile": Command(".profile", "Show where the time of a training step goes."),
-        "replicas": Command(".replicas", "Train on 1, 2 and 4 replicas and compare the losses."),
+        "replicas": Command(".compare", "Train on 1, 2 and 4 replicas and compare the losses."),
         "trace": Command(".export", "Write the last steps of a cluster on one time axis, for Perfetto."),
         "replay": Command(".replay", "Make a step again and show its batch, losses and gradients."),
         "verify": Command(".replay", "Make steps of a run again and check that they are what it says."),
