@@ -68,7 +68,7 @@ class CheckNumerics(Callback):
 
     def _explained(self, training: TrainingView, step: int, loss: float, state: Any) -> str:
         """Keep the state before the step, and return the sentence that says what happened."""
-        from labkit.data.pipeline import batch_of_step
+        from labkit.data.batch_of_step import batch_of_step
         from labkit.inspection.diagnosis import diagnose_step
         from labkit.optim.network import TrainedNetwork
 
@@ -237,7 +237,7 @@ class Images(Callback):
         from tensorboard.plugins.image.metadata import create_summary_metadata
         from tensorboard.util.tensor_util import make_tensor_proto
 
-        from labkit.data.pipeline import batch_of_step
+        from labkit.data.batch_of_step import batch_of_step
 
         network, config = training.network, training.config
         if training.step == training.total_steps:

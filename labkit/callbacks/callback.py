@@ -211,7 +211,7 @@ class TrainingView:
 
         The images are augmented, as the network saw them. Before the first step it is the first batch.
         """
-        from labkit.data.pipeline import batch_of_step
+        from labkit.data.batch_of_step import batch_of_step
 
         network, seed = self.network, self.config.run.seed
         made = batch_of_step(network.manifest, self.config.data, seed=seed, step=max(1, self._step))

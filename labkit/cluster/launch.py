@@ -15,7 +15,7 @@ from labkit.cluster.local_run import run_local_cluster
 from labkit.config import Config, fields_by_name
 from labkit.distributed.task import ClusterTask, split_address
 from labkit.errors import InputError
-from labkit.models.weight_files import IMAGENET
+from labkit.models.weight_source import IMAGENET
 from labkit.parts.trust import APPROVED, acting, digest_of
 from labkit.plurals import listed
 from labkit.run_directory import RunDirectory, RunLock

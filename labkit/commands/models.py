@@ -13,7 +13,7 @@ from labkit.config.architectures import ARCHITECTURES, architecture_of, parse_mo
 from labkit.config.fields import CODE
 from labkit.config.known_models import KNOWN_MODELS, KnownModel
 from labkit.errors import InputError
-from labkit.models.weight_files import WeightSource, find_weight_source
+from labkit.models.weight_source import WeightSource, find_weight_source
 from labkit.parts.code import allow, with_whole_paths
 from labkit.parts.trust import files_of
 from labkit.startup.quiet_import import import_tensorflow

@@ -17,11 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 
-from labkit.config import DataConfig
 from labkit.data.augment import Augmentation, augment
-from labkit.data.batch import Rows, StepBatch, as_seen, batch_from_memory, samples_of
 from labkit.data.hashes import (
     augmentation_key,
     balance_of,
@@ -32,10 +29,10 @@ from labkit.data.hashes import (
     order_key,
     permutation,
 )
-from labkit.data.inputs import WHOLE_BATCH, InputShare, augmentation_of, choose_input_path
+from labkit.data.inputs import WHOLE_BATCH, InputShare, choose_input_path
 from labkit.data.manifest import Manifest, has_size
 from labkit.data.mixup import mix, mixed_images, partners_of_step, soft_targets
-from labkit.data.network_input import WHOLE_IMAGE, NetworkInput, as_input, central_crop, network_input_of
+from labkit.data.network_input import WHOLE_IMAGE, NetworkInput, as_input, central_crop
 from labkit.data.records import parse_batch
 from labkit.data.shards import damage_error, find_split, load_split, verified_paths
 from labkit.errors import InputError
@@ -312,50 +309,3 @@ def eval_dataset(
         pairs = steps.flat_map(lambda batch: replicas.map(lambda replica: (batch, replica)))
         dataset = pairs.map(parse_slice, num_parallel_calls=tf.data.AUTOTUNE)
         return dataset.prefetch(tf.data.AUTOTUNE).with_options(_options())
-
-
-def batch_of_step(
-    manifest: Manifest, data: DataConfig, *, seed: int, step: int, image_size: int | None = None
-) -> StepBatch:
-    """Return the global batch of a step, over all replicas.
-
-    On the ``memory`` path it needs no TensorFlow. The ``streaming`` path's order comes from TensorFlow's
-    shuffle buffer: there TensorFlow is imported and the epoch is read up to the batch.
-
-    Args:
-        manifest: the prepared data set.
-        data: batch size, input path and augmentation of the run.
-        seed: of the run.
-        step: from 1.
-        image_size: side of the images in this step, in pixels; None: they aren't resized.
-
-    Raises:
-        InputError: the training split is missing or damaged.
-    """
-    if choose_input_path(manifest, data.input_path) == "memory":
-        return batch_from_memory(manifest, data, seed=seed, step=step, image_size=image_size)
-    samples = samples_of(data, step)
-    rows = _from_stream(manifest, data, seed, samples)
-    return as_seen(manifest, data, rows, seed=seed, step=step, image_size=image_size)
-
-
-def _from_stream(manifest: Manifest, data: DataConfig, seed: int, samples: NDArray[np.int64]) -> Rows:
-    from labkit.startup.quiet_import import import_tensorflow
-
-    import_tensorflow()
-
-    step_index = int(samples[0]) // data.images_per_step
-    [batch] = train_dataset(
-        manifest,
-        global_batch_size=data.images_per_step,
-        seed=seed,
-        start_step=step_index,
-        stop_step=step_index + 1,
-        augmentation=augmentation_of(data),
-        network_input=network_input_of(data),
-        standardized=False,
-        input_path="streaming",
-        with_index=True,
-    )
-    images, labels, index = (tensor.numpy() for tensor in batch)
-    return images, labels, index

@@ -24,7 +24,8 @@ from labkit.models.keras_application import (
     own_weights,
     published_network,
 )
-from labkit.models.weight_files import IMAGENET, WeightSource, imagenet_network, read_weight_file
+from labkit.models.weight_files import read_weight_file
+from labkit.models.weight_source import IMAGENET, WeightSource, imagenet_network
 from labkit.plurals import listed, printable
 
 DOWNLOAD_TIMEOUT = 30.0  # seconds to connect, and between two pieces of the file; Keras itself has no limit

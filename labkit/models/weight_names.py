@@ -25,7 +25,8 @@ from labkit.models.initial_weights import (
     weights_by_name,
 )
 from labkit.models.keras_application import gamma_for_epsilon
-from labkit.models.weight_files import FILES, from_pytorch, is_pytorch, read_name_map
+from labkit.models.weight_files import from_pytorch, is_pytorch
+from labkit.models.weight_source import FILES, read_name_map
 from labkit.startup.tf_compat import all_layers
 
 PYTORCH_EPSILON = 1e-5  # of torchvision's batch normalization; not in the file

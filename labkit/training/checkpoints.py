@@ -23,8 +23,8 @@ from labkit.data.network_input import input_shape
 from labkit.errors import InputError
 from labkit.models.initial_weights import InitialWeights, Transfer, read_weights, weight_arrays
 from labkit.models.registry import build_model, in_checkpoints
-from labkit.models.weight_files import WeightSource, find_weight_source
 from labkit.models.weight_names import transfer_to
+from labkit.models.weight_source import WeightSource, find_weight_source
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import check_checkpoint, checkpoint_path, checkpoint_steps, state_path
 from labkit.run_directory.directory import flush

@@ -18,7 +18,7 @@ from labkit.data.inputs import choose_input_path, resolved_crop
 from labkit.data.manifest import Manifest, load_manifest, verify_shards
 from labkit.data.resolve import find_data_set, resolve
 from labkit.errors import InputError
-from labkit.models.weight_files import find_weight_source, read_name_map
+from labkit.models.weight_source import find_weight_source, read_name_map
 from labkit.parts.code import check_unchanged
 from labkit.parts.trust import digest_of, files_of
 from labkit.run_directory import RunDirectory

@@ -12,7 +12,7 @@ from labkit.commands import main as cli
 from labkit.config import Config, fields_by_name
 from labkit.config.architectures import NAMED_FIELDS
 from labkit.errors import InputError
-from labkit.experiments.comparison import plan
+from labkit.experiments.comparison import plan as comparison
 from labkit.experiments.comparison.files import (
     OF_EACH,
     budget_of,
@@ -26,7 +26,7 @@ from labkit.run_directory import RunDirectory, RunLock
 from tests.commands.fake_training import SHORT, arguments, behave, starts
 from tests.commands.in_process import refused, tree
 
-CHECK = plan.check_command
+CHECK = comparison.check_command
 OWN = os.path.relpath(Path(__file__).parents[1] / "own_nets.py")
 
 
@@ -66,7 +66,7 @@ def plan(output: Path | None, models: str = "resnet8,vgg11", seeds: int = 2, **v
     ],
 )
 def test_bad_input_is_one_line_exit_2_and_nothing_written(given, words, output, monkeypatch):
-    monkeypatch.setattr(plan, "run_trial", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr(comparison, "run_trial", lambda *_: pytest.fail("a process was started"))
     if given.startswith("TF_CONFIG "):
         cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
         monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
@@ -296,7 +296,7 @@ def test_a_failed_training_stops_no_other_and_is_tried_again(output, faked, caps
 @pytest.mark.parametrize("command", ["train_command", "check_command"])
 def test_what_is_refused_first_leaves_nothing_behind(output, faked, monkeypatch, capsys, command):
     code = {"train_command": 2, "check_command": 3}[command]
-    monkeypatch.setattr(plan, command, lambda given: [sys.executable, "-c", f"exit({code})"])
+    monkeypatch.setattr(comparison, command, lambda given: [sys.executable, "-c", f"exit({code})"])
     assert cli.main(arguments(output / "deep")) == 2
     assert not output.exists()
     error = "labkit: error: the networks could not be checked (exit code 3); nothing was trained\n"
@@ -304,7 +304,7 @@ def test_what_is_refused_first_leaves_nothing_behind(output, faked, monkeypatch,
 
 
 def test_a_network_that_cannot_be_is_refused_before_any_training(output, faked, monkeypatch, capfd):
-    monkeypatch.setattr(plan, "check_command", CHECK)
+    monkeypatch.setattr(comparison, "check_command", CHECK)
     command = arguments(output, "resnet8,tutorial_cnn", 1, progressive_resizing="16:0.5")
     assert cli.main(command) == 2
     shown = capfd.readouterr()

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from labkit.config import Config
 from labkit.data.augment import augment
+from labkit.data.batch_of_step import batch_of_step
 from labkit.data.hashes import augmentation_key
 from labkit.data.inputs import Augmentation, augmentation_of
 from labkit.data.network_input import as_input, network_input_of, shrunk, standardize
-from labkit.data.pipeline import batch_of_step, train_dataset
+from labkit.data.pipeline import train_dataset
 from labkit.models.variants import shrunk as shrunk_by_tensorflow
 
 
@@ -136,7 +137,7 @@ def test_shrunk_images_are_those_of_the_network(before, after):
 def test_a_batch_needs_no_tensorflow(prepared):
     program = (
         "import sys; from labkit.config import Config; from labkit.data.manifest import load_manifest; "
-        "from labkit.data.pipeline import batch_of_step; "
+        "from labkit.data.batch_of_step import batch_of_step; "
         "data = Config.from_flat({'input_path': 'memory', 'train_batch_size': 8}).data; "
         f"manifest = load_manifest({str(prepared.directory.parent)!r}, 'cifar10'); "
         "print(len(batch_of_step(manifest, data, seed=0, step=1)), 'tensorflow' in sys.modules)"

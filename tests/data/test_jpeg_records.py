@@ -8,9 +8,10 @@ import pytest
 import tensorflow as tf
 
 from labkit.config import Config
+from labkit.data.batch_of_step import batch_of_step
 from labkit.data.inputs import augmentation_of
 from labkit.data.manifest import load_manifest, write_manifest
-from labkit.data.pipeline import batch_of_step, eval_dataset, train_dataset
+from labkit.data.pipeline import eval_dataset, train_dataset
 from labkit.data.records import parse_batch, write_derived
 from labkit.data.shards import decoded, load_split, read_labels, read_rows, read_shard
 from labkit.data.tfrecord import payload, write_shard

@@ -10,8 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from labkit.config.data import DataConfig
+from labkit.data.batch_of_step import batch_of_step
 from labkit.data.manifest import Manifest, load_manifest
-from labkit.data.pipeline import batch_of_step, eval_dataset, train_dataset
+from labkit.data.pipeline import eval_dataset, train_dataset
 from labkit.data.shards import load_split, read_rows, read_shard
 from labkit.errors import InputError
 from tests.fuzzing import damaged_bytes, value_or_line

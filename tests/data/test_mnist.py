@@ -90,7 +90,7 @@ def test_the_four_files_of_fashion_mnist_are_downloaded(tmp_path, monkeypatch, u
         asked.append(url)
         path.write_bytes((folder / Path(url).name).read_bytes())
 
-    monkeypatch.setattr("labkit.data.cifar10.sources.fetch", fetch)
+    monkeypatch.setattr("labkit.data.cifar10.download.fetch", fetch)
     with pytest.raises(InputError, match="is not a published Fashion-MNIST archive"):
         prepare("fashion_mnist", tmp_path / "data", url=url)
     for name in sources.FASHION_MNIST.downloads:

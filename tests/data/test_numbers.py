@@ -9,9 +9,10 @@ from PIL import Image
 
 from labkit.config import Config
 from labkit.data import shapes
+from labkit.data.batch_of_step import batch_of_step
 from labkit.data.inputs import augmentation_of
 from labkit.data.manifest import Manifest, load_manifest
-from labkit.data.pipeline import batch_of_step, train_dataset
+from labkit.data.pipeline import train_dataset
 from labkit.data.prepare import prepare
 from labkit.data.shards import load_split, read_labels
 from labkit.errors import InputError

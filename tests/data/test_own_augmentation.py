@@ -8,9 +8,10 @@ import pytest
 
 from labkit.config import Config
 from labkit.data.augment import changed_by_own, check_own
+from labkit.data.batch_of_step import batch_of_step
 from labkit.data.inputs import InputShare, augmentation_of
 from labkit.data.network_input import network_input_of
-from labkit.data.pipeline import batch_of_step, train_dataset
+from labkit.data.pipeline import train_dataset
 from labkit.errors import InputError
 from labkit.experiments.replay.batch import NeedsReplay, batch_without_tensorflow
 from labkit.parts.code import allow

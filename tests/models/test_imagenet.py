@@ -25,7 +25,7 @@ from labkit.errors import InputError
 from labkit.models.initial_weights import match, read_weights
 from labkit.models.keras_application import IMAGENET_MEAN, IMAGENET_STD, bare_application, published_network
 from labkit.models.registry import build_model
-from labkit.models.weight_files import IMAGENET, WeightSource
+from labkit.models.weight_source import IMAGENET, WeightSource
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = (32, 32, 3)

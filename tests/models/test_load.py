@@ -8,7 +8,7 @@ from labkit.config import ModelConfig
 from labkit.errors import InputError
 from labkit.models.initial_weights import InitialWeights, match, read_weights, weights_by_name
 from labkit.models.registry import build_model
-from labkit.models.weight_files import WeightSource, find_weight_source
+from labkit.models.weight_source import WeightSource, find_weight_source
 
 CONFIG = ModelConfig(num_layers=8)
 SOURCE = WeightSource("keras")

@@ -16,8 +16,9 @@ from labkit.config.architectures import parse_model_name
 from labkit.errors import InputError
 from labkit.models.initial_weights import read_weights, weight_arrays
 from labkit.models.registry import build_model
-from labkit.models.weight_files import find_weight_source, read_weight_file
+from labkit.models.weight_files import read_weight_file
 from labkit.models.weight_names import transfer_to
+from labkit.models.weight_source import find_weight_source
 from tests.models.reference_weights import CHAIN, batch, pytorch_weights, torchvision_weights
 
 IMAGES, _ = batch(0, 2)

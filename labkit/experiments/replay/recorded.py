@@ -9,9 +9,9 @@ from labkit.config import Config
 from labkit.config.config import recorded_config
 from labkit.config.fields import argument
 from labkit.data.batch import StepBatch
+from labkit.data.batch_of_step import batch_of_step
 from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_of_run
-from labkit.data.pipeline import batch_of_step
 from labkit.errors import InputError
 from labkit.experiments.replay.batch import is_asynchronous
 from labkit.parts.code import check_code_of_step, code_changed_after

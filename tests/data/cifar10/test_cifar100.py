@@ -91,7 +91,7 @@ def test_one_download_serves_both_and_no_archive_of_cifar10_does(tmp_path, make_
         asked.append(url)
         path.write_bytes(archive.read_bytes())
 
-    monkeypatch.setattr("labkit.data.cifar10.sources.fetch", fetch)
+    monkeypatch.setattr("labkit.data.cifar10.download.fetch", fetch)
     with pytest.raises(InputError, match="is not a published CIFAR-100 archive"):
         prepare("cifar100", tmp_path / "data")
     name, sha256 = "cifar-100-python.tar.gz", file_sha256(archive)
