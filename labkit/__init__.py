@@ -10,7 +10,7 @@ TYPE_CHECKING = False  # as type checkers know it; to import typing would take h
 if TYPE_CHECKING:
     from typing import Any
 
-    from labkit.api import correct_data, evaluate, prepare_data, train
+    from labkit.api import correct_data, evaluate, find_learning_rate, prepare_data, train
     from labkit.callbacks.callback import Callback
     from labkit.config import Config
     from labkit.errors import InputError
@@ -34,6 +34,7 @@ __all__ = [
     "compare_replicas",
     "correct_data",
     "evaluate",
+    "find_learning_rate",
     "image_grid",
     "load_run",
     "prepare_data",
@@ -55,6 +56,7 @@ _MODULES = {
     "compare_replicas": "labkit.experiments.replicas",
     "correct_data": "labkit.api",
     "evaluate": "labkit.api",
+    "find_learning_rate": "labkit.api",
     "image_grid": "labkit.figures.predictions",
     "load_run": "labkit.run",
     "prepare_data": "labkit.api",

@@ -1,4 +1,4 @@
-"""``labkit.train``, ``labkit.evaluate`` and ``labkit.prepare_data``: the commands as functions."""
+"""``labkit.train``, ``labkit.evaluate``, ``labkit.prepare_data``: the commands as functions."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -17,6 +17,7 @@ from labkit.run_directory import RunDirectory
 if TYPE_CHECKING:
     from labkit.callbacks.callback import Callback
     from labkit.data.request import PrepareResult
+    from labkit.experiments.range_test import RangeTest
 
 
 def train(
@@ -95,6 +96,28 @@ def _configuration(config: Config | None, preset: str | None, flags: dict[str, A
     if config is not None:
         return config.replace(flags)
     return requested_config(preset, flags)
+
+
+def find_learning_rate(
+    config: Config | None = None, *, preset: str | None = None, **flags: Any
+) -> "RangeTest":
+    """Find a learning rate for a training: raise it over 100 steps, each with its own batch, and look.
+
+    The rate grows from 1e-5 to 100, or until the loss explodes. The rate at which the smoothed loss falls
+    fastest is suggested (Smith, 2017). No run is written.
+
+    Args:
+        config, preset, **flags: what to train, as with ``labkit.train``.
+
+    Returns ``rates`` and ``losses``, float64 [steps], ``smoothed``, ``suggestion`` (None where the loss
+    doesn't fall) and its ``reason``; ``labkit.figures.range_test`` draws it.
+
+    Raises InputError, before anything is computed, as ``labkit.train`` does.
+    """
+    from labkit.experiments.range_test import range_test
+
+    with tensorflow_left_as_it_was(), as_files(flags) as given:
+        return range_test(_configuration(config, preset, given))
 
 
 def evaluate(

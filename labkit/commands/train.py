@@ -1,5 +1,6 @@
 """``labkit train``: a run, alone or as a task of a cluster."""
 
+import functools
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ def train(
     overwrite: bool = False,
     accept_changed_code: Annotated[bool, Flag(group="run")] = False,
     list_presets: Annotated[bool, Flag(group="run")] = False,
+    find_learning_rate: Annotated[bool, Flag(group="optimizer")] = False,
     **flags: Annotated[Any, Flag(shown=True)],
 ) -> int:
     """Train, or show the named runs. A task of a cluster ends the process with the exit code.
@@ -31,6 +33,8 @@ def train(
         accept_changed_code: Continues the run in the job directory though a file of your own code has
             changed since. The run keeps the old file, too.
         list_presets: Shows the named runs and ends.
+        find_learning_rate: Raises the learning rate over 100 steps until the loss explodes, suggests one and
+            ends. It writes no run.
     """
     from labkit.config.presets import AUTO, PRESETS, preset_summary
 
@@ -39,6 +43,13 @@ def train(
             print(f"{name}: {preset_summary(name)}")
         return 0
     config = requested_config(preset, flags)
+    if find_learning_rate:
+        if overwrite:
+            raise InputError("--find-learning-rate writes no run; leave --overwrite out")
+        from labkit.experiments.range_test import range_test
+
+        print(range_test(config, announce=functools.partial(print, flush=True)))
+        return 0
     from labkit.distributed.task import bypass_proxy, find_task
 
     task = find_task(config.distribution, os.environ)
@@ -148,8 +159,10 @@ def training_of(
         given = repr(words[0]) if words else "nothing"
         raise InputError(f"{given} follows --; write a training command there: {program} -- train --sync")
     flags = parsed("labkit train", train, words[1:]).keywords
-    if flags.pop("list_presets"):
-        raise InputError("--list-presets trains nothing; use it alone: labkit train --list-presets")
+    for name in ("list_presets", "find_learning_rate"):
+        if flags.pop(name):
+            flag = "--" + name.replace("_", "-")
+            raise InputError(f"{flag} trains no run; use it without {program}: labkit train {flag}")
     if flags.pop("accept_changed_code"):
         raise InputError(
             "--accept-changed-code is for one process; continue the run with labkit train alone for some "
@@ -168,5 +181,5 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
             raise InputError(f"--set {word}: write a setting and its value, such as learning_rate=0.01")
         flags.append(f"--{name.replace('_', '-')}={value}")
     given = parsed("labkit train", train, flags).keywords
-    own = ("preset", "overwrite", "accept_changed_code", "list_presets")
+    own = ("preset", "overwrite", "accept_changed_code", "list_presets", "find_learning_rate")
     return by_field({name: value for name, value in given.items() if name not in own})

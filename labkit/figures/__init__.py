@@ -16,7 +16,14 @@ from labkit.figures.predictions import (
     prediction_grid,
     wrong_predictions,
 )
-from labkit.figures.runs import loss_curves, replica_curves, run_results, training_curves, worker_throughput
+from labkit.figures.runs import (
+    loss_curves,
+    range_test,
+    replica_curves,
+    run_results,
+    training_curves,
+    worker_throughput,
+)
 from labkit.figures.style import SHOWN_PER_INCH, png
 
 __all__ = [
@@ -31,6 +38,7 @@ __all__ = [
     "png",
     "prediction_detail",
     "prediction_grid",
+    "range_test",
     "replica_curves",
     "run_results",
     "training_curves",

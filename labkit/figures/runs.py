@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from labkit.experiments.range_test import RangeTest
     from labkit.experiments.replicas import LayoutLosses, ReplicaComparison
 
 
@@ -318,6 +319,24 @@ def _draw_shares(axis: "Axes", workers: Mapping[str, Sequence[Mapping[str, Any]]
     axis.set_xticks(np.linspace(0, 1, 5), [f"{share:.0%}" for share in np.linspace(0, 1, 5)])
     axis.tick_params(axis="y", length=0)
     axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.28), ncols=3, handlelength=1, columnspacing=1)
+
+
+def range_test(test: "RangeTest") -> "Figure":
+    """Draw the losses of a learning-rate range test (``labkit.find_learning_rate``) over its rates."""
+    with drawing(7.0, 3.5, "Loss over the learning rate, which grows by a factor at each step") as figure:
+        axis = figure.subplots()
+        axis.plot(test.rates, test.losses, ".", color=TRAIN, markersize=3, alpha=0.5, label="each step")
+        axis.plot(test.rates, test.smoothed, color=TRAIN, label="smoothed")
+        if test.suggestion is not None:
+            label = f"suggested, {test.suggestion:g}"
+            axis.axvline(test.suggestion, color=VALIDATION, linestyle="--", label=label)
+        start, lowest = test.losses[0], test.losses.min()
+        top = min(test.losses.max(), start + 2 * abs(start - lowest))
+        axis.set(title="Learning-rate range test", xscale="log", xlabel="learning rate", ylabel="loss")
+        axis.set_ylim(lowest - 0.05 * (top - lowest), top + 0.05 * (top - lowest or 1))
+        axis.grid(axis="y")
+        axis.legend()
+    return figure
 
 
 def loss_curves(losses: dict[str, np.ndarray], *, smoothing: int = 5) -> "Figure":

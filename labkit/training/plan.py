@@ -257,6 +257,8 @@ def plan_data(
 def plan_measurement(config: Config, *, announce: Callable[[str], None] = print) -> Measurement:
     """Plan to train some steps without a run. Raises InputError if the configuration can't be trained."""
     early: list[tuple[Devices, str]] = []
+    config = with_whole_paths(config)
+    allow(files_of(config))
 
     def before_preparing(config: Config) -> None:
         early.append(decide_devices(config))

@@ -20,6 +20,7 @@ NAMES = [
     "compare_replicas",
     "correct_data",
     "evaluate",
+    "find_learning_rate",
     "image_grid",
     "load_run",
     "prepare_data",

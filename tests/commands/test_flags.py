@@ -81,6 +81,7 @@ def test_the_whole_help_of_train_shows_each_flag_and_each_default_once(monkeypat
             "--overwrite",
             "--accept-changed-code",
             "--list-presets",
+            "--find-learning-rate",
             *(info.flag for info in FIELDS),
         ]
     )
