@@ -1,7 +1,8 @@
 """``labkit.train``, ``labkit.evaluate``, ``labkit.prepare_data``: the commands as functions."""
 
+import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.config import Config
@@ -60,6 +61,7 @@ def train(
         run = labkit.train(preset="smoke", train_steps=50)
         run.metrics("test")["accuracy"]
     """
+    from labkit.experiments.batch_size import with_fitting_batch
     from labkit.training.plan import plan_training
     from labkit.training.train import train as train_as_planned
 
@@ -68,7 +70,8 @@ def train(
     if isinstance(callbacks, str | os.PathLike):
         flags["callbacks"], callbacks = callbacks, None
     with tensorflow_left_as_it_was(), as_files(flags) as given:
-        configuration = _configuration(config, preset, given)
+        request = functools.partial(_configuration, config, preset)
+        configuration = with_fitting_batch(request, given, overwrite=overwrite)
         plan = plan_training(
             configuration,
             overwrite=overwrite,
@@ -83,7 +86,12 @@ def train(
     return Run(result.run.path)
 
 
-def _configuration(config: Config | None, preset: str | None, flags: dict[str, Any]) -> Config:
+def _configuration(
+    config: Config | None,
+    preset: str | None,
+    flags: Mapping[str, Any],
+    announce: Callable[[str], None] = print,
+) -> Config:
     if isinstance(config, str):
         text = short(config)[:60]
         raise InputError(f"config is {text}; for a preset write preset={text}, for a run job_dir={text}")
@@ -95,7 +103,7 @@ def _configuration(config: Config | None, preset: str | None, flags: dict[str, A
         raise InputError(f"preset is {short(preset)} beside a configuration; give one of the two")
     if config is not None:
         return config.replace(flags)
-    return requested_config(preset, flags)
+    return requested_config(preset, flags, announce=announce)
 
 
 def find_learning_rate(
@@ -114,10 +122,11 @@ def find_learning_rate(
 
     Raises InputError, before anything is computed, as ``labkit.train`` does.
     """
+    from labkit.experiments.batch_size import with_fitting_batch
     from labkit.experiments.range_test import range_test
 
     with tensorflow_left_as_it_was(), as_files(flags) as given:
-        return range_test(_configuration(config, preset, given))
+        return range_test(with_fitting_batch(functools.partial(_configuration, config, preset), given))
 
 
 def evaluate(

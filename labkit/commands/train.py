@@ -42,7 +42,10 @@ def train(
         for name in (AUTO, *PRESETS):
             print(f"{name}: {preset_summary(name)}")
         return 0
-    config = requested_config(preset, flags)
+    from labkit.experiments.batch_size import with_fitting_batch
+
+    request = functools.partial(requested_config, preset)
+    config = with_fitting_batch(request, flags, overwrite=overwrite)
     if find_learning_rate:
         if overwrite:
             raise InputError("--find-learning-rate writes no run; leave --overwrite out")

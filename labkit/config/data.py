@@ -156,10 +156,12 @@ class DataConfig(FieldOwner):
     )
     train_batch_size: int = option(
         128,
-        "Examples in a training step, over all replicas; with --accumulate-steps in each of its passes.",
+        "Examples in a training step, over all replicas; with --accumulate-steps in each of its passes. auto "
+        "measures the largest power of two that fits into memory.",
         minimum=1,
         maximum=2**17,
         common=True,
+        measured=True,
         fork=OF_THE_ORDER,
     )
     accumulate_steps: int = option(

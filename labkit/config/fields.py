@@ -129,6 +129,7 @@ GROUPS = {
 # What a field may name in a file: a function or class of Python, or a saved Keras model.
 CODE = re.compile(r"(?P<path>.+\.py):(?P<name>[A-Za-z_]\w*)|(?P<saved>.+\.keras)", re.DOTALL)
 IN_A_FILE = "FILE.py:NAME"
+MEASURED = "auto"  # in place of a number that labkit train measures
 MOST_LISTED = 24  # choices in an error
 
 # Why a fork of a run can't change a field: what the run has at a step follows from it.
@@ -160,6 +161,7 @@ class FieldInfo:
             which task of a cluster this process is; ``other`` none of these.
         only_with: another field of the same owner, and its values with which alone this one has an effect.
         fork: why a fork of a run can't change it; "" where it can.
+        measured: whether labkit train also takes ``auto``, and finds the value itself before the run begins.
         synchronous: whether asynchronous training doesn't have it.
         acts: what another value than the default makes this machine do beside training, such as ``run``; it
             isn't taken from a record without consent (``labkit.parts.trust``).
@@ -188,6 +190,7 @@ class FieldInfo:
     role: str = "training"
     only_with: tuple[Any, ...] = ()
     fork: str = ""
+    measured: bool = False
     synchronous: bool = False
     acts: str = ""
 
@@ -252,7 +255,7 @@ class FieldInfo:
 
     def from_flag(self, text: str | bool) -> Any:
         """Return what a flag's text stands for, in the field's type. Its range isn't checked."""
-        if isinstance(text, bool):
+        if isinstance(text, bool) or (self.measured and text == MEASURED):
             return text
         if self.optional and text.lower() == "none":
             return None
@@ -285,7 +288,9 @@ class FieldInfo:
         if good and self.type is int:
             good = value <= self.maximum
         if not good:
-            raise InputError(f"{self.flag} is {short(value)}; allowed: {self.allowed}")
+            measured = self.measured and isinstance(value, str) and value == MEASURED
+            hint = " (labkit train alone measures it)" if measured else ""
+            raise InputError(f"{self.flag} is {short(value)}{hint}; allowed: {self.allowed}")
         if self.of_code:
             return spelled_arguments(self.flag, value) or None
         return value if self.spelled is None else self.spelled(value)

@@ -150,10 +150,11 @@ def choose_input_path(manifest: Manifest, input_path: str = "auto") -> str:
     if input_path != "auto":
         return input_path
     needed = manifest.count("train") * int(np.prod(manifest.image_shape))
-    return "memory" if needed <= _MEMORY_SHARE * _available_memory() else "streaming"
+    return "memory" if needed <= _MEMORY_SHARE * available_memory() else "streaming"
 
 
-def _available_memory() -> int:
+def available_memory() -> int:
+    """Return the bytes of memory that this process may still take, by the system and its container."""
     available = psutil.virtual_memory().available
     for name in _CGROUP_LIMITS:
         try:

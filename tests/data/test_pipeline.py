@@ -186,9 +186,9 @@ def test_evaluation_counts_every_example_once(either, batch_share, replicas, spl
 
 def test_auto_chooses_memory_only_if_the_images_fit_easily(prepared, monkeypatch, tmp_path):
     needed = prepared.count("train") * 3072
-    monkeypatch.setattr(inputs, "_available_memory", lambda: 4 * needed)
+    monkeypatch.setattr(inputs, "available_memory", lambda: 4 * needed)
     assert choose_input_path(prepared) == "memory"
-    monkeypatch.setattr(inputs, "_available_memory", lambda: 4 * needed - 4)
+    monkeypatch.setattr(inputs, "available_memory", lambda: 4 * needed - 4)
     assert choose_input_path(prepared) == "streaming"
     assert choose_input_path(prepared, "memory") == "memory"
     monkeypatch.undo()
