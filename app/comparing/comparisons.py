@@ -94,7 +94,7 @@ def _show(place: Path) -> None:
 
 
 def _runs(comparison: Comparison) -> list[RunDirectory]:
-    runs = [run_directory(comparison.path, one.model, one.seed) for one in comparison.runs]
+    runs = [run_directory(comparison.path, one.model, one.seed, one.fold) for one in comparison.runs]
     return [run for run in runs if run.exists()]
 
 

@@ -169,6 +169,7 @@ def source(manifest: Manifest) -> None:
         "npz": "read from a file of arrays",
         "tfrecords": "read from TFRecords",
         "corrected": "made by correcting",
+        "fold": "a fold of",
     }
     published = {True: "yes, the published archive", False: "no, it differs from the published archives"}
     height, width, channels = manifest.image_shape

@@ -84,6 +84,25 @@ def mean_interval(values: ArrayLike) -> Interval:
     return Interval(mean, mean - half, mean + half, len(found))
 
 
+def fold_interval(values: ArrayLike, folds: int) -> Interval:
+    """Return the mean of results on folds, two at least, with its corrected 95 % interval.
+
+    The trainings of two folds share most of their images, so their results differ less than those of
+    independent trainings. Nadeau and Bengio ("Inference for the generalization error", 2003) therefore take
+    1/n + tested / trained of the variance of n results as that of their mean; here the images that a fold is
+    tested on are 1 / (folds - 1) of those that it is trained on.
+
+    Args:
+        values: of each fold that is known; for a paired comparison, the differences.
+        folds: into how many the images were parted, which may be more.
+    """
+    found = np.asarray(values, np.float64)
+    mean, deviation = float(found.mean()), float(found.std(ddof=1))
+    share = math.sqrt(1 / len(found) + 1 / (folds - 1))
+    half = t_quantile(CONFIDENCE, len(found) - 1) * deviation * share
+    return Interval(mean, mean - half, mean + half, len(found))
+
+
 def welch_interval(first: ArrayLike, second: ArrayLike) -> Interval:
     """Return the mean of ``second`` minus that of ``first``, with its 95 % interval (Welch, 1947).
 

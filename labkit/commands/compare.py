@@ -42,7 +42,8 @@ _ALONE = "a comparison trains in one process; leave it out"
 def compare(
     *runs: Annotated[str, Flag(metavar="RUN")],
     models: Annotated[str | None, Flag(metavar="NAMES")] = None,
-    seeds: int = 3,
+    seeds: int | None = None,
+    folds: Annotated[int, Flag(metavar="COUNT")] = 0,
     preset: Preset = None,
     output: Annotated[LocalPath | None, Flag(metavar="DIR")] = None,
     retry_failed: bool = False,
@@ -57,13 +58,16 @@ def compare(
         runs: Two or more runs to compare as they are: directories, or names. Nothing is trained.
         models: Models to train, separated by commas, such as resnet20,se_resnet20,vgg11 (see labkit models);
             FILE.py:NAME is one of your own.
-        seeds: Trainings of each model.
+        seeds: Trainings of each model. Default: 3, with --folds 1.
+        folds: Cross-validation: parts the training and validation images into so many folds, and trains each
+            model on each of them, where the fold validates (see --fold of labkit train). 0 parts nothing.
         preset: Takes the settings of a named run, except for its model; see labkit train --list-presets.
         output: Folder for runs and results. Default: <home>/comparisons/<name made from the settings>.
         retry_failed: Continues failed trainings from their last checkpoint.
     """
     if runs:
-        own = {"models": models, "preset": preset, "output": output, "retry_failed": retry_failed or None}
+        own = {"models": models, "seeds": seeds, "folds": folds or None, "preset": preset, "output": output}
+        own |= {"retry_failed": retry_failed or None}
         given = [*flags, *(name for name, value in own.items() if value is not None)]
         if given:
             flag = "--" + given[0].replace("_", "-")
@@ -86,9 +90,10 @@ def compare(
         try:
             plan = plan_comparison(
                 names,
-                seeds,
+                seeds if seeds is not None else 1 if folds else 3,
                 values,
                 output,
+                folds=folds,
                 prepare=functools.partial(prepare_data_set, signals=signals),
             )
             refused = check_new(plan, signals)

@@ -204,6 +204,7 @@ _LATER: dict[str, Any] = {
     "cutmix_alpha": 0.0,
     "random_rotation": 0.0,
     "trivial_augment": False,
+    "fold": None,
 }
 
 # Renamed fields that older versions recorded.

@@ -22,9 +22,12 @@ TARGETS: dict[str, Targets] = {"shapes_multilabel": "classes", "shapes_size": "n
 IMAGES, NPZ, TFRECORDS = OWN_FILES = ("images", "npz", "tfrecords")  # kinds of sources, named as their flags
 EXAMPLES = "examples"  # the kind of a source that is given in Python
 CORRECTED = "corrected"  # the kind of a source that is another data set, with what people marked in it
+FOLD = "fold"  # the kind of a source that is another data set, a part of which validates
 MARKS_NAME = "marks.json"  # in the folder of a corrected data set: the marks that it was made with
 _RESERVED = (AUTO, "downloads", *BUILT_IN)  # downloads is a folder beside the data sets
 _NAME = re.compile(r"[^\W_][\w.-]{0,63}")  # a folder of that name is made
+_FOLD_NAME = re.compile(r"(.+)-fold-([1-9]\d?)-of-([1-9]\d?)")
+MOST_FOLDS = 50
 _MAX_NAME_BYTES = 200  # file systems take 255
 _LISTED = 12  # names in a sentence; labkit data list shows all
 
@@ -78,6 +81,35 @@ def checked_choice(name: str) -> str:
     return checked_name(name, "--dataset")
 
 
+def checked_fold(text: str) -> str:
+    """Return a fold such as ``2/5``: its number, from 1, and how many there are. Raises InputError."""
+    if fold_of_name(fold_name("any", text)) is None:
+        raise InputError(
+            f"--fold is {text!r}; allowed: the number of the fold, from 1, and how many there are, 2 to "
+            f"{MOST_FOLDS}, such as 2/5"
+        )
+    return text
+
+
+def checked_folds(count: int) -> None:
+    """Raise InputError for a number of folds that data can't be parted into."""
+    if not 2 <= count <= MOST_FOLDS:
+        raise InputError(f"--folds is {count}; allowed: 2 to {MOST_FOLDS}")
+
+
+def fold_name(dataset: str, fold: str) -> str:
+    """Return the name of the data set that is a fold, such as ``2/5``, of another one."""
+    return f"{dataset}-fold-{fold.replace('/', '-of-')}"
+
+
+def fold_of_name(name: str) -> tuple[str, str] | None:
+    """Return the data set and the fold, such as ``2/5``, that a name made by ``fold_name`` stands for."""
+    found = _FOLD_NAME.fullmatch(name)
+    if found is None or not int(found[2]) <= int(found[3]) <= MOST_FOLDS or found[3] == "1":
+        return None
+    return found[1], f"{found[2]}/{found[3]}"
+
+
 def prepare_command(
     name: str, data_dir: str | None = None, *, kind: str = IMAGES, location: str = "DIR"
 ) -> str:
@@ -96,11 +128,12 @@ def prepare_command(
         if data_dir:
             words += ["--marks", f"{data_dir}/{name}/{MARKS_NAME}", "--data-dir", data_dir]
         return shlex.join(words)
-    if is_own(name):
+    is_fold = kind == FOLD or (location == "DIR" and fold_of_name(name) is not None)
+    if is_own(name) and not is_fold:
         flag = kind if kind in OWN_FILES else IMAGES
         which = f" --{flag} {shlex.quote(location)} --name {shlex.quote(name)}"
     else:
-        which = "" if name == AUTO else f" --dataset {name}"
+        which = "" if name == AUTO else f" --dataset {shlex.quote(name)}"
     return f"labkit data prepare{which}" + (f" --data-dir {shlex.quote(data_dir)}" if data_dir else "")
 
 
@@ -122,7 +155,7 @@ def unknown_data_set(name: str, data_dir: str, prepared: Sequence[str], *, is_ho
         f"--dataset is {name!r}, which is not prepared in {data_dir}"
         + (f"; did you mean {near!r}?" if near else ";")
         + f" prepared there: {listed}; labkit's own: {', '.join(BUILT_IN)}; "
-        f"for pictures of your own: {command}"
+        + (f"to make it: {command}" if fold_of_name(name) else f"for pictures of your own: {command}")
     )
 
 
@@ -145,6 +178,15 @@ class DataConfig(FieldOwner):
         "prepared or can be downloaded, else shapes. Where images have several labels, add --loss sigmoid.",
         spelled=checked_choice,
         common=True,
+        fork=OF_THE_ORDER,
+    )
+    fold: str | None = option(
+        None,
+        "Cross-validation: 2/5 parts the training and validation images together into five folds, validates "
+        "on the second and trains on the others. Each class is in proportion in each fold; the seed of the "
+        "data set decides which image is in which. The test images stay.",
+        spelled=checked_fold,
+        unset="the split of the data set",
         fork=OF_THE_ORDER,
     )
     data_dir: str | None = option(

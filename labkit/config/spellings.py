@@ -125,8 +125,10 @@ ANSWERS = {
         ("num_classes n_classes classes", "the data set says how many classes there are; leave it out"),
         ("image_size img_size imgsz input_size input_shape resolution",
          "the size is set when a data set is prepared: labkit data prepare --image-size N"),
-        ("val_split validation_split val_size validation_size valid_size test_split test_size split fold "
-         "folds kfold", _HELD_OUT),
+        ("val_split validation_split val_size validation_size valid_size test_split test_size split",
+         _HELD_OUT),
+        ("folds kfold cross_validation",
+         "--fold 1/5 trains on the first of five folds; labkit compare can train on each"),
         ("out output out_dir log_dir logdir logging_dir results_dir default_root_dir work_dir exp_dir",
          "--job-dir is the directory of the run, with its checkpoints and its logs"),
         ("name run_name exp_name experiment project", "a run has the name of its directory, --job-dir"),

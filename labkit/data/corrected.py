@@ -19,11 +19,11 @@ from labkit.data.write import Journal, Plan, ShardTask, shard_tasks
 from labkit.errors import InputError
 from labkit.plurals import counted, listed
 
-_KEPT = ("resize", "white", "licence", "license")  # facts of a source that hold for its corrected data too
+KEPT = ("resize", "white", "licence", "license")  # facts of a source that hold for what is made of it, too
 
 
 @dataclass(frozen=True)
-class _Stored:
+class Stored:
     """The images of a shard, as the records of the other data set hold them."""
 
     base: Manifest
@@ -82,7 +82,7 @@ class CorrectedSource:
         tasks: list[ShardTask] = []
         steps, files, sizes, columns = {}, {}, {}, {}
         for name, split in base.splits.items():
-            labels = _labels(base, name)
+            labels = labels_of(base, name)
             given = labels.copy()
             for row, label in found.labels.get(name, {}).items():
                 given[row] = label
@@ -98,7 +98,7 @@ class CorrectedSource:
             tasks += shard_tasks(
                 self._request.directory,
                 {name: (rows, given[rows])},
-                partial(_Stored, base, name),
+                partial(Stored, base, name),
                 self._request.examples_per_shard,
             )
         if not any(part.changed or part.excluded for part in steps.values()):
@@ -114,7 +114,7 @@ class CorrectedSource:
                 "marks_sha256": found.sha256,
                 "changed": {name: len(part.changed) for name, part in steps.items()},
                 "excluded": {name: len(part.excluded) for name, part in steps.items()},
-                **{name: base.source[name] for name in _KEPT if name in base.source},
+                **{name: base.source[name] for name in KEPT if name in base.source},
                 "lineage": [*base.source.get("lineage", []), msgspec.to_builtins(step)],
             },
             classes=base.classes,
@@ -134,7 +134,7 @@ class CorrectedSource:
         )
 
 
-def _labels(manifest: Manifest, split: str) -> NDArray[Any]:
+def labels_of(manifest: Manifest, split: str) -> NDArray[Any]:
     """Return the labels of a split, int32 [n]. Reads a shard at a time: all records may not fit in memory."""
     parts, first = [np.zeros(0, manifest.target_dtype)], 0
     for shard in manifest.splits[split].shards:

@@ -77,9 +77,9 @@ class Manifest:
         splits: by name; a split without examples is absent.
         channel_mean, channel_std: mean and standard deviation of each channel over the training split, for
             pixels from 0 to 1.
-        source: ``kind`` (download, archive, folder, generated, images, npz, tfrecords, examples, corrected),
-            ``location``, ``sha256`` and
-            ``matches_published`` (None if no checksum is published for this kind of source).
+        source: ``kind`` (download, archive, folder, generated, images, npz, tfrecords, examples, corrected,
+            fold), ``location``, ``sha256`` and ``matches_published`` (None if no checksum is published for
+            this kind of source).
         validation_size: number of examples held out of the training data.
         seed: decides which examples are held out, and the content of a generated data set.
         format_version: version of the file format; other versions are refused.

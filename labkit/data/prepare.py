@@ -18,12 +18,14 @@ from labkit import home
 from labkit.config.data import (
     CORRECTED,
     EXAMPLES,
+    FOLD,
     GENERATED,
     IMAGES,
     MARKS_NAME,
     OWN_FILES,
     TARGETS,
     checked_name,
+    fold_of_name,
     is_own,
 )
 from labkit.data import shapes
@@ -38,6 +40,7 @@ from labkit.data.folder import (
     retire_manifest,
     writing_errors,
 )
+from labkit.data.folds import FoldSource
 from labkit.data.images.walk import shown
 from labkit.data.manifest import (
     Manifest,
@@ -252,6 +255,8 @@ def _source_of(request: Request, known: Manifest | None, *, is_damaged: bool = F
         return ArraySource(request.completed(known), known)
     kinds = {known.source["kind"]} if known is not None else set()
     kinds |= {request.own_source[0]} if request.own_source is not None else set()
+    if kinds <= {FOLD} and fold_of_name(request.dataset) is not None:
+        return FoldSource(request)
     if kinds - {*OWN_FILES, EXAMPLES, CORRECTED} or (len(kinds) > 1 and kinds & {IMAGES, CORRECTED}):
         raise InputError(f"{request.directory} holds another kind of data set; give another --name")
     if not kinds:

@@ -15,6 +15,7 @@ from labkit.config.data import (
     IMAGES,
     OWN_FILES,
     checked_name,
+    fold_of_name,
     is_own,
     proposed_name,
 )
@@ -155,7 +156,8 @@ class Request:
         """Return whether the data set is one of labkit's, or pictures that were prepared before."""
         if not is_own(self.dataset):
             return self.dataset in DATASETS
-        return checked_name(self.dataset, "--dataset") == self.dataset and self.directory.is_dir()
+        is_there = self.directory.is_dir() or fold_of_name(self.dataset)
+        return checked_name(self.dataset, "--dataset") == self.dataset and bool(is_there)
 
     def _check_archive(self) -> None:
         for flag, value in (

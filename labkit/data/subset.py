@@ -176,13 +176,18 @@ def stratified_rows(labels: np.ndarray, num_classes: int, size: int, seed: int) 
     # The rows lost by rounding down go to the largest remainders, and in a tie to the lower class.
     for label in np.argsort(quotas - shares, kind="stable")[: size - quotas.sum()]:
         quotas[label] += 1
-    # Sort raw 64-bit numbers of PCG64, because NumPy may change how Generator.permutation uses them.
-    bits = np.random.PCG64(np.random.SeedSequence((seed, 0x73706C6974)))  # "split" in ASCII
-    order = np.argsort(bits.random_raw(len(labels)), kind="stable")
+    order = random_order(len(labels), seed, "split")
     chosen = np.zeros(len(labels), bool)
     for label, quota in enumerate(quotas):
         chosen[order[labels[order] == label][:quota]] = True
     return chosen
+
+
+def random_order(count: int, seed: int, purpose: str) -> np.ndarray:
+    """Return the numbers below ``count`` in an order that follows from a seed and what it is for."""
+    # Sort raw 64-bit numbers of PCG64, because NumPy may change how Generator.permutation uses them.
+    bits = np.random.PCG64(np.random.SeedSequence((seed, int.from_bytes(purpose.encode()))))
+    return np.argsort(bits.random_raw(count), kind="stable")
 
 
 def channel_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -162,6 +162,7 @@ def find_data_set(config: Config, prepare: Callable[[Config], None]) -> tuple[di
     assert manifest is not None, "prepare raises where it can't make the data set"
     named = {
         "dataset": manifest.dataset,
+        "fold": manifest.source.get("fold"),
         "data_dir": str(manifest.directory.parent),
         "input_path": choose_input_path(manifest, config.data.input_path),
     }

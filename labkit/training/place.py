@@ -13,9 +13,10 @@ from labkit import home
 from labkit.config import Config, fields_by_name
 from labkit.config.architectures import model_name
 from labkit.config.config import recorded_config
-from labkit.config.data import AUTO, GENERATED, prepare_command
+from labkit.config.data import AUTO, GENERATED, fold_name, prepare_command
 from labkit.data.inputs import choose_input_path, resolved_crop
-from labkit.data.manifest import Manifest, load_manifest, verify_shards
+from labkit.data.manifest import Manifest, find_manifest, load_manifest, verify_shards
+from labkit.data.prepare import prepare
 from labkit.data.resolve import find_data_set, resolve
 from labkit.errors import InputError
 from labkit.models.weight_source import find_weight_source, read_name_map
@@ -173,8 +174,12 @@ def data_directory(config: Config) -> Path:
     return home.expanded(named).absolute() if named else home.data_home()
 
 
-def prepared_data_set(config: Config, *, may_prepare: bool) -> tuple[Manifest | None, str]:
+def prepared_data_set(
+    config: Config, *, may_prepare: bool, announce: Callable[[str], None] = print
+) -> tuple[Manifest | None, str]:
     """Return the manifest and a line that says which data set it is; None if it has to be prepared.
+
+    With ``--fold`` it is the data set that the fold is, which is prepared here: that takes seconds.
 
     A data directory that the user names must hold the data set already. Labkit's own directory may lack it if
     ``may_prepare``. Raises InputError if the data set is missing, or if the loss doesn't fit its labels.
@@ -184,7 +189,7 @@ def prepared_data_set(config: Config, *, may_prepare: bool) -> tuple[Manifest | 
     manifest, note = find_data_set(dataset, data_dir, may_prepare=may_prepare and not is_named)
     check_targets(config, manifest)
     if manifest is not None:
-        return manifest, note
+        return _with_fold(config, manifest, note, announce if may_prepare else None)
     if dataset not in (AUTO, *GENERATED):
         load_manifest(data_dir, dataset)  # raises an error that says what to do
     way_out = prepare_command(dataset, str(data_dir))
@@ -206,14 +211,43 @@ def with_data_set(
     before_preparing: Callable[[Config], None],
 ) -> tuple[Config, Manifest, str]:
     """Return the configuration with its number of steps, its data set, and a line on the choice."""
-    manifest, why = prepared_data_set(config, may_prepare=may_prepare)
+    manifest, why = prepared_data_set(config, may_prepare=may_prepare, announce=announce)
     if manifest is None:
         before_preparing(config)
         import_tensorflow()
         manifest, why = resolve(config.data.dataset, data_directory(config), announce=announce)
+        manifest, why = _with_fold(config, manifest, why, announce)
+    config = config.replace({"fold": manifest.source.get("fold")})
     config = config.with_steps_for(manifest.count("train"))
     check_fits(config, manifest)
     return config, manifest, why
+
+
+def _with_fold(
+    config: Config, manifest: Manifest, note: str, announce: Callable[[str], None] | None
+) -> tuple[Manifest, str]:
+    """Return the fold of a data set that is asked for, and the line on both.
+
+    ``announce``: takes lines about preparing it; None: it isn't prepared here. Raises InputError.
+    """
+    fold, own = config.data.fold, manifest.source.get("fold")
+    if fold in (None, own):
+        return manifest, note
+    if own is not None:
+        raise InputError(
+            f"--fold is {fold}, but --dataset {manifest.dataset} is fold {own} itself; leave --fold out, or "
+            f"give --dataset {manifest.source['location']}"
+        )
+    name, folder = fold_name(manifest.dataset, fold), manifest.directory.parent
+    found = find_manifest(folder, name)
+    if found is not None and found.source.get("fold") != fold:
+        raise InputError(f"--fold {fold} would be {found.directory}, which holds other data; rename those")
+    if found is None or found.source["sha256"] != manifest.checksum:
+        if announce is None:
+            command = prepare_command(name, str(folder))
+            raise InputError(f"--fold {fold} isn't prepared; in a cluster do it first: {command}")
+        found = prepare(name, folder, progress=announce).manifest
+    return found, f"{note}; fold {fold} in {found.directory}"
 
 
 def check_shards(manifest: Manifest) -> None:

@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from labkit.analysis.inference import (
+    fold_interval,
     mcnemar,
     mean_interval,
     paired_interval,
@@ -28,6 +29,15 @@ def test_welchs_interval_and_that_of_a_mean_are_scipys(first, second):
     assert found.mean == pytest.approx(b.mean() - a.mean())
     mean, reference = mean_interval(a), stats.ttest_1samp(a, 0).confidence_interval()
     assert (mean.low, mean.high) == pytest.approx((reference.low, reference.high), rel=1e-3)
+
+
+@pytest.mark.parametrize("folds", [2, 5, 10])
+def test_the_interval_of_folds_is_as_much_wider_as_the_variance_is_corrected(folds):
+    values = np.random.default_rng(folds).normal(0.8, 0.02, folds)
+    found, plain = fold_interval(values, folds), stats.ttest_1samp(values, 0).confidence_interval()
+    wider = np.sqrt((1 / folds + (1 / folds) / (1 - 1 / folds)) / (1 / folds))
+    assert found.high - found.low == pytest.approx(wider * (plain.high - plain.low), rel=1e-3)
+    assert found.mean == pytest.approx(values.mean()) and found.count == folds
 
 
 def test_one_value_against_several_is_students_test():

@@ -195,7 +195,7 @@ def test_a_configuration_survives_as_arguments():
     fixed |= {"learning_rate_schedule": "one_cycle", "optimizer": "muon"}
     fixed |= {"adamw_beta1": 0.9, "adamw_beta2": 0.999}
     fixed |= {"staircase_factor": 0.1, "staircase_epochs": 350.0}
-    fixed |= {"dataset": "pets.2024"}  # a name, not any text
+    fixed |= {"dataset": "pets.2024", "fold": "2/5"}  # not any text
     fixed |= {"slow_worker": "1:3", "profile_steps": "2:4", "debugger_dump": False}
     fixed |= {"model_arguments": None, "optimizer_arguments": None, "loss_arguments": None}
     fixed |= {"callback_arguments": None}

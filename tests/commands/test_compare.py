@@ -25,6 +25,7 @@ from labkit.experiments.comparison.read import read_comparison
 from labkit.run_directory import RunDirectory, RunLock
 from tests.commands.fake_training import SHORT, arguments, behave, starts
 from tests.commands.in_process import refused, tree
+from tests.tiny import prepare_tiny
 
 CHECK = comparison.check_command
 OWN = os.path.relpath(Path(__file__).parents[1] / "own_nets.py")
@@ -61,6 +62,8 @@ def plan(output: Path | None, models: str = "resnet8,vgg11", seeds: int = 2, **v
         ("--models fast,resnet8 --activation gelu", ["resnet8: --activation", "'relu'"]),
         ("--models resnet8 --sync", ["--sync"]),
         ("--models resnet8 --train-batch-size 9001", ["--train-batch-size is 9001", "at most 9000"]),
+        ("--models resnet8 --folds 1", ["--folds is 1; allowed: 2 to 50"]),
+        ("--models resnet8 --folds 5 --fold 2/5", ["--fold is 2/5 with --folds 5"]),
         ("--models resnet8 --data-dir /nowhere", ["/nowhere", "labkit data prepare"]),
         ("TF_CONFIG --models resnet8", ["TF_CONFIG"]),
     ],
@@ -122,6 +125,29 @@ def test_a_length_in_epochs_becomes_the_steps_of_the_budget(output, faked):
     config = RunDirectory(output / "resnet8-seed0").read_config()
     assert (config["run"]["train_steps"], config["run"]["epochs"]) == (9, None)
     assert json.loads((output / "comparison.json").read_text())["budget"]["train_steps"] == 9
+
+
+def test_each_fold_is_trained_once_and_the_same_command_finds_them(output, faked, tmp_path):
+    data_dir = prepare_tiny(tmp_path / "data").directory.parent
+    command = [*arguments(output, "resnet8", 1, data_dir=data_dir), "--folds", "3"]
+    for _ in range(2):
+        assert cli.main(command) == 0
+    names = [f"resnet8-fold-{number}-of-3-seed0" for number in (1, 2, 3)]
+    assert starts(output) == [f"{what} {name}" for name in names for what in ("train", "measure")]
+    for number, name in enumerate(names, 1):
+        data = RunDirectory(output / name).read_config()["data"]
+        assert (data["dataset"], data["fold"]) == (f"shapes-fold-{number}-of-3", f"{number}/3")
+    assert "--folds is 3 there, 0 here" in refused(*arguments(output, "resnet8", 1, data_dir=data_dir))
+    assert len(read_comparison(output).runs) == 3
+
+
+def test_one_fold_for_all_is_a_setting_like_others(output, faked, tmp_path):
+    data_dir = prepare_tiny(tmp_path / "data").directory.parent
+    command = [*arguments(output, "resnet8", 1, data_dir=data_dir), "--fold", "2/3"]
+    for _ in range(2):
+        assert cli.main(command) == 0
+    assert starts(output) == ["train resnet8-seed0", "measure resnet8-seed0"]
+    assert RunDirectory(output / "resnet8-seed0").read_config()["data"]["dataset"] == "shapes-fold-2-of-3"
 
 
 def test_a_preset_gives_the_recipe_and_the_names_the_models(output, faked):

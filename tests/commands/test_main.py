@@ -20,6 +20,7 @@ def test_every_field_is_a_flag(captured, monkeypatch):
     arguments, expected = [], {}
     other = {
         "dataset": "shapes",
+        "fold": "2/5",
         "model": "fast",
         "application": "MobileNetV2",
         "progressive_resizing": "16:0.5",

@@ -35,7 +35,7 @@ MEASURED = {
 }
 
 
-def write_request(folder: Path, models: list[str], seeds: int, **values: object) -> None:
+def write_request(folder: Path, models: list[str], seeds: int, folds: int = 0, **values: object) -> None:
     """Write the request of a comparison."""
     folder.mkdir(parents=True, exist_ok=True)
     config = Config.from_flat(
@@ -43,7 +43,8 @@ def write_request(folder: Path, models: list[str], seeds: int, **values: object)
     )
     write_json_atomic(
         request_path(folder),
-        {"models": models, "seeds": seeds, "budget": budget_of(config), "data_checksum": "0" * 64},
+        {"models": models, "seeds": seeds, "budget": budget_of(config), "data_checksum": "0" * 64}
+        | ({"folds": folds} if folds else {}),
     )
 
 
@@ -58,9 +59,10 @@ def write_run(
     message: str = "",
     test: bool = True,
     measured: dict | None = None,
+    fold: str = "",
 ) -> RunDirectory:
     """Write a run with its metrics and measurements; ``seconds``: of each step; the first one compiles."""
-    run = run_directory(folder, model, seed)
+    run = run_directory(folder, model, seed, fold)
     run.create()
     seconds = seconds or [5.0, *[0.2] * 9]
     writer = MetricsWriter(run.metrics_path)
@@ -250,6 +252,40 @@ def test_reading_needs_no_tensorflow():
         "assert not {'tensorflow', 'keras', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+# ---- folds ---------------------------------------------------------------------------------------------
+
+
+def test_folds_tell_a_mean_with_an_interval_for_trainings_that_share_images(folder):
+    write_request(folder, ["resnet8", "vgg11"], 2, folds=4)
+    for number, accuracy in enumerate((0.5, 0.6, 0.55), 1):
+        for seed in (0, 1):
+            write_run(folder, "resnet8", seed, accuracy=accuracy, fold=f"{number}/4")
+            write_run(folder, "vgg11", seed, accuracy=accuracy - 0.2 + 0.01 * number, fold=f"{number}/4")
+    found = read_comparison(folder)
+    notes = found.notes()
+    # By hand: validation accuracies 52, 62, 57 % with deviation 5; t of 2 degrees of freedom is 4.3027.
+    half = 4.30265 * 5 * (1 / 3 + 1 / 3) ** 0.5
+    assert f"resnet8: validation accuracy 57.00 % over 3 folds, 95 % interval {57 - half:.2f} to" in notes[4]
+    assert (
+        "resnet8 against vgg11, fold by fold: +18.0 points, 95 % interval +14.5 to +21.5: resnet8 is"
+        in (notes[6])
+    )
+    assert "counts as 1/4 + 1/3 of that of one fold, not as 1/4" in notes[7]
+    assert "resnet8, fold 4/4, seed 1: not started" in notes
+    assert "--folds 4 --seeds 2" in found.command
+    assert json.loads(as_json(found))["models"][0]["runs"][1]["fold"] == "2/4"
+    assert [run.name for run in found.runs[:2]] == ["resnet8, fold 1/4, seed 0", "resnet8, fold 2/4, seed 0"]
+
+
+def test_models_that_no_fold_tells_apart_are_called_so(folder):
+    write_request(folder, ["resnet8", "vgg11"], 1, folds=2)
+    for number, difference in enumerate((0.1, -0.05), 1):
+        write_run(folder, "resnet8", 0, accuracy=0.5, fold=f"{number}/2")
+        write_run(folder, "vgg11", 0, accuracy=0.5 + difference, fold=f"{number}/2")
+    assert any("vgg11 against resnet8, fold by fold: +2.5" in note and "neither is" in note
+               for note in read_comparison(folder).notes())  # fmt: skip
 
 
 # ---- plot ----------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any
 
 from labkit.config import Config, fields_by_name
 from labkit.config.architectures import NAMED_FIELDS
+from labkit.config.data import fold_name
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.files import read_json, read_object
@@ -26,7 +27,8 @@ class Request:
 
     ``models``: their names. ``seeds``: how many, starting from 0. ``budget``: the fields of the configuration
     that all trainings share, by name. ``data_checksum``: of the data set. ``data_dir``: its ``--data-dir``;
-    None: the default one.
+    None: the default one. ``folds``: into how many its images are parted, on each of which each model is
+    trained with each seed; 0: they aren't.
     """
 
     models: tuple[str, ...]
@@ -34,6 +36,13 @@ class Request:
     budget: Mapping[str, Any]
     data_checksum: str
     data_dir: str | None = None
+    folds: int = 0
+
+    @property
+    def trained(self) -> list[tuple[int, str]]:
+        """The seed and the fold, such as ``2/5``, of each training of a model, in order; "" without folds."""
+        folds = [f"{number}/{self.folds}" for number in range(1, self.folds + 1)] or [""]
+        return [(seed, fold) for seed in range(self.seeds) for fold in folds]
 
     def merged_with(self, earlier: "Request | None") -> "Request":
         """Return this request with the models and seeds of an earlier one for the same directory added."""
@@ -51,9 +60,9 @@ def request_path(folder: Path) -> Path:
     return folder / "comparison.json"
 
 
-def run_directory(folder: Path, model: str, seed: int) -> RunDirectory:
-    """Return the run directory of ``model`` with ``seed`` in a comparison's folder."""
-    return RunDirectory(folder / f"{model}-seed{seed}")
+def run_directory(folder: Path, model: str, seed: int, fold: str = "") -> RunDirectory:
+    """Return the run directory of ``model`` with ``seed`` on ``fold`` in a comparison's folder."""
+    return RunDirectory(folder / f"{fold_name(model, fold) if fold else model}-seed{seed}")
 
 
 def measurements_path(run: RunDirectory) -> Path:

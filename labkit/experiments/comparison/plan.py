@@ -7,6 +7,7 @@ Doesn't import TensorFlow.
 import contextlib
 import dataclasses
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from labkit import home
 from labkit.cluster.flags import train_arguments
 from labkit.config import Config
 from labkit.config.architectures import model_name, parse_model_name
+from labkit.config.data import checked_folds, fold_of_name
 from labkit.config.fields import CODE
 from labkit.data.inputs import choose_input_path
 from labkit.data.manifest import Manifest
@@ -54,13 +56,15 @@ class ModelTraining(Training):
 
     model: str
     seed: int
+    fold: str = ""
 
 
 @dataclass(frozen=True)
 class ComparisonPlan:
     """All trainings of a comparison in order: first seed 0 of every model, then seed 1 of every model.
 
-    When a comparison is interrupted, the models therefore have the same number of seeds, give or take one.
+    With folds, a seed has a training of every model on each fold, one fold after the other. When a comparison
+    is interrupted, the models therefore have the same number of trainings, give or take one.
     """
 
     output: Path
@@ -68,9 +72,10 @@ class ComparisonPlan:
     trainings: tuple[ModelTraining, ...]
 
 
-def default_output(config: Config) -> Path:
-    """Return the default directory of a comparison, named after the data set and the budget."""
-    return home.home() / "comparisons" / f"{config.data.dataset}-{budget_fingerprint(config)}"
+def default_output(config: Config, folds: int = 0) -> Path:
+    """Return the default directory of a comparison, named after the data set, the budget and the folds."""
+    name = f"{config.data.dataset}-{budget_fingerprint(config)}" + (f"-{folds}-folds" if folds else "")
+    return home.home() / "comparisons" / name
 
 
 def plan_comparison(
@@ -79,6 +84,7 @@ def plan_comparison(
     values: Mapping[str, Any],
     output: str | None = None,
     *,
+    folds: int = 0,
     prepare: Callable[[Config], None],
 ) -> ComparisonPlan:
     """Decide on every training of a comparison.
@@ -90,11 +96,16 @@ def plan_comparison(
             defaults.
         output: the comparison's directory. None derives it from the budget, so that the same command finds
             it again, also with more models or seeds.
+        folds: into how many the images are parted, on each of which each model is trained; 0: they aren't.
         prepare: prepares the data set of a configuration if there is none yet.
 
     Raises InputError if something can't be trained, or if the directory can't be written, holds other files,
     or holds a comparison with another budget.
     """
+    if folds:
+        checked_folds(folds)
+        if values.get("fold") is not None:
+            raise InputError(f"--fold is {values['fold']} with --folds {folds}; leave one of them out")
     configs = _configs(models, seeds, values)
     models = tuple(configs)
     config = next(iter(configs.values()))
@@ -103,29 +114,36 @@ def plan_comparison(
     if named_folder and recorded:
         config = _as_recorded(config, recorded)
         if config.run.epochs is None:  # which the data turn into steps
-            _check_same_budget(named_folder, recorded, budget_of(config))  # before preparing any data
+            _check_same(named_folder, recorded, budget_of(config), folds)  # before preparing any data
     named, manifest = find_data_set(config, prepare)
     examples = manifest.count("train")
+    if folds:
+        parted = examples + manifest.count("validation")
+        examples = parted - math.ceil(parted / folds)
     config = config.with_steps_for(examples).replace(named | {"input_path": config.data.input_path})
-    folder = named_folder or default_output(config)
+    folder = named_folder or default_output(config, folds)
     recorded = recorded if named_folder else _recorded(folder)
     if recorded is not None:
         config = _as_recorded(config, recorded)
-    resolved = named | {"input_path": choose_input_path(manifest, config.data.input_path)}
-    budget = budget_of(config.replace(resolved))
+    path = {"input_path": choose_input_path(manifest, config.data.input_path)}
+    budget = budget_of(config.replace(named | path))
     if recorded is not None:
-        _check_same_budget(folder, recorded, budget, manifest)
-    trainings = tuple(
-        _training(folder, model, seed, configs[model].with_steps_for(examples).replace(resolved), manifest)
-        for seed in range(seeds)
-        for model in models
-    )
+        _check_same(folder, recorded, budget, folds, manifest)
+    data_dir = config.data.data_dir if values.get("data_dir") is not None else None
+    request = Request(tuple(models), seeds, budget, manifest.checksum, data_dir, folds)
+    data = {"": (named, manifest)}
+    for _, fold in request.trained[:folds]:
+        data[fold] = find_data_set(config.replace({"fold": fold}), prepare)
+    trainings = []
+    for seed, fold in request.trained:
+        named, manifest = data[fold]
+        for model in models:
+            its = configs[model].with_steps_for(examples).replace(named | path)
+            trainings.append(_training(folder, model, seed, fold, its, manifest))
     pending = [training for training in trainings if training.run_state != "finished"]
     if pending:
         plan_run(pending[0].config)  # checks the batch size and the data
-    data_dir = config.data.data_dir if values.get("data_dir") is not None else None
-    request = Request(tuple(models), seeds, budget, manifest.checksum, data_dir)
-    return ComparisonPlan(folder, request, trainings)
+    return ComparisonPlan(folder, request, tuple(trainings))
 
 
 def _configs(models: Sequence[str], seeds: int, values: Mapping[str, Any]) -> dict[str, Config]:
@@ -165,15 +183,23 @@ def _recorded(folder: Path) -> Request | None:
 
 
 def _as_recorded(config: Config, recorded: Request) -> Config:
-    """Return ``config`` with the recorded choices in place of ``auto``."""
+    """Return ``config`` with the recorded choices in place of ``auto`` and of a data set with a fold."""
     auto = {"dataset": config.data.dataset, "input_path": config.data.input_path}
+    if fold_of_name(recorded.budget["dataset"]) == (config.data.dataset, config.data.fold):
+        auto["dataset"] = "auto"
     return config.replace({name: recorded.budget[name] for name, value in auto.items() if value == "auto"})
 
 
-def _check_same_budget(
-    folder: Path, recorded: Request, budget: Mapping[str, Any], manifest: Manifest | None = None
+def _check_same(
+    folder: Path,
+    recorded: Request,
+    budget: Mapping[str, Any],
+    folds: int,
+    manifest: Manifest | None = None,
 ) -> None:
     differences = budget_differences(recorded.budget, budget)
+    if recorded.folds != folds:
+        differences.append(f"--folds is {recorded.folds} there, {folds} here")
     if manifest is not None and recorded.data_checksum != manifest.checksum:
         differences.append(
             f"the checksum of {manifest.dataset} is {recorded.data_checksum[:12]} there, "
@@ -186,14 +212,17 @@ def _check_same_budget(
         )
 
 
-def _training(folder: Path, model: str, seed: int, config: Config, manifest: Manifest) -> ModelTraining:
-    run = run_directory(folder, model, seed)
+def _training(
+    folder: Path, model: str, seed: int, fold: str, config: Config, manifest: Manifest
+) -> ModelTraining:
+    run = run_directory(folder, model, seed, fold)
     config = config.replace({"seed": seed, "job_dir": str(run.path)})
     _, _, run_state = place_run(config, manifest)
     status = run.read_status()
     if run_state == "resumable" and status is not None and status.state == "failed":
         run_state = "failed"
-    return ModelTraining(f"{model}, seed {seed}", config, run_state, model, seed)
+    name = f"{model}{fold and f', fold {fold}'}, seed {seed}"
+    return ModelTraining(name, config, run_state, model, seed, fold)
 
 
 BAD_INPUT = 2

@@ -11,13 +11,13 @@ import json
 import os
 import shlex
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from labkit.analysis.inference import Spread, spread
+from labkit.analysis.inference import Spread, fold_interval, spread
 from labkit.config import DataConfig, fields_by_name
 from labkit.config.config import flags_of
 from labkit.errors import InputError
@@ -46,7 +46,7 @@ class RunMetrics:
     first of a session, with a new image size, or after a thaw) is counted with the median step's seconds.
     ``inference_images_per_second``: measured in a separate process on one device.
     ``peak_memory_bytes``: largest resident set of the training process. ``multiply_adds``: of one image's
-    forward pass. ``device``: that it was trained on.
+    forward pass. ``device``: that it was trained on. ``fold``: such as ``2/5``; "" without folds.
     """
 
     model: str
@@ -64,6 +64,7 @@ class RunMetrics:
     parameters: int | None = None
     multiply_adds: int | None = None
     device: str = ""
+    fold: str = ""
 
     @property
     def finished(self) -> bool:
@@ -71,12 +72,12 @@ class RunMetrics:
 
     @property
     def name(self) -> str:
-        return f"{self.model}, seed {self.seed}"
+        return f"{self.model}{self.fold and f', fold {self.fold}'}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class ModelMetrics:
-    """One model of a comparison and its trainings, one for each seed."""
+    """One model of a comparison and its trainings, one for each seed and fold."""
 
     name: str
     runs: tuple[RunMetrics, ...]
@@ -88,6 +89,15 @@ class ModelMetrics:
     def spread(self, metric: str) -> Spread | None:
         """Return mean and deviation of a field of ``RunMetrics`` over the finished runs; None if unknown."""
         return spread(getattr(run, metric) for run in self.finished)
+
+    @property
+    def validated(self) -> dict[str, float]:
+        """The validation accuracy on each fold, over the finished runs of all seeds."""
+        known: dict[str, list[float]] = {}
+        for run in self.finished:
+            if run.validation_accuracy is not None:
+                known.setdefault(run.fold, []).append(run.validation_accuracy)
+        return {fold: statistics.fmean(values) for fold, values in known.items()}
 
     def largest(self, metric: str) -> int | None:
         """Return the largest value of a field of ``RunMetrics`` over the finished runs; None if unknown."""
@@ -117,6 +127,7 @@ class Comparison:
     def command(self) -> str:
         """The shell command that makes this comparison."""
         arguments = ["labkit", "compare", "--models", ",".join(self.request.models)]
+        arguments += ["--folds", str(self.request.folds)] if self.request.folds else []
         arguments += ["--seeds", str(self.request.seeds), "--output", str(self.path)]
         if self.request.data_dir is not None:
             arguments += ["--data-dir", self.request.data_dir]
@@ -141,13 +152,14 @@ class Comparison:
             f"{budget['dataset']}: {counted(budget['train_steps'], 'step')} of "
             + counted(budget["train_batch_size"], "image")
             + (f" on {'; '.join(devices)}" if devices else ""),
-            "values: mean ± sample standard deviation over seeds; accuracy: of the weights with the best "
-            "validation; training seconds: of training steps only",
+            f"values: mean ± sample standard deviation over {'folds' if self.request.folds else 'seeds'}; "
+            "accuracy: of the weights with the best validation; training seconds: of training steps only",
             "training images/s: of the median step; inference images/s: in batches of "
             f"{budget['eval_batch_size']:,} on one device",
-            "peak memory: largest resident memory of the training process over all seeds; "
+            "peak memory: largest resident memory of the training process over all runs; "
             "multiply-adds: of one image's forward pass",
         ]
+        lines += told_of_folds(self.models, self.request.folds)
         return lines + [_not_finished(run) for run in self.runs if not run.finished]
 
     def __str__(self) -> str:
@@ -166,6 +178,36 @@ def _not_finished(run: RunMetrics) -> str:
     if run.state == NOT_STARTED:
         return f"{run.name}: {run.state}"
     return f"{run.name}: {run.state} at step {run.step}" + (f": {run.message}" if run.message else "")
+
+
+def told_of_folds(models: Sequence[ModelMetrics], folds: int) -> list[str]:
+    """Return what cross-validation tells of the models, as sentences; none before two folds are finished."""
+    known = {model.name: found for model in models if folds and len(found := model.validated) > 1}
+    if not known:
+        return []
+    lines = []
+    for name, found in known.items():
+        told = fold_interval(list(found.values()), folds)
+        lines.append(
+            f"{name}: validation accuracy {100 * told.mean:.2f} % over {told.count} folds, 95 % interval "
+            f"{100 * told.low:.2f} to {100 * told.high:.2f} %"
+        )
+    best = max(known, key=lambda name: statistics.fmean(known[name].values()))
+    for name in known:
+        both = [fold for fold in known[best] if fold in known[name]]
+        if name == best or len(both) < 2:
+            continue
+        told = fold_interval([known[best][fold] - known[name][fold] for fold in both], folds)
+        shown = "neither is shown to be better" if told.contains_zero else f"{best} is better"
+        lines.append(f"{best} against {name}, fold by fold: {told}: {shown}")
+    return [
+        *lines,
+        "the intervals are wider than those of independent runs, because trainings on folds share images "
+        f"(Nadeau and Bengio, 2003): the variance of a mean of {folds} folds counts as 1/{folds} + "
+        f"1/{folds - 1} of that of one fold, not as 1/{folds}",
+        "the weights of each run were chosen by the validation of its fold, which makes all of these "
+        "accuracies a little too high",
+    ]
 
 
 # ---- the table's columns -------------------------------------------------------------------------------
@@ -224,25 +266,26 @@ def read_comparison(path: str | os.PathLike[str]) -> Comparison:
     request = read_request(folder)
     if request is None:
         raise InputError(f"{folder} holds no comparison; name the --output of labkit compare")
-    seeds, budget = range(request.seeds), request.budget
+    trained, budget = request.trained, request.budget
     models = tuple(
-        ModelMetrics(name, tuple(_read_run(folder, name, seed, budget) for seed in seeds))
+        ModelMetrics(name, tuple(_read_run(folder, name, *which, budget) for which in trained))
         for name in request.models
     )
     return Comparison(folder, request, models)
 
 
-def _read_run(folder: Path, model: str, seed: int, budget: Mapping[str, Any]) -> RunMetrics:
-    """Read the training of ``model`` with ``seed`` from the folder of a comparison with this budget."""
-    run = run_directory(folder, model, seed)
+def _read_run(folder: Path, model: str, seed: int, fold: str, budget: Mapping[str, Any]) -> RunMetrics:
+    """Read the training of ``model`` with ``seed`` on ``fold`` from the folder of a comparison."""
+    run = run_directory(folder, model, seed, fold)
     status = run.read_status()
     if status is None:
-        return RunMetrics(model, seed)
+        return RunMetrics(model, seed, fold=fold)
     reader = read_metrics(run)
     measured = read_measurements(run)
     return RunMetrics(
         model,
         seed,
+        fold=fold,
         state=status.liveness(),
         step=status.step,
         message=status.message,
