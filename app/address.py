@@ -84,6 +84,7 @@ PAGES = (  # the module in app.views, title, icon, and path of the address
     ("data", "Data", "photo_library", "data"),
     ("image_map", "Map", "scatter_plot", "map"),
     ("compare", "Compare", "stacked_line_chart", "compare"),
+    ("search", "Search", "manage_search", "search"),
     ("configuration", "Configuration", "tune", "configuration"),
 )
 

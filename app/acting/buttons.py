@@ -36,7 +36,7 @@ def draw(run: RunDirectory, status: Status | None, liveness: str) -> None:
     elif acts and liveness in ENDED_EARLY:
         _resume(run)
     if acts and status is not None:
-        _again(run)
+        again(run, "Again with changes", "Opens the form for a new run with the configuration of this one.")
     _commands(run, liveness)
 
 
@@ -78,7 +78,7 @@ def _resume_button(run: RunDirectory, act: Callable[[RunDirectory], object], lab
     )
 
 
-def _again(run: RunDirectory) -> None:
+def again(run: RunDirectory, label: str, help: str) -> None:
     """Draw the link to the form of a new run with the configuration of this one.
 
     A link, not a button: a page that a fragment leaves may still be drawn into by it.
@@ -86,9 +86,9 @@ def _again(run: RunDirectory) -> None:
     st.session_state.pop(FILLED, None)  # the form is filled again, whatever was changed in it
     st.page_link(
         address.page("start"),
-        label="Again with changes",
+        label=label,
         icon=":material/edit:",
-        help="Opens the form for a new run with the configuration of this one.",
+        help=help,
         query_params={"again": clean(run.path)},
     )
 

@@ -231,6 +231,16 @@ def resume(run: RunDirectory) -> None:
         _started[run.path] = _launched(list(found.arguments), run, is_new=False, variables=approved)
 
 
+def join_search(folder: RunDirectory) -> None:
+    """Go on with the search in a folder. A second call while it does does nothing. Raises InputError."""
+    _refuse_read_only()
+    with _lock:
+        known = _started.get(folder.path)
+        if known is None or known.process.poll() is not None:
+            words = ["search", "--join", str(folder.path)]
+            _started[folder.path] = _launched(words, folder, is_new=False)
+
+
 def _still_training(run: RunDirectory) -> int | None:
     """Return the process that trains the run. One that has said that it ended gets time to be gone."""
     give_up = time.monotonic() + END_SECONDS

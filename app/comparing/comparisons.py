@@ -17,8 +17,8 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.files import open_run_file
 
 
-def found_comparisons(runs: Iterable[RunDirectory], folders: Iterable[Path]) -> list[Path]:
-    """Return the folders of comparisons: those that hold a chosen run first, then those in listed folders."""
+def found_folders(name: str, runs: Iterable[RunDirectory], folders: Iterable[Path]) -> list[Path]:
+    """Return the folders with a file of this name: those that hold a run first, then those in ``folders``."""
     places = [run.path.parent for run in runs]
     for folder in folders:
         places.append(folder)
@@ -27,7 +27,7 @@ def found_comparisons(runs: Iterable[RunDirectory], folders: Iterable[Path]) -> 
                 places += sorted(folder / entry.name for entry in entries if entry.is_dir())
         except OSError:
             continue
-    return [place for place in dict.fromkeys(places) if _is_file(request_path(place))]
+    return [place for place in dict.fromkeys(places) if _is_file(place / name)]
 
 
 def _is_file(path: Path) -> bool:
@@ -40,7 +40,7 @@ def _is_file(path: Path) -> bool:
 def show_comparisons(chosen: Iterable[RunDirectory]) -> None:
     """Draw the comparisons, if there are any. That of the chosen runs is open."""
     chosen = list(chosen)
-    places = found_comparisons(chosen, state.run_folders())
+    places = found_folders(request_path(Path()).name, chosen, state.run_folders())
     if not places:
         return
     inside = {run.path.parent for run in chosen}

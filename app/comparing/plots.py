@@ -181,8 +181,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def scatter(dots: Sequence[Dot], across: Axis, up: Axis, width: int = 680) -> str:
-    """Return the plot as SVG of some pixels' width."""
+def scatter(dots: Sequence[Dot], across: Axis, up: Axis, width: int = 680, *, what: str = "runs") -> str:
+    """Return the plot as SVG of some pixels' width. ``what``: the dots are."""
     low_x, high_x = _range([across.place(dot.x) for dot in dots])
     low_y, high_y = _range([up.place(dot.y) for dot in dots])
 
@@ -217,7 +217,7 @@ def scatter(dots: Sequence[Dot], across: Axis, up: Axis, width: int = 680) -> st
             f'fill="{dot.color}" fill-opacity=".75" stroke="{dot.color}" {about}>'
             f"<title>{words}</title></circle>"
         )
-    return _svg(parts, width, HEIGHT, "group", f"{up.title} over {across.title} of {len(dots)} runs")
+    return _svg(parts, width, HEIGHT, "group", f"{up.title} over {across.title} of {len(dots)} {what}")
 
 
 def _apart(

@@ -47,7 +47,7 @@ def show_relations(groups: Sequence[Group], colors: dict[str, tuple[str, bool]])
     if opened.open:
         with opened:
             # The last axis gives the lines their colour.
-            _parallel([*settings[:6], *(name for name in _PARALLEL if name in measures)], found)
+            parallel([*settings[:6], *(name for name in _PARALLEL if name in measures)], found)
 
 
 _PARALLEL = tuple(
@@ -76,7 +76,8 @@ def axes(groups: Sequence[Group]) -> dict[str, Axis]:
     return found
 
 
-def _parallel(names: Sequence[str], found: dict[str, Axis]) -> None:
+def parallel(names: Sequence[str], found: dict[str, Axis], *, what: str = "runs") -> None:
+    """Draw a line for each run, or for what else there is, through its values on some of the axes."""
     import plotly.graph_objects as go  # with its script of 5 MB, for this chart alone
 
     names = [name for name in names if len({str(value) for value in found[name].values}) > 1]
@@ -90,7 +91,7 @@ def _parallel(names: Sequence[str], found: dict[str, Axis]) -> None:
         if all(found[name].values[place] is not None for name in names)
     ]
     if not complete:
-        st.info("No run has all these values.")
+        st.info(f"None of the {what} has all these values.")
         return
     dimensions = []
     for name in names:
@@ -119,7 +120,7 @@ def _parallel(names: Sequence[str], found: dict[str, Axis]) -> None:
         figure, key="parallel-chart", config={"displayModeBar": False}, alt="Parallel coordinates"
     )
     st.caption(
-        f"A line for each of {len(complete)} runs that have all values, blue for the lowest and orange for "
+        f"A line for each of {len(complete)} {what} that have all values, blue for the lowest and orange for "
         f"the highest {plain(last.plain_title)}. Drag along an axis to keep a part of it; drag a title "
         "to move it."
     )

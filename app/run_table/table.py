@@ -199,7 +199,7 @@ def rows_of(runs: Sequence[RunSummary], columns: Sequence[str]) -> pa.Table:
         if known := COLUMNS.get(name):
             parts[name] = column([_cleaned(known.value(run)) for run in runs], known.type)
         else:
-            parts[name] = _setting([run.values.get(name) for run in runs])
+            parts[name] = setting_column([run.values.get(name) for run in runs])
     return pa.table(parts)
 
 
@@ -209,7 +209,7 @@ def _cleaned(value: Any) -> Any:
     return clean(value) if isinstance(value, str) else value
 
 
-def _setting(values: list[Any]) -> pa.Array:
+def setting_column(values: list[Any]) -> pa.Array:
     """Return a setting of the configuration: numbers if it is one everywhere, otherwise text."""
     if all(value is None or _is_number(value) for value in values):
         return column(values, NUMBER)

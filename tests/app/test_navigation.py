@@ -20,7 +20,8 @@ def test_every_page_has_an_address_and_the_runs_are_also_the_root(runs_folder, m
     pages, navigation = [], st.navigation
     monkeypatch.setattr(st, "navigation", lambda made: pages.extend(made) or navigation(made))
     open_main()
-    addresses = ["start", *("map" if name == "image_map" else name for name in PAGES)]
+    names = ["start", *PAGES[:-1], "search", PAGES[-1]]
+    addresses = ["map" if name == "image_map" else name for name in names]
     assert {page.url_path for page in pages} == {"", "runs", *addresses}
     shown = [page.title for page in pages if page.visibility == "visible"]
     assert shown == [name.capitalize() for name in ("runs", *addresses)]  # once each

@@ -1,0 +1,1 @@
+"""The Search page: what ``labkit search`` has found so far, and what goes on there."""

@@ -1,0 +1,120 @@
+"""The table of trials, what is known of the one that is ticked, and the rungs."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import streamlit as st
+
+from app import address, state
+from app.markup import duration, plain
+from app.run_table.table import NUMBER, TEXT, column, setting_column
+from app.searching.drawings import is_percent, title_of, value_shown
+from app.searching.study import Study, Trial, rung_rows
+from labkit.analysis.results import value_text
+from labkit.tables import html_table
+
+TABLE, ORDER = "search-trials", "search-order"
+ALL = "all"
+STATES = (ALL, "running", "waiting", "paused", "pruned", "failed", "finished")
+MAX_ROWS_SHOWN, HEIGHT = 12, 440  # without scrolling; pixels of a longer table
+
+
+def show_trials(study: Study) -> None:
+    """Draw the table, the best trial first, and below it the trial that is ticked."""
+    counts = Counter(trial.state for trial in study.ranked)
+    counts[ALL] = len(study.ranked)
+    wanted = st.segmented_control(
+        "Trials",
+        [name for name in STATES if counts[name]],
+        default=ALL,
+        format_func=lambda name: f"{name} ({counts[name]:,})",
+        key="search-states",
+        required=True,
+        label_visibility="collapsed",
+    )
+    trials = [trial for trial in study.ranked if wanted in (ALL, trial.state)]
+    numbers = [trial.number for trial in trials]
+    _follow(study, numbers)
+    found = st.dataframe(
+        _rows(study, trials),
+        key=TABLE,
+        hide_index=True,
+        placeholder="–",
+        on_select="rerun",
+        selection_mode="single-row",
+        column_config=_columns(study),
+        height="content" if len(trials) <= MAX_ROWS_SHOWN else HEIGHT,
+    )
+    for row in found["selection"]["rows"][:1]:
+        if row < len(trials):
+            _one(study, trials[row])
+
+
+def _follow(study: Study, numbers: list[int]) -> None:
+    """Keep the tick, which the browser gives as a row, on its trial where the order of the rows changes."""
+    ticked = st.session_state.get(TABLE, {}).get("selection", {}).get("rows", [])
+    folder, before = st.session_state.get(ORDER, (None, []))
+    chosen = [before[row] for row in ticked if row < len(before)] if folder == study.folder else []
+    rows = [numbers.index(number) for number in chosen if number in numbers]
+    if rows != ticked:
+        st.session_state[TABLE] = {"selection": {"rows": rows, "columns": [], "cells": []}}
+    st.session_state[ORDER] = study.folder, numbers
+
+
+def _rows(study: Study, trials: Sequence[Trial]) -> pa.Table:
+    scale = 100 if is_percent(study) else 1
+    lasts = [trial.last for trial in trials]
+    values = [None if last is None or last.value is None else scale * last.value for last in lasts]
+    parts = {
+        "trial": column([trial.number for trial in trials], NUMBER),
+        "state": column([state.clean(trial.state) for trial in trials], TEXT),
+        "step": column([None if last is None else last.step for last in lasts], NUMBER),
+        "value": column(values, NUMBER),
+    }
+    for name in study.request.space:
+        parts[f"setting {name}"] = setting_column([trial.values.get(name) for trial in trials])
+    parts["seconds"] = column([trial.seconds or None for trial in trials], NUMBER)
+    parts["why"] = column([state.clean(trial.why) or None for trial in trials], TEXT)
+    return pa.table(parts)
+
+
+def _columns(study: Study) -> dict[str, Any]:
+    form = "%.2f%%" if is_percent(study) else "%.4g"
+    return {
+        "trial": st.column_config.NumberColumn("Trial", format="%d", pinned=True),
+        "state": st.column_config.TextColumn("State"),
+        "step": st.column_config.NumberColumn("Step", format="localized", help="Of its last result."),
+        "value": st.column_config.NumberColumn(title_of(study), format=form, help="At that step."),
+        **{f"setting {name}": st.column_config.Column(state.clean(name)) for name in study.request.space},
+        "seconds": st.column_config.NumberColumn("Seconds", format="%.0f", help="Of training, all rungs."),
+        "why": st.column_config.TextColumn("Why it ended", width="large"),
+    }
+
+
+def _one(study: Study, trial: Trial) -> None:
+    """Draw what is known of a trial, and the links to its runs."""
+    given = ", ".join(f"{name} {value_text(trial.values.get(name))}" for name in study.request.space)
+    results = [
+        f"{value_shown(study, result.value)} at step {result.step:,} after {duration(result.at)}"
+        for result in trial.results
+    ]
+    st.text(state.clean(f"Trial {trial.number}, {trial.state}: {given}. {trial.why}\n{'; '.join(results)}"))
+    with st.container(horizontal=True):
+        for run in filter(None, map(study.run, trial.runs)):
+            st.page_link(
+                address.page("live"),
+                label=plain(state.clean(run.name)),
+                icon=":material/monitoring:",
+                query_params={"run": state.clean(run.path)},
+            )
+
+
+def show_rungs(study: Study) -> None:
+    """Draw how many trials reached each rung, and how many went on."""
+    if len(study.request.rungs) < 2:
+        return
+    header, *rows = rung_rows(study, lambda value: value_shown(study, value))
+    st.markdown("#### Rungs")
+    st.html(f'<div class="lk-compared">{html_table(header, rows)}</div>')

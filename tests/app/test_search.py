@@ -1,0 +1,193 @@
+"""The Search page: trials, rungs, the best so far, importance; its buttons and commands; damaged files."""
+
+import json
+import os
+import shutil
+import socket
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from app.acting import launches
+from app.searching.study import importance, read_study
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory, RunLock
+from tests.app.boards import charts
+from tests.app.pages import checked, finished, html_of, open_page, press, words
+from tests.app.searches import RUNGS, SPACE, trials, write_search
+from tests.run_directory.test_foreign_files import KINDS, replace
+
+
+@pytest.fixture
+def folder(runs_folder):
+    return runs_folder.parent / "searches" / "shapes-1"
+
+
+def opened(**url):
+    return finished(open_page("search", "", **url))
+
+
+def test_without_a_search_the_page_says_how_to_make_one(runs_folder):
+    assert "labkit search --space" in words(opened())
+
+
+def test_the_trials_stand_in_a_table_with_the_best_first_and_why_others_ended(folder):
+    write_search(folder, trials(28))
+    at = opened()
+    table = at.dataframe[0].value
+    assert len(table) == 28
+    assert table["state"].tolist()[:4] == ["finished"] * 3 + ["pruned"]
+    assert table["value"].tolist()[:3] == sorted(table["value"][:3], reverse=True)
+    assert table["step"][:3].tolist() == [900] * 3
+    pruned = table[table["state"] == "pruned"]
+    assert pruned["why"].str.contains("the best [93] went on").all()
+    assert table["why"].tolist()[-1] == "the loss became nan at step 40"
+    said = words(at)
+    assert "Trials ended 28 of 27" in said and "State finished" in said
+    at.session_state["search-states"] = "failed"
+    assert checked(at.run()).dataframe[0].value["trial"].tolist() == [27]
+
+
+def test_the_best_so_far_never_falls_and_each_result_is_a_dot_of_its_rung(folder):
+    found = write_search(folder, trials(28))
+    [chart] = charts(opened())
+    assert (chart.title, chart.unit) == ("Validation accuracy", "percent")
+    best, *rungs = chart.lines.values()
+    assert (np.diff(best.y) >= 0).all() and (np.diff(best.x) >= 0).all()
+    assert [len(line.x) for line in rungs] == [27, 9, 3] and len({line.color for line in rungs}) == 3
+    values = [value for _, value in read_study(found).improvements()]
+    assert values == sorted(values) and len(values) > 2
+
+
+def test_a_loss_is_better_where_it_is_lower(folder):
+    found = trials(10)
+    study = read_study(write_search(folder, found, objective="loss", direction="minimize"))
+    assert study.best.last.value == min(
+        trial["results"][-1]["value"] for trial in found if len(trial["results"]) == 3
+    )
+    at = opened()
+    assert "Validation loss" in words(at)
+    assert (charts(at)[0].title, charts(at)[0].unit) == ("Validation loss", "")
+
+
+def test_the_rungs_say_how_many_went_on(folder):
+    write_search(folder, trials(28))
+    rows = html_of(opened()).split("<tr>")
+    cells = [row.replace("</td>", "|").replace("<td>", "") for row in rows if "100" in row or "300" in row]
+    assert "9|18|0|" in cells[0] and "3|6|0|" in cells[1]
+
+
+def test_importance_finds_the_setting_that_counts(folder):
+    pytest.importorskip("optuna")
+    shares, step, count = importance(read_study(write_search(folder, trials(60))))
+    assert (step, count) == (RUNGS[0], 59)
+    assert shares[0][0] == "learning_rate" and shares[0][1] > 0.7
+    assert {name for name, _ in shares} == set(SPACE)
+    with pytest.raises(InputError, match="needs 4 different results"):
+        importance(read_study(write_search(folder, trials(3))))
+
+
+def test_without_optuna_the_page_says_how_to_install_it(folder, monkeypatch):
+    write_search(folder, trials(9))
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "needs optuna, not installed here" in words(opened())
+
+
+def test_slices_and_parallel_coordinates_open(folder):
+    write_search(folder, trials(12))
+    at = open_page("search", "")
+    at.session_state["search-slices"] = at.session_state["search-parallel"] = True
+    at.session_state["slice"] = "model"
+    checked(at.run())
+
+
+def test_the_conclusion_is_shown_in_the_searchs_own_words(folder):
+    sentence = "The best <b>trial</b> gave 0.58 with other seeds, 0.03 less than when it was chosen."
+    found = trials(9)
+    write_search(folder, found, conclusion={"words": [sentence]}, repeat=found[0])
+    assert sentence in words(opened())
+    write_search(folder, found, repeat=found[0])
+    assert "The best trial is repeated with fresh seeds" in words(opened())
+
+
+def test_a_silent_search_is_lost_and_a_name_breaks_nothing(folder):
+    made = write_search(folder.with_name("*a* <b>"), trials(5), state="running", updated=time.time() - 61)
+    assert read_study(made).state == "lost"
+    assert "State lost" in words(opened())
+    write_search(folder, trials(5))
+    at = opened(search="*a* <b>")
+    assert at.selectbox(key="search-chosen").value == "*a* <b>"
+    assert sorted(at.selectbox(key="search-chosen").options) == ["*a* <b>", "shapes-1"]
+
+
+# ---- buttons -------------------------------------------------------------------------------------------
+
+
+def test_stop_asks_the_process_that_searches(folder, monkeypatch):
+    write_search(folder, trials(5), state="running", host=socket.gethostname(), pid=os.getpid())
+    asked = []
+    monkeypatch.setattr(launches, "training_process", lambda run: 4711)
+    monkeypatch.setattr(launches, "ask_to_stop", lambda run, process: asked.append((run.path, process)))
+    press(opened(), "Save and stop")
+    assert asked == [(folder, 4711)]
+    lock = RunLock(RunDirectory(folder))
+    assert lock.acquire() and lock.holder() == os.getpid()
+    lock.release()
+
+
+def test_a_search_that_ended_goes_on_in_a_process_of_its_own(folder, monkeypatch):
+    write_search(folder, trials(5), state="interrupted")
+    started = []
+    monkeypatch.setattr(launches, "_launched", lambda words, run, is_new: started.append((words, run.path)))
+    press(opened(), "Go on")
+    assert started == [(["search", "--join", str(folder)], folder)]
+    monkeypatch.setenv("LABKIT_READ_ONLY", "1")
+    assert not [one for one in opened().button if one.label == "Go on"]
+
+
+def test_what_would_run_a_file_is_left_to_a_shell(folder):
+    changes = {"state": "interrupted", "message": "stopped by SIGTERM"}
+    space = SPACE | {"model": {"kind": "choice", "choices": ["resnet20", "/tmp/evil.py:net"]}}
+    for changed in ({"space": space}, {"fixed": {"callbacks": "evil.py"}}, {"preset": "/tmp/evil.json"}):
+        write_search(folder, trials(5), **changes, **changed)
+        at = opened()
+        assert not [one for one in at.button if one.label == "Go on"]
+        said = words(at)
+        assert "Look at them in search.json" in said and "--join" not in said
+    write_search(folder, trials(5), **changes)
+    assert f"labkit search --join {folder}" in words(opened())
+
+
+# ---- files that anybody may have put there --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["search.json", "trials.json"])
+@pytest.mark.parametrize("content", ["{", "[]", '{"space": 3, "trials": {}}', "", '{"a":' * 100_000, *KINDS])
+def test_a_damaged_file_is_named(folder, name, content, tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    write_search(folder, trials(5))
+    if content in KINDS:
+        replace(folder / name, content)
+    else:
+        (folder / name).write_text(content)
+    if not (folder / "search.json").is_file():
+        return
+    assert name in words(opened())
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_values_of_other_types_and_odd_numbers_break_nothing(folder):
+    found = trials(6)
+    found[0]["values"] = {"learning_rate": "fast", "other": [1]}
+    found[1]["values"] = {}
+    found[2]["results"][0] |= {"value": None}
+    found[3]["runs"] = ["../../etc", "missing"]
+    write_search(folder, found, rungs=[100], conclusion={"words": 3})
+    text = (folder / "trials.json").read_text()
+    (folder / "trials.json").write_text(text.replace(json.dumps(found[4]["results"][0]["value"]), "NaN"))
+    opened()
+    shutil.rmtree(folder)
+    assert "labkit search" in words(opened())
