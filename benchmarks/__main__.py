@@ -22,7 +22,17 @@ QUICK = (
     "scaling",
 )
 # They need root or a browser, or take minutes or hours.
-ONLY_WHEN_NAMED = ("levers", "filters", "links", "accuracy", "ablation", "transfer", "corrected", "dashboard")
+ONLY_WHEN_NAMED = (
+    "levers",
+    "filters",
+    "links",
+    "accuracy",
+    "ablation",
+    "transfer",
+    "corrected",
+    "search",
+    "dashboard",
+)
 SCRIPTS = QUICK + ONLY_WHEN_NAMED
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from labkit.config import Config
     from labkit.errors import InputError
     from labkit.experiments.replicas import compare_replicas
+    from labkit.experiments.search.api import search
     from labkit.figures.compare_runs import CompareRuns
     from labkit.figures.predictions import image_grid
     from labkit.figures.widgets import slider
@@ -40,6 +41,7 @@ __all__ = [
     "prepare_data",
     "read_parameters",
     "runs",
+    "search",
     "slider",
     "start",
     "train",
@@ -62,6 +64,7 @@ _MODULES = {
     "prepare_data": "labkit.api",
     "read_parameters": "labkit.notebook.parameters",
     "runs": "labkit.run",
+    "search": "labkit.experiments.search.api",
     "slider": "labkit.figures.widgets",
     "start": "labkit.notebook.background",
     "train": "labkit.api",

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ["3.11", "3.12", "3.13"]
 TESTED_PYTHON = "3.11"  # of CI, environment.yml and the container image
 # The dependencies and the extras that the lock holds.
-PARTS = ("core", "notebook", "app", "onnx", "course", "dev")
+PARTS = ("core", "notebook", "app", "onnx", "course", "search", "dev")
 
 
 def read_lock(text: str) -> dict[str, tuple[Requirement, list[str]]]:

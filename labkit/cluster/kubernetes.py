@@ -5,7 +5,7 @@ run's own pods and nobody else.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -130,10 +130,11 @@ def pod_template(options: PodOptions, task: list[str], training: list[str]) -> d
         options: resources, image and volumes.
         task: arguments of labkit that make the pod a task of the cluster.
         training: arguments of the training; unless they have ``--bind``, the pod's own address is added.
+            Empty: ``task`` is all.
     """
     # Kubernetes expands $(NAME) in arguments; "$$(" keeps the user's text as it is.
     training = [argument.replace("$(", "$$(") for argument in training]
-    bind = [] if "--bind" in training else ["--bind", "$(POD_IP)"]
+    bind = ["--bind", "$(POD_IP)"] if training and "--bind" not in training else []
     volumes: dict[str, tuple[str, dict[str, Any]]] = {
         "shared": (options.mount, {"persistentVolumeClaim": {"claimName": options.claim}}),
         "tmp": ("/tmp", {"emptyDir": {}}),
@@ -239,8 +240,17 @@ def render_indexed_job(config: Config, options: PodOptions) -> list[dict[str, An
     task = ["cluster", "kubernetes-task", "--name", options.name, "--workers", str(options.workers)]
     servers = ["--ps", str(options.ps)] if options.ps else []
     pod = pod_template(options, [*task, *servers, "--"], train_arguments(_patient(config)))
+    return [service(options), network_policy(options), _job(options, pod)]
+
+
+def render_search_job(search: Sequence[str], options: PodOptions) -> list[dict[str, Any]]:
+    """Return the Job whose pods share a search. ``search``: a command of labkit with ``--join``."""
+    return [_job(options, pod_template(options, [*search], []))]
+
+
+def _job(options: PodOptions, pod: dict[str, Any]) -> dict[str, Any]:
     deadline = options.deadline_seconds
-    job = {
+    return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": metadata(options),
@@ -265,7 +275,6 @@ def render_indexed_job(config: Config, options: PodOptions) -> list[dict[str, An
             "template": pod,
         },
     }
-    return [service(options), network_policy(options), job]
 
 
 def to_yaml(documents: list[dict[str, Any]]) -> str:

@@ -9,7 +9,7 @@ import re
 import shlex
 import socket
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from labkit.cluster.flags import check_replicas, train_arguments
@@ -17,6 +17,7 @@ from labkit.config import Config
 from labkit.distributed.task import ClusterTask, split_address
 from labkit.errors import InputError
 from labkit.plurals import counted
+from labkit.startup.child import EXIT_STATUS
 
 # Below Linux's ephemeral ports (32768 and up); each step of a job uses one block of 20.
 FIRST_PORT, PORT_BLOCKS, PORTS_PER_BLOCK = 20_000, 600, 20
@@ -312,29 +313,46 @@ def render_batch_script(config: Config, options: BatchOptions) -> str:
     job. Raises InputError if the tasks can't train ``config`` together.
     """
     check_replicas(config, options.tasks, options.gpus_per_task, options.ps)
+    servers = ["--ps", str(options.ps)] if options.ps else []
+    command = [options.labkit, "cluster", "slurm-task", *servers]
+    command_text = f'{shlex.join(command)} --exit-status "$exit_status" -- ' + _wrapped(
+        train_arguments(config)
+    )
+    return _script(options, command_text, nodes=options.nodes, log="%j")
+
+
+def render_search_script(search: Sequence[str], options: BatchOptions) -> str:
+    """Return a script for ``sbatch``: an array of jobs on one node each, which share a search.
+
+    ``search``: a command of labkit with ``--join``. Each job saves before the time limit and requeues itself.
+    """
+    command = f'env {EXIT_STATUS}="$PWD/$exit_status" {shlex.quote(options.labkit)} {_wrapped([*search])}'
+    return _script(options, command, array=f"1-{options.nodes}", nodes=1, log="%A_%a")
+
+
+def _script(options: BatchOptions, command: str, *, nodes: int, log: str, array: str | None = None) -> str:
     wanted = {
         "job-name": options.job_name,
         "partition": options.partition,
         "account": options.account,
-        "nodes": options.nodes,
+        "array": array,
+        "nodes": nodes,
         "ntasks-per-node": options.tasks_per_node,
         "cpus-per-task": options.cpus_per_task,
         "gpus-per-task": options.gpus_per_task or None,
         "mem": options.memory,
         "time": options.time_limit,
-        "output": f"{options.job_name}-%j.log",
+        "output": f"{options.job_name}-{log}.log",
     }
     directives = [f"#SBATCH --{name}={value}" for name, value in wanted.items() if value is not None]
     directives += ["#SBATCH --open-mode=append", "#SBATCH --requeue"]
-    servers = ["--ps", str(options.ps)] if options.ps else []
-    command = [options.labkit, "cluster", "slurm-task", *servers]
     return SCRIPT.format(
         directives="\n".join(directives),
         signal_seconds=options.signal_seconds,
         max_restarts=options.max_restarts,
         # Since Slurm 22.05 srun does not inherit this from sbatch.
         srun=f" --cpus-per-task={options.cpus_per_task}" if options.cpus_per_task else "",
-        command=f'{shlex.join(command)} --exit-status "$exit_status" -- ' + _wrapped(train_arguments(config)),
+        command=command,
     )
 
 

@@ -39,6 +39,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "runs": Command(".runs", "List the runs."),
         "show": Command(".runs", "Show a run: state, results, configuration and checkpoints."),
         "compare": Command(".compare", "Compare runs, or train several models with one budget."),
+        "search": Command(".search", "Train with other settings, and keep the best by validation."),
         "fork": Command(".resume", "Go on from a step of a run with other settings, in a run of its own."),
         "trust": Command(".resume", "Consent to run the code that a run has kept."),
         "rename": Command(".manage", "Rename a run."),

@@ -4,13 +4,21 @@ import functools
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
-from labkit.cluster.kubernetes import PodOptions, render_indexed_job, task_from_kubernetes, to_yaml
-from labkit.cluster.slurm import BatchOptions, render_batch_script, task_from_slurm
+from labkit.cluster.kubernetes import (
+    PodOptions,
+    render_indexed_job,
+    render_search_job,
+    task_from_kubernetes,
+    to_yaml,
+)
+from labkit.cluster.slurm import BatchOptions, render_batch_script, render_search_script, task_from_slurm
 from labkit.cluster.tasks import become_kubernetes_task, become_slurm_task
-from labkit.commands.flags import Command, Flag, Training, takes
+from labkit.commands.flags import Command, Flag, Training, parsed, takes
+from labkit.commands.search import search
 from labkit.commands.train import training_of
 from labkit.config import Config
 from labkit.errors import InputError
@@ -60,23 +68,36 @@ def cluster_local(
 def cluster_slurm(
     training: Training, *, labkit: Annotated[str | None, Flag(metavar="TEXT")] = None, **given: Any
 ) -> int:
-    """Print the batch script of a training. Raises InputError.
+    """Print the batch script of a training, or an array for labkit search. Raises InputError.
 
     Args:
         labkit: Path of labkit on the nodes. Default: the one that runs now.
     """
-    config = _of_a_job(training, "labkit cluster slurm", given["ps"])
     options = BatchOptions(**given, labkit=_this_labkit() if labkit is None else labkit)
+    if training[:1] == ["search"]:
+        print(render_search_script(_shared_search(training), options), end="")
+        return 0
+    config = _of_a_job(training, "labkit cluster slurm", given["ps"])
     print(render_batch_script(config, options), end="")
     return 0
 
 
 @takes(PodOptions)
 def cluster_kubernetes(training: Training, **given: Any) -> int:
-    """Print the manifests of a training as YAML. Raises InputError."""
+    """Print the manifests of a training, or of labkit search, as YAML. Raises InputError."""
+    if training[:1] == ["search"]:
+        print(to_yaml(render_search_job(_shared_search(training), PodOptions(**given))), end="")
+        return 0
     config = _of_a_job(training, "labkit cluster kubernetes", given["ps"])
     print(to_yaml(render_indexed_job(config, PodOptions(**given))), end="")
     return 0
+
+
+def _shared_search(words: Sequence[str]) -> Sequence[str]:
+    """Return the words of a search that several jobs work on. Raises InputError if they aren't."""
+    if parsed("labkit search", search, words[1:]).keywords["join"] is None:
+        raise InputError("labkit search without --join; name the folder that all jobs share: --join DIR")
+    return words
 
 
 def _of_a_job(training: Training, program: str, ps: int) -> Config:

@@ -29,7 +29,8 @@ CUDA_WAY = "install CUDA's libraries: .venv/bin/pip install 'tensorflow[and-cuda
 CPU_ONLY = "CPU only; several replicas can be simulated (--simulate-missing-gpus)"
 PACKAGES = ("tensorflow", "keras", "numpy")
 REINSTALL = "install labkit again; in a checkout: make env"
-OF_EXTRAS = {"notebook": "jupyterlab", "app": "streamlit", "onnx": "tf2onnx"}  # one package of each
+# One package of each extra.
+OF_EXTRAS = {"notebook": "jupyterlab", "app": "streamlit", "onnx": "tf2onnx", "search": "optuna"}
 PYTHONS = ("3.11", "3.12", "3.13")
 
 

@@ -198,7 +198,7 @@ _seconds = converter(float, "a number of at least 0", lambda value: 0 <= value <
 
 _RUN = "Directory of the run, or its name."
 _DATA = "Folder of prepared data sets. Default: the run's."
-_PRESET = "Starts from a named run; see labkit train --list-presets."
+_PRESET = "Starts from a named run (labkit train --list-presets), or from a file NAME.json of labkit search."
 _TRUST = (
     "Runs the Python file that the run's record names, and listens on its address, though this account "
     "hasn't started it so. Read the file first."

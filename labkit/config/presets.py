@@ -5,11 +5,13 @@ AVX-512 server CPU (``docs/results.md``).
 """
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from labkit.config.architectures import architecture_of
-from labkit.config.config import fields_by_name
+from labkit.config.config import by_field, fields_by_name
 from labkit.config.fields import CODE, argument
 from labkit.config.optimizer import ADAPTIVE, KERAS_LEARNING_RATE
 from labkit.errors import InputError, unknown_name_error
@@ -168,8 +170,19 @@ PRESETS: dict[str, Callable[[], Mapping[str, Any]]] = {
 
 
 def preset_values(name: str) -> Mapping[str, Any]:
-    """Return the values of a preset. Raises InputError for an unknown name."""
+    """Return the values of a preset: a named one, or a file ``NAME.json``, which holds an object of values.
+
+    Raises InputError for an unknown name, and for a file that can't be read.
+    """
     name = argument("preset", name, str)
+    if name.endswith(".json"):
+        try:
+            values = json.loads(Path(name).read_text())
+        except (OSError, ValueError) as error:
+            raise InputError(f"--preset {name} can't be read: {error}") from None
+        if not isinstance(values, dict):
+            raise InputError(f"--preset {name} is no JSON object; allowed: values of flags by their names")
+        return by_field(values)
     if name not in PRESETS:
         raise unknown_name_error("preset", name, [AUTO, *PRESETS])
     return PRESETS[name]()

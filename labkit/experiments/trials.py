@@ -6,6 +6,7 @@ reads them to know which trials are left, so that the same command continues an 
 
 import json
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,10 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labkit import home
 from labkit.config import Config
+from labkit.config.fields import argument
 from labkit.data.inputs import choose_input_path
 from labkit.data.manifest import Manifest
-from labkit.errors import InputError
+from labkit.errors import InputError, short
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import check_writable
 from labkit.startup.child import python_command
@@ -25,6 +28,7 @@ from labkit.startup.process import Child, described_exit
 from labkit.training.place import prepared_data_set
 
 POLL_SECONDS = 0.05
+NO_MORE = object()
 
 
 @dataclass(frozen=True)
@@ -67,31 +71,37 @@ class TrialEnd:
 
 
 def run_trials(
-    trials: Iterable[Trial],
+    trials: Iterable[Trial | None],
     signals: Sequence[int],
     ended: Callable[[int, TrialEnd], None],
     *,
     at_a_time: int = 1,
     seconds_to_save: float = math.inf,
+    meanwhile: Callable[[Mapping[int, Child]], None] = lambda running: None,
 ) -> None:
     """Run trials. An exception, such as one of ``ended``, asks those that run to end, as a signal does.
 
     Args:
-        trials: each is taken when there is room for it.
+        trials: each is taken when there is room for it. None: there is none now, but may be one later.
         signals: that asked this process to stop, to which ``stop_signals`` adds new ones. After the first
             none is started, and those that run are asked to end (SIGTERM); the next one kills them.
         ended: takes the number of each, from 0, with its end, in the order in which they end.
         at_a_time: how many run at once.
         seconds_to_save: after which a trial that was asked to end is killed.
+        meanwhile: is called at each look, with the processes that run by their numbers.
     """
-    waiting, running, handled = enumerate(trials), dict[int, Child](), 0
+    waiting, running, handled, more, started = iter(trials), dict[int, Child](), 0, True, 0
     give_up = math.inf
     with ExitStack() as stack:  # which ends whatever still runs
         try:
             while True:
-                while not signals and len(running) < at_a_time and (trial := next(waiting, None)):
-                    running[trial[0]] = stack.enter_context(trial[1].start())
-                if not running:
+                while more and not signals and len(running) < at_a_time:
+                    more = (trial := next(waiting, NO_MORE)) is not NO_MORE
+                    if not isinstance(trial, Trial):
+                        break
+                    running[started] = stack.enter_context(trial.start())
+                    started += 1
+                if not running and (signals or not more):
                     return
                 if len(signals) > handled or time.monotonic() > give_up:
                     for child in running.values():
@@ -99,6 +109,7 @@ def run_trials(
                     give_up = math.inf if handled else time.monotonic() + seconds_to_save
                     handled += 1
                 time.sleep(POLL_SECONDS)
+                meanwhile(running)
                 for number, child in list(running.items()):
                     if (code := child.poll()) is not None:
                         seconds = time.monotonic() - child.began
@@ -167,6 +178,14 @@ def find_data_set(config: Config, prepare: Callable[[Config], None]) -> tuple[di
         "input_path": choose_input_path(manifest, config.data.input_path),
     }
     return named, manifest
+
+
+def named_folder(flag: str, path: str | os.PathLike[str] | None) -> Path | None:
+    """Return the folder that a flag names as a whole path; None without one. Raises InputError."""
+    named = argument(flag, path, os.PathLike, optional=True, allowed=home.LOCAL_PATH)
+    if named is not None and not home.is_local_path(named):
+        raise InputError(f"{flag} is {short(named)}; allowed: {home.LOCAL_PATH}")
+    return None if named is None else home.expanded(named).absolute()
 
 
 def refuse_other_contents(folder: Path, ours: str, kind: str) -> None:

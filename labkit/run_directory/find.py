@@ -21,7 +21,8 @@ from labkit.run_directory.directory import check_folders, make_private, replacin
 from labkit.run_directory.files import locked
 from labkit.run_directory.summary import RunSummary
 
-COMPARISONS = ("comparison.json", "replicas.json")  # beside the runs of labkit compare and replicas
+# Beside the runs of labkit compare, replicas and search.
+COMPARISONS = ("comparison.json", "replicas.json", "search.json")
 MOST_RUNS = 1000  # the newest are kept
 LOCK_SECONDS = 2.0  # another process holds the lock for milliseconds
 

@@ -12,6 +12,8 @@ EXIT_STATUS = "LABKIT_EXIT_STATUS"
 # Taken out of the environment, because a notebook's kernel, say, doesn't refuse for the command that runs it:
 REASON = "LABKIT_REASON"
 _REASON_PATH = os.environ.pop(REASON, "")
+# The step after which a training saves and ends, for ``labkit search``:
+UNTIL_STEP = "LABKIT_UNTIL_STEP"
 FINAL_CODES = (1, 2)  # failed training, bad input: a new start would end the same way
 
 

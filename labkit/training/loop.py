@@ -1,6 +1,7 @@
 """The train loop: runs steps, records metrics, validates, saves checkpoints, stops and resumes."""
 
 import math
+import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from labkit.errors import DiskFailure
 from labkit.plurals import counted
 from labkit.run_directory.disk import disk_failure
 from labkit.run_directory.metrics import Selection
+from labkit.startup.child import UNTIL_STEP
 from labkit.startup.interruption import StopRequest
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.console import Console, Progress, compile_messages, evaluation_lines, lines_at_start
@@ -69,6 +71,8 @@ class TrainLoop:
         self.writes = membership is None or membership.task.is_chief
         self.config, self.manifest, self.devices = network.config, network.manifest, network.devices
         self.total_steps = self.config.run.train_steps
+        # A search lets its trainings pause at a step, with schedules as long as before.
+        self.until_step = min(int(os.environ.get(UNTIL_STEP, self.total_steps)), self.total_steps)
         self.step = state.step if state else 0  # completed steps of the run
         self.selection = Selection(state.best_step, state.best_accuracy) if state else Selection()
         self._callback_states = state.callbacks if state else {}
@@ -142,7 +146,8 @@ class TrainLoop:
         if not failure and self.step < self.total_steps and not self.stopped_by:
             failure = self._save()
             if not failure:
-                reason = self.stop.name or "another worker was asked to stop"
+                paused = "paused by a search" if self.step == self.until_step else ""
+                reason = self.stop.name or paused or "another worker was asked to stop"
                 message = f"{reason} at step {self.step}; the same command continues"
                 return self._end("interrupted", message)
         return self._end("failed", failure) if failure else self._finish()
@@ -182,7 +187,7 @@ class TrainLoop:
 
     def _train_steps(self) -> str | None:
         """Train until the last step or a stop. Returns what went wrong, or None."""
-        while self.step < self.total_steps and not self.stopped_by:
+        while self.step < self.until_step and not self.stopped_by:
             pausing = self.engine.stop_is_agreed() or self._save_is_overdue() or self.calls.pending
             if not (pausing and self.engine.is_idle()):
                 failure = self._make_step(start_more=not pausing)

@@ -26,6 +26,7 @@ NAMES = [
     "prepare_data",
     "read_parameters",
     "runs",
+    "search",
     "slider",
     "start",
     "train",

@@ -52,6 +52,15 @@ def test_golden_manifests_are_valid_and_what_their_commands_print(command):
         validate(manifest)
 
 
+def test_a_search_is_a_job_of_pods_that_need_no_service():
+    options = "--name s --image labkit:1 --claim shared --workers 3"
+    words = "search --join /shared/it --space lr=0.1,0.2"
+    (job,) = manifests(f"labkit cluster kubernetes {options} -- {words}")
+    validate(job)
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == 3
+    assert container_of(job)["args"] == words.split()
+
+
 @pytest.mark.parametrize(
     ("kind", "path", "value"),
     [

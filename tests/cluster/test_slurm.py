@@ -20,6 +20,7 @@ from labkit.cluster.slurm import (
     render_batch_script,
     task_from_slurm,
 )
+from labkit.commands import main as cli
 from labkit.config import Config, fields_by_name
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
@@ -165,6 +166,18 @@ def test_golden_scripts_are_what_their_commands_print():
     check_golden(ROOT / "deploy" / "slurm/train.sbatch", printed(documented_commands()["slurm/train.sbatch"]))
     for name, command in GOLDEN_COMMANDS.items():
         check_golden(GOLDEN / name, printed(command))
+
+
+def test_a_search_is_an_array_of_jobs_on_one_node_each():
+    command = "labkit cluster slurm --nodes 3 --time-limit 10 -- search --join /shared/it --space lr=0.1,0.2"
+    script = printed(command)
+    assert "#SBATCH --array=1-3\n#SBATCH --nodes=1\n" in script
+    assert "--output=labkit-%A_%a.log" in script
+    assert re.search(
+        r'LABKIT_EXIT_STATUS="\$PWD/\$exit_status" \S*labkit search \\\n +--join /shared/it', script
+    )
+    with pytest.raises(InputError, match="labkit search without --join"):
+        cli.parse(["cluster", "slurm", "--nodes", "2", "--", "search", "--space", "lr=0.1,0.2"])()
 
 
 def test_a_configuration_survives_as_arguments():

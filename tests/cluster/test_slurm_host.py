@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from labkit.cluster.slurm import BatchOptions, render_batch_script
+from labkit.cluster.slurm import BatchOptions, render_batch_script, render_search_script
 from labkit.config import Config
+from labkit.config.config import flags_of
 from labkit.distributed.task import parse_tf_config
+from labkit.experiments.search.result import SearchResult
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.reader import read_metrics
 from tests.cluster.slurm_host import SlurmHost, missing, slurm_host, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
@@ -170,3 +173,33 @@ def test_a_training_signalled_before_its_time_limit_requeues_itself_and_goes_on(
     assert lines_with(log, "^labkit: stopped after a checkpoint; requeued$")
     (stopped_at,) = lines_with(log, r"^interrupted: SIGTERM at step (\d+)")
     assert lines_with(log, rf"^continuing from step {stopped_at} of {steps}$")
+
+
+@pytest.mark.long
+def test_two_nodes_share_a_search_and_one_is_lost_in_the_middle(slurm, shapes_dir, tmp_path):
+    folder, script = tmp_path / "search", tmp_path / "search.sbatch"
+    left_out = ("learning_rate", "sync", "checkpoint_every_steps", "validate_every_steps", "evaluate_test")
+    flags = {name: value for name, value in TRAINING.items() if name not in left_out}
+    flags |= {"train_steps": 12, "data_dir": str(shapes_dir)}
+    words = ["search", "--join", str(folder), "--space", "learning_rate=log:0.001:0.1", "--sampler", "random"]
+    words += ["--trials", "4", "--halving", "successive", "--eta", "2", "--repeats", "0", *flags_of(flags)]
+    options = BatchOptions(nodes=2, labkit=str(LABKIT), time_limit="10", max_restarts=0, cpus_per_task=2)
+    script.write_text(render_search_script(words, options))
+    job = slurm.submit(script)
+    logs = [folder.with_name(f"labkit-{job}_{number}.log") for number in (1, 2)]
+
+    def workers() -> list[str] | None:
+        found = {one["worker"] for one in SearchResult(folder).snapshot.get("trials", [])} - {""}
+        return sorted(found) if len(found) == 2 else None
+
+    lost = wait_for(workers, 120, lambda: f"{[log.exists() and log.read_text() for log in logs]}")[0]
+    os.kill(int(lost.rpartition(" ")[2]), signal.SIGKILL)
+    ends = [slurm.wait(f"{job}_{number}", "COMPLETED", "FAILED", timeout=200) for number in (1, 2)]
+    assert {end["JobState"] for end in ends} == {"COMPLETED", "FAILED"}, [log.read_text() for log in logs]
+    assert {node for log in logs for node in lines_with(log, r"^labkit: job .* on (n\d)$")} == {"n0", "n1"}
+    found = SearchResult(folder)
+    assert [len(one["results"]) for one in found.trials] == [3, 2, 1, 1]
+    for one in found.trials:
+        run = RunDirectory(folder / one["runs"][0])
+        steps = [row["step"] for row in read_metrics(run).split("train")]
+        assert steps == list(range(1, one["results"][-1]["step"] + 1))

@@ -257,3 +257,17 @@ def test_validations_and_checkpoints_are_due_as_asked_and_at_the_end(field, ever
 )
 def test_no_step_is_started_beyond_the_first_with_something_due(step, last, expected):
     assert Triggers(RUN, 2.5, True).first(step, last) == expected
+
+
+def test_a_preset_is_also_a_file_of_values(tmp_path):
+    file = tmp_path / "best.json"
+    file.write_text('{"lr": 0.3, "momentum": 0.5}')
+    assert merged_with_preset(str(file), {"momentum": 0.8}) == {"learning_rate": 0.3, "momentum": 0.8}
+    for text, told in (
+        ("[1]", "no JSON object"),
+        ("{", "can't be read"),
+        ('{"rate": 1}', "unknown parameter"),
+    ):
+        file.write_text(text)
+        with pytest.raises(InputError, match=told):
+            merged_with_preset(str(file), {})

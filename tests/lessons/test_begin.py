@@ -44,7 +44,7 @@ def test_a_lesson_refuses_data_that_its_text_is_not_about(parameters):
     parameters({"dataset": "auto"}, {"dataset": "my-pics"})
     with pytest.raises(InputError, match="ten classes and 32×32 pixels.*run train.ipynb with 'my-pics'"):
         begin("00_tour")
-    assert begin("sweep", own_data=True).config.data.dataset == "my-pics"
+    assert begin("search", own_data=True).config.data.dataset == "my-pics"
     parameters({"dataset": "auto"}, {"dataset": "shapes"})
     assert begin("00_tour").config.data.dataset == "shapes"
 

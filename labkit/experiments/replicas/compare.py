@@ -24,6 +24,7 @@ from labkit.experiments.trials import (
     Trial,
     TrialEnd,
     find_data_set,
+    named_folder,
     prepare_data_set,
     refuse_other_contents,
     run_trial,
@@ -117,7 +118,8 @@ def compare_replicas(
     for layout in chosen.values():
         for synchronized in variants:
             layout.check(config.replace({"sync_batch_norm": synchronized}))
-    named = None if output is None else _named_folder(output)
+    if named := named_folder("--output", output):  # with results and run directories of an earlier call
+        refuse_other_contents(named, r"replicas\.\w+|\d+-\w+.*|\..*", "an earlier labkit replicas")
     with stop_signals() as signals:
         named_data, manifest = find_data_set(config, lambda config: prepare_data_set(config, signals))
         check_fits(config, manifest)
@@ -152,16 +154,6 @@ def _configuration(steps: int, preset: str | None, flags: Mapping[str, Any]) -> 
     values = {"validate_every_steps": 0} | values | {"evaluate_test": False}
     values.setdefault("eval_batch_size", Config.from_flat(values).data.images_per_step)
     return Config.from_flat(values)
-
-
-def _named_folder(output: str | os.PathLike[str]) -> Path:
-    named = argument("--output", output, os.PathLike, allowed=home.LOCAL_PATH)
-    if not home.is_local_path(named):
-        raise InputError(f"--output is {short(named)}; allowed: {home.LOCAL_PATH}")
-    folder = home.expanded(named).absolute()
-    # Results and run directories of an earlier call.
-    refuse_other_contents(folder, r"replicas\.\w+|\d+-\w+.*|\..*", "an earlier labkit replicas")
-    return folder
 
 
 def _default_folder(config: Config) -> Path:

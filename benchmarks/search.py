@@ -1,0 +1,118 @@
+"""Does a search find better settings than random search in the same minutes?
+
+Searches five settings of a ResNet-8 with `labkit.search`: by TPE, with trials that are halved (ASHA), and at
+random, with trials that all train to their end. The searches have the whole machine, one after the other.
+Afterwards each repeats its best trial with fresh seeds, which see the test images. Finished searches are
+reused. Uses CIFAR-10 if it is available, else `shapes`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import labkit
+from benchmarks.common import add_runs_flag, make_parser, prepared_data
+from benchmarks.report import Figure, Report
+from labkit.experiments.search.result import SearchResult
+
+SPACE = {
+    "learning_rate": "log:0.01:3",
+    "momentum": "float:0.5:0.98",
+    "weight_decay": "log:0.00001:0.01",
+    "train_batch_size": "32,64,128,256",
+    "label_smoothing": "float:0:0.2",
+}
+SIDES: dict[str, dict[str, Any]] = {
+    "TPE with ASHA": {"sampler": "tpe", "halving": "asha"},
+    "random search": {"sampler": "random", "halving": "none"},
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = make_parser(__doc__, of_resnet=False)
+    parser.set_defaults(repeats=3)
+    parser.add_argument("--minutes", type=float, default=30.0, help="of each search, before its repeats")
+    parser.add_argument("--train-steps", type=int, default=900, help="steps of a whole training")
+    parser.add_argument("--trial-repeats", type=int, default=3, help="trainings of the best trial at the end")
+    add_runs_flag(parser, "search")
+    options = parser.parse_args(arguments)
+    manifest = prepared_data(options.data_dir)
+    report = Report("search", __doc__, vars(options) | {"dataset": manifest.dataset})
+    found: dict[str, list[SearchResult]] = {side: [] for side in SIDES}
+    for seed in range(options.repeats):
+        # In alternating order, so that a drift of the machine's speed favours neither side.
+        for side in list(SIDES) if seed % 2 == 0 else list(SIDES)[::-1]:
+            found[side].append(
+                labkit.search(
+                    SPACE,
+                    minutes=options.minutes,
+                    repeats=options.trial_repeats,
+                    output=options.runs / f"{side.replace(' ', '-')}-{seed}",
+                    **SIDES[side],
+                    dataset=manifest.dataset,
+                    data_dir=str(options.data_dir),
+                    num_layers=8,
+                    num_gpus=0,
+                    train_steps=options.train_steps,
+                    validate_every_steps=max(1, options.train_steps // 9),  # the first rung
+                    learning_rate_schedule="one_cycle",
+                    batch_norm_decay=0.9,
+                    seed=1000 * seed,
+                )
+            )
+    report.finish(figures(found), options.output)
+    draw(found, options.output / "search.png")
+
+
+def figures(found: Mapping[str, list[SearchResult]]) -> list[Figure]:
+    """Return what each search had found, and what of it held with fresh seeds."""
+    rows = []
+    for side, searches in found.items():
+        ends = [search.snapshot["conclusion"] for search in searches]
+        names = {
+            "chosen_value": "best validation accuracy",
+            "repeated_mean": "validation accuracy with fresh seeds",
+            "test_mean": "test accuracy with fresh seeds",
+        }
+        for name, words in names.items():
+            if values := [100 * end[name] for end in ends if end[name] is not None]:
+                rows.append(Figure(f"{side}: {words}", "%", values))
+        rows.append(Figure(f"{side}: trials", "", [len(search.trials) for search in searches]))
+        spent = [sum(sum(one["seconds"] for one in trial["results"]) for trial in search.trials)
+                 for search in searches]  # fmt: skip
+        shares = [one / search.snapshot["seconds"] for one, search in zip(spent, searches, strict=True)]
+        rows.append(
+            Figure(f"{side}: share of the seconds in training steps", "%", [100 * one for one in shares])
+        )
+    return rows
+
+
+def best_so_far(search: SearchResult) -> tuple[list[float], list[float]]:
+    """Return the minutes at which a search had a better value than before, and these values."""
+    minutes, values = [0.0], [0.0]
+    results = [one for trial in search.trials for one in trial["results"]]
+    for one in sorted(results, key=lambda one: one["at"]):
+        if one["value"] > values[-1]:
+            minutes.append(one["at"] / 60)
+            values.append(one["value"])
+    return minutes, values
+
+
+def draw(found: Mapping[str, list[SearchResult]], path: Path) -> None:
+    """Draw the best validation accuracy against minutes, a line for each search."""
+    from labkit.figures import png
+    from labkit.figures.style import drawing
+
+    with drawing(7, 4, "Best validation accuracy of searches against minutes") as figure:
+        axis = figure.subplots()
+        for number, (side, searches) in enumerate(found.items()):
+            for place, search in enumerate(searches):
+                minutes, values = best_so_far(search)
+                axis.step(minutes, values, f"C{number}", where="post", label=side if place == 0 else None)
+        axis.set(xlabel="minutes", ylabel="best validation accuracy so far")
+        axis.legend()
+    path.write_bytes(png(figure))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""What a search does next, as a function of the results that are there: proposals and promotions."""
+
+import hashlib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import create_trial
+
+from labkit.experiments.search.request import Request
+from labkit.plurals import counted
+
+ENDED = ("pruned", "finished", "failed")
+
+
+@dataclass
+class TrialRecord:
+    """What is known of a trial, as ``trials.json`` has it.
+
+    ``step``: of the rung to which it may train. ``runs``: one for each seed. ``repeats``: the trial that this
+    one repeats with fresh seeds. ``state``: ``waiting``, ``running``, ``paused``, or one of ``ENDED``.
+    ``results``: of each rung that all seeds have reached. ``parts``: what each has reached at ``step``.
+    """
+
+    number: int
+    values: dict[str, Any]
+    step: int
+    runs: list[str]
+    repeats: int | None = None
+    state: str = "waiting"
+    results: list[dict[str, Any]] = field(default_factory=list)
+    parts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    worker: str = ""
+    why: str = ""
+
+
+def distributions(request: Request) -> dict[str, BaseDistribution]:
+    """Return Optuna's distributions of a search's space."""
+    kinds: dict[str, Any] = {"int": IntDistribution, "float": FloatDistribution}
+    return {
+        name: CategoricalDistribution(one.choices)
+        if one.kind == "choice"
+        else kinds[one.kind](one.low, one.high, log=one.log)
+        for name, one in request.space.items()
+    }
+
+
+def proposed(request: Request, trials: Sequence[TrialRecord]) -> dict[str, Any] | None:
+    """Return the values of the next trial; None if there is none, or none yet.
+
+    TPE (Bergstra et al., Algorithms for Hyper-Parameter Optimization, 2011) learns from the values at the
+    first rung of all trials but the last ``in_flight - 1``, which may still run. So a proposal is a function
+    of the search's seed and the results of earlier trials: neither the time that they took nor an
+    interruption changes it.
+    """
+    number = len(trials)
+    if number >= request.trials:
+        return None
+    if request.sampler == "grid":
+        points = itertools.product(*(one.choices for one in request.space.values()))
+        return dict(zip(request.space, next(itertools.islice(points, number, None)), strict=True))
+    seed = int.from_bytes(hashlib.sha256(f"{request.seed} {number}".encode()).digest()[:4], "big")
+    space, sampler = distributions(request), optuna.samplers.RandomSampler(seed=seed)
+    study = optuna.create_study(direction=request.direction, sampler=sampler)
+    if request.sampler == "tpe":
+        study.sampler = optuna.samplers.TPESampler(seed=seed)
+        for trial in trials[: max(0, number - request.in_flight + 1)]:
+            if trial.results:
+                value = trial.results[0]["value"]
+                study.add_trial(create_trial(params=trial.values, distributions=space, value=value))
+            elif trial.state not in ENDED:
+                return None
+    return dict(study.ask(space).params)
+
+
+def ranked(request: Request, trials: Sequence[TrialRecord], rung: int) -> list[TrialRecord]:
+    """Return the trials that have a result at a rung, the best one first; of equals the earlier one."""
+    sign = -1 if request.direction == "maximize" else 1
+    there = [trial for trial in trials if len(trial.results) > rung]
+    return sorted(there, key=lambda trial: (sign * trial.results[rung]["value"], trial.number))
+
+
+def decided(request: Request, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Let trials go on to their next rung, or end, at the lowest rung with any. Returns those.
+
+    Successive halving decides when all trials of a rung are there, so that its decisions depend on results
+    alone. ASHA (Li et al., A System for Massively Parallel Hyperparameter Tuning, 2020) lets a trial go on as
+    soon as it is among the best of those that are there: that depends on the order in which they come.
+    """
+    all_there, changed = len(trials) >= request.trials, []
+    for rung, (step, further) in enumerate(itertools.pairwise(request.rungs)):
+        entered = [trial for trial in trials if trial.step >= step]
+        all_there = all_there and all(len(one.results) > rung or one.state in ENDED for one in entered)
+        if request.halving == "successive" and not all_there:
+            break
+        there = ranked(request, entered, rung)
+        keep = max(len(there) // request.eta, 1 if all_there else 0)
+        on = keep + sum(trial.step > step for trial in there[keep:])
+        for place, trial in enumerate(there, 1):
+            if trial.state in ENDED or trial.step > step:
+                continue
+            if place <= keep:
+                trial.step, trial.parts = further, {}
+                changed.append(trial)
+            elif all_there:
+                value = f"{trial.results[rung]['value']:.4g} at step {step}"
+                trial.why = f"{value} is number {place} of {len(there)}; {counted(on, 'trial')} went on"
+                trial.state = "pruned"
+                changed.append(trial)
+        if changed:
+            break
+    return changed
+
+
+def best_trial(request: Request, trials: Sequence[TrialRecord]) -> TrialRecord | None:
+    """Return the best trial of those at the highest rung that any has reached; None without a result."""
+    furthest = max((len(trial.results) for trial in trials), default=0)
+    return ranked(request, trials, furthest - 1)[0] if furthest else None
+
+
+def update(request: Request, trial: TrialRecord, run: str, found: Mapping[str, Any]) -> None:
+    """Take what has become of a run of a trial: it is ``running``, ``paused``, ``failed`` or ``finished``.
+
+    Once all seeds have finished a rung, the trial has a result there.
+    """
+    trial.worker = found.get("worker", "")
+    if found["state"] != "finished":
+        trial.state, trial.why = found["state"], found.get("why", "")
+        return
+    trial.parts[run] = dict(found)
+    parts = [trial.parts[name] for name in trial.runs if name in trial.parts]
+    if len(parts) == len(trial.runs):
+        values = [part["value"] for part in parts]
+        trial.results.append({
+            "step": trial.step,
+            "value": sum(values) / len(values),
+            "seeds": values,
+            "seconds": sum(part["seconds"] for part in parts),
+            "at": max(part["at"] for part in parts),
+        })  # fmt: skip
+        ends = trial.step == request.rungs[-1] or trial.repeats is not None
+        trial.state = "finished" if ends else "paused"

@@ -1,0 +1,278 @@
+"""What a search is asked to do: checked before anything is written, and kept in ``search.json``."""
+
+import hashlib
+import json
+import math
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from labkit import home
+from labkit.config import Config, by_field, fields_by_name
+from labkit.config.fields import CODE, argument
+from labkit.config.presets import AUTO
+from labkit.data.manifest import Manifest, load_manifest
+from labkit.data.recipe import fits_the_data, requested_values
+from labkit.errors import InputError, short
+from labkit.experiments.search.space import Dimension, parse_space, with_values
+from labkit.experiments.trials import find_data_set, refuse_other_contents
+from labkit.parts.code import with_whole_paths
+from labkit.parts.trust import digest_of, files_of
+from labkit.plurals import without_secrets
+from labkit.run_directory.files import read_json
+from labkit.run_directory.rows import EVALUATION_METRICS
+from labkit.training.checks import check_fits, refuse_cluster
+from labkit.training.plan import plan_run
+
+SEARCH = "search.json"
+_OURS = r"\..+|.*\.(json|log|md)|\d{4,}-seed\d+"  # what a search leaves in its folder
+_DEFAULT_TRIALS, _MOST_TRIALS = 20, 1000
+_MEASURES = {"class": "accuracy", "numbers": "mean_absolute_error"}
+# Flags of labkit train that a search decides for each trial.
+_INSTEAD = {
+    "job_dir": "each trial has a directory of its own; name the one for all with --output",
+    "evaluate_test": "no trial sees the test set; the repeats of the best one do, and --repeats 0 has none",
+    "best_by": "name the metric with --objective",
+    "early_stopping_patience": "all trials are compared at the same steps; use --halving",
+}
+_LOWEST = {"trials": 1, "eta": 2, "seeds": 1, "in_flight": 1, "repeats": 0, "workers": 1}
+_NAMES = {"sampler": ("tpe", "random", "grid"), "halving": ("none", "successive", "asha")}
+_IDENTITY = ("space", "sampler", "halving", "eta", "rungs", "objective", "seeds", "seed", "preset", "fixed",
+             "data_checksum", "code")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a search was asked to do, as ``search.json`` has it.
+
+    ``fixed``: flags of ``labkit train`` for all trials, beside ``preset``. ``rungs``: the steps at which
+    trials are compared; the last one is the length of a training. ``code``: a digest of files of code.
+    """
+
+    space: Mapping[str, Dimension]
+    sampler: str
+    halving: str
+    eta: int
+    rungs: tuple[int, ...]
+    objective: str
+    direction: Literal["minimize", "maximize"]
+    trials: int
+    minutes: float | None
+    seeds: int
+    seed: int
+    in_flight: int
+    repeats: int
+    preset: str | None
+    fixed: Mapping[str, Any]
+    data_checksum: str
+    code: str
+    command: str
+    created: float
+    format: int = 1
+
+    def identity(self) -> dict[str, Any]:
+        """Return what makes it another search where it differs."""
+        known = {name: getattr(self, name) for name in _IDENTITY}
+        # Another number of workers goes on with the threads that the search began with.
+        known["fixed"] = {name: self.fixed[name] for name in self.fixed if name != "num_intra_threads"}
+        return known | ({"trials": self.trials} if self.halving == "successive" else {})
+
+
+def read_request(folder: Path) -> Request | None:
+    """Return what the search in ``folder`` was asked to do; None if there is none. Raises InputError."""
+    try:
+        return read_json(folder / SEARCH, Request)
+    except FileNotFoundError:
+        return None
+
+
+def merged(folder: Path, asked: Request) -> Request:
+    """Return what a search does that may be in the folder already: with the larger number of trials.
+
+    Raises InputError if the folder has another search, or something else.
+    """
+    if (there := read_request(folder)) is None:
+        refuse_other_contents(folder, _OURS, "a search")
+        return asked
+    before, now = there.identity(), asked.identity()
+    if changed := next((name for name in now if before.get(name) != now[name]), None):
+        raise InputError(
+            f"--output {folder} has a search with another {changed}: {short(before.get(changed))} there, "
+            f"{short(now[changed])} here; name another folder"
+        )
+    most = max(asked.trials, there.trials)
+    return replace(there, trials=most, minutes=asked.minutes, repeats=asked.repeats)
+
+
+def joined(folder: Path, given: Sequence[str]) -> Request:
+    """Return the search in a folder. ``given``: names of settings, of which it needs none.
+
+    Raises InputError if there is no search, and if its data are others here.
+    """
+    if given:
+        raise InputError(f"--{given[0].replace('_', '-')} without --space; --join takes all from the search")
+    if (request := read_request(folder)) is None:
+        raise InputError(f"--join {folder} has no search; give --space and the other settings to begin one")
+    manifest = load_manifest(Path(request.fixed["data_dir"]), request.fixed["dataset"])
+    if manifest.checksum != request.data_checksum:
+        raise InputError(
+            f"--join {folder}: {manifest.directory} has other data than the search; copy its own"
+        )
+    return request
+
+
+def plan_search(
+    space: Any,
+    flags: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    folder: Path | None,
+    prepare: Callable[[Config], None],
+) -> tuple[Path, Request]:
+    """Decide what a search does, and in which folder.
+
+    Args:
+        space: as ``labkit.search`` takes it.
+        flags: of ``labkit train``, for all trials.
+        asked: the other arguments of ``labkit.search`` by name.
+        folder: of the search; None derives it from the settings, so that the same call finds it again.
+        prepare: prepares the data set of a configuration if there is none yet.
+
+    Raises InputError for what can't be searched or trained, and where the folder has something else.
+    """
+    flags = by_field(flags)
+    for name in _INSTEAD.keys() & flags.keys():
+        raise InputError(f"{fields_by_name()[name].flag} is {short(flags[name])}; {_INSTEAD[name]}")
+    dimensions = parse_space(space, flags)
+    trials, workers = _number_of_trials(asked, dimensions), asked["workers"]
+    first = {name: one.ends[0] for name, one in dimensions.items()}
+    config = config_of(asked["preset"], with_values(flags, first))
+    refuse_cluster(config)
+    named, manifest = find_data_set(config, prepare)
+    if not manifest.count("validation"):
+        raise InputError(
+            f"{manifest.dataset} has no validation images, by which trials are compared; prepare some: "
+            "labkit data prepare --validation-size N"
+        )
+    fixed = {name: with_whole_paths(config).flat()[name] for name in flags} | named
+    preset = asked["preset"]
+    if isinstance(preset, str) and preset.endswith(".json"):
+        preset = str(Path(preset).absolute())
+    preset = AUTO if fits_the_data(preset, fixed) else preset
+    files = _files_of_ends(preset, fixed, dimensions, manifest)
+    config = config_of(preset, with_values(fixed, first)).with_steps_for(manifest.count("train"))
+    steps, every = config.run.train_steps, config.run.validate_every_steps
+    rungs = _rungs(steps, trials, asked["halving"], asked["eta"], every or 1)
+    objective = _objective(asked["objective"], config, manifest)
+    fixed = {name: value for name, value in fixed.items() if name not in ("epochs", "steps_range", "seed")}
+    fixed |= {"train_steps": steps, "evaluate_test": False}
+    if objective != _objective(None, config, manifest):
+        fixed["best_by"] = objective
+    if len(rungs) > 1 and not every:
+        fixed["validate_every_steps"] = rungs[0]
+    if workers > 1:
+        fixed.setdefault("num_intra_threads", max(1, len(os.sched_getaffinity(0)) // workers))
+    request = Request(
+        space=dimensions,
+        rungs=rungs,
+        objective=objective,
+        direction="minimize" if objective.endswith(("loss", "error")) else "maximize",
+        trials=trials,
+        seed=config.run.seed,
+        in_flight=asked["in_flight"] or workers,
+        preset=preset,
+        fixed=fixed,
+        data_checksum=manifest.checksum,
+        code=digest_of(files),
+        command=shlex.join([Path(sys.argv[0]).name, *without_secrets(sys.argv[1:])]),
+        created=time.time(),
+        **{name: asked[name] for name in ("sampler", "halving", "eta", "minutes", "seeds", "repeats")},
+    )
+    known = json.dumps(request.identity(), sort_keys=True, default=asdict)
+    digest = hashlib.sha256(known.encode()).hexdigest()[:8]
+    folder = folder or home.home() / "searches" / f"{manifest.dataset}-{request.sampler}-{digest}"
+    request = merged(folder, request)
+    plan_run(config_of(preset, with_values(request.fixed, first) | {"job_dir": str(folder / "new")}))
+    return folder, request
+
+
+def _number_of_trials(asked: Mapping[str, Any], space: Mapping[str, Dimension]) -> int:
+    """Return the number of trials. Raises InputError for what isn't allowed among the numbers and names."""
+    for name, least in _LOWEST.items():
+        value, flag = asked[name], "--" + name.replace("_", "-")
+        allowed = f"a whole number of at least {least}"
+        if value is not None and argument(flag, value, int, allowed=allowed) < least:
+            raise InputError(f"{flag} is {value}; allowed: {allowed}")
+    for name in ("minutes", "patience"):
+        if (value := asked[name]) is not None and not argument(f"--{name}", value, float) > 0:
+            raise InputError(f"--{name} is {value:g}; allowed: a number above 0")
+    for name, known in _NAMES.items():
+        if asked[name] not in known:
+            raise InputError(f"--{name} is {short(asked[name])}; allowed: {', '.join(known)}")
+    trials, successive = asked["trials"], asked["halving"] == "successive"
+    if asked["sampler"] == "grid":
+        if ranges := [name for name, one in space.items() if not one.choices]:
+            raise InputError(f"--sampler is grid and {ranges[0]} a range; list its values: {ranges[0]}=A,B,C")
+        size = math.prod(len(one.choices) for one in space.values())
+        trials = min(size, trials or size)
+    trials = trials or (_MOST_TRIALS if asked["minutes"] and not successive else _DEFAULT_TRIALS)
+    if successive and trials < asked["eta"]:
+        raise InputError(f"--trials is {trials} with --halving successive; allowed: at least {asked['eta']}")
+    return int(trials)
+
+
+def _rungs(steps: int, trials: int, halving: str, eta: int, every: int) -> tuple[int, ...]:
+    """Return the steps at which trials are compared, each about ``eta`` times the one before.
+
+    The last one is that of a whole training, ``steps``. Of ``trials`` some reach it; at most three are before
+    it. ``every``: steps between two validations, of which rungs are multiples.
+    """
+    if halving == "none":
+        return (steps,)
+    before = min(3, max(1, int(math.log(trials, eta) + 1e-9)))
+    at, rungs = math.ceil(steps / eta**before), list[int]()
+    while (rung := math.ceil(at / every) * every) < steps:
+        rungs.append(rung)
+        at = rung * eta
+    return (*rungs, steps)
+
+
+def _files_of_ends(
+    preset: str | None, fixed: Mapping[str, Any], space: Mapping[str, Dimension], manifest: Manifest
+) -> dict[str, bytes]:
+    """Return the files of code that trials run, by their paths.
+
+    Raises InputError for an end of a setting that can't be trained beside the first values of the others.
+    """
+    first, files = {name: one.ends[0] for name, one in space.items()}, dict[str, bytes]()
+    for name, value in ((name, value) for name, one in space.items() for value in one.ends):
+        try:
+            config = config_of(preset, with_values(fixed, {**first, name: value}))
+            check_fits(config, manifest)
+            files |= files_of(config)
+        except InputError as error:
+            raise InputError(f"--space {name}, value {value}: {error}") from None
+    return files
+
+
+def config_of(preset: str | None, flags: Mapping[str, Any]) -> Config:
+    """Return the configuration of ``labkit train`` with these flags. Raises InputError."""
+    return Config.from_flat(requested_values(preset, flags)[0])
+
+
+def _objective(name: str | None, config: Config, manifest: Manifest) -> str:
+    """Return the metric of the validation that decides. Raises InputError for another name."""
+    if name is None:
+        return _MEASURES.get(manifest.targets, "f1_micro")
+    own, named = config.run.metrics or "", argument("--objective", name, str)
+    known = [*EVALUATION_METRICS, *filter(None, own.split(","))]
+    if named not in known and (not CODE.fullmatch(own) or named.startswith("test")):
+        raise InputError(
+            f"--objective is {named!r}; allowed: a metric of the validation, never of the test: "
+            f"{', '.join(known)}; --metrics adds others"
+        )
+    return named

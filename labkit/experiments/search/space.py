@@ -1,0 +1,138 @@
+"""The space of a search: the settings that vary, and the values that each of them may have."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.config import Config, by_field, fields_by_name
+from labkit.config.architectures import ARCHITECTURES, parse_model_name
+from labkit.config.fields import FieldInfo, arguments_of, text_of_arguments
+from labkit.errors import InputError, short
+from labkit.parts.code import with_whole_paths
+
+_FORMS = "A,B,C for choices; int:LOW:HIGH, float:LOW:HIGH, log:LOW:HIGH or logint:LOW:HIGH for a range"
+_RANGE = re.compile(r"(int|float|log|logint):([^:]*):([^:]*)")
+# Why trials couldn't be compared that differ in these settings.
+_FIXED = {
+    "seed": "a seed is chance, not a setting; --seeds says how many each trial has",
+    "best_by": "all trials are compared by one metric, --objective",
+    "dataset": "all trials need the same data",
+    **dict.fromkeys(("train_steps", "epochs", "steps_range"), "all trials need the same length"),
+    **dict.fromkeys(("validate_every_steps", "early_stopping_patience"), "all trials need the same steps"),
+}
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """The values of a setting. ``kind``: ``int`` or ``float``, from ``low`` to ``high``, or ``choice``."""
+
+    kind: str
+    low: int | float | None = None
+    high: int | float | None = None
+    log: bool = False
+    choices: tuple[Any, ...] = ()
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """All choices, or the lowest and the highest value."""
+        return self.choices or (self.low, self.high)
+
+
+def parse_space(space: Any, given: Mapping[str, Any]) -> dict[str, Dimension]:
+    """Return the dimensions of a space by name: that of a field, or ``model_arguments.width``.
+
+    Args:
+        space: of each setting, by name or alias, a text as on the command line, or a list of choices.
+        given: the fields that are the same for all trials.
+
+    Raises InputError for an unknown setting, one that can't be searched or is given, and for bad values.
+    """
+    if not isinstance(space, Mapping) or not space:
+        raise InputError(f"--space is {short(space)}; name settings: --space learning_rate=log:0.01:1")
+    parsed: dict[str, Dimension] = {}
+    for name, values in space.items():
+        text = values if isinstance(values, str) else ",".join(map(str, values))
+        field, _, argument = str(name).partition(".")
+        (field,) = by_field({field: None})
+        info, called = fields_by_name()[field], f"{field}.{argument}" if argument else field
+        problem = ""
+        if field in _FIXED:
+            problem = _FIXED[field]
+        elif bool(argument) != bool(info.of_code):
+            problem = f"write {field}{'.NAME' * bool(info.of_code)}=VALUES"
+        elif info.role != "training" or info.group == "cluster":
+            problem = "another value makes no other training"
+        elif called in {*parsed, *given, *(f"{field}.{one}" for one in _arguments(given.get(field), info))}:
+            problem = "it is given twice"
+        try:
+            if problem:
+                raise InputError(f"{problem}; leave it out")
+            parsed[called] = _dimension(text, None if argument else info)
+        except (ValueError, SyntaxError) as error:
+            told = error if isinstance(error, InputError) else f"allowed: {_FORMS}"
+            raise InputError(f"--space {called}={text}: {told}") from None
+    return parsed
+
+
+def _arguments(value: Any, info: FieldInfo) -> Mapping[str, Any]:
+    """Return the arguments of a part that a field's value has; none where the field has no arguments."""
+    if not info.of_code:
+        return {}
+    return arguments_of(value) if isinstance(value, str) else value or {}
+
+
+def _dimension(text: str, info: FieldInfo | None) -> Dimension:
+    """Return the values that a text names. ``info``: of their field; None for an argument of a part.
+
+    Raises InputError, and ValueError or SyntaxError for what has none of the forms.
+    """
+    found = _RANGE.fullmatch(text)
+    if not found:
+        choices = tuple(_value(one.strip(), info) for one in text.split(","))
+        if len(choices) < 2 or len(set(map(repr, choices))) < len(choices):
+            raise InputError("allowed: at least two values, each once; a single one is a flag of its own")
+        return Dimension("choice", choices=choices)
+    kind, *ends = found.groups()
+    whole = "int" in kind or (info is not None and info.type is int)
+    if info is not None and (info.type not in (int, float) or (whole and kind == "float")):
+        raise InputError(f"allowed for {info.flag}: {info.allowed}")
+    low, high = (_value(end, info) if info else (int if whole else float)(end) for end in ends)
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise InputError("allowed: two numbers, the lower one first")
+    if kind.startswith("log") and low <= 0:
+        raise InputError("allowed on a logarithmic scale: numbers above 0")
+    return Dimension("int" if whole else "float", low, high, kind.startswith("log"))
+
+
+def _value(text: str, info: FieldInfo | None) -> Any:
+    """Return what a text stands for, a file of code by its whole path. Limits aren't checked."""
+    if info is None:
+        return arguments_of(f"value={text}")["value"]
+    if info.type is bool:
+        return {"true": True, "false": False}.get(text.lower(), text)
+    value = info.from_flag(text)
+    if info.code_of(value) is None:
+        return value
+    return with_whole_paths(Config.from_flat({info.name: value})).flat()[info.name]
+
+
+def with_values(flags: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags of a trial: those of all trials, and its own values.
+
+    A network's name, such as resnet20, becomes its fields; an argument goes to the others of its part. Raises
+    InputError for an unknown network, and for one whose name holds what is given, too.
+    """
+    given, known = dict(flags), fields_by_name()
+    for name, value in values.items():
+        field, _, argument = name.partition(".")
+        if argument:
+            value = text_of_arguments({**_arguments(given.get(field), known[field]), argument: value})
+        given[field] = value
+        if field == "model" and value not in ARCHITECTURES and known[field].code_of(value) is None:
+            named = parse_model_name(value)
+            if twice := [one for one in named if one != field and one in {**flags, **values}]:
+                raise InputError(f"--model {value} holds {known[twice[0]].flag}, too; leave that out")
+            given |= named
+    return given

@@ -1,0 +1,393 @@
+"""``labkit search``: its space, proposals and promotions, and whole searches with stand-ins for trainings."""
+
+import json
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+
+from labkit.commands import main as cli
+from labkit.errors import InputError
+from labkit.experiments.search import work
+from labkit.experiments.search.decide import TrialRecord, best_trial, decided, proposed
+from labkit.experiments.search.request import Request
+from labkit.experiments.search.result import SearchResult
+from labkit.experiments.search.space import Dimension, parse_space, with_values
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.reader import read_metrics
+from tests.experiments import fake_search
+from tests.tiny import prepare_tiny
+
+FAKE = [sys.executable, fake_search.__file__]
+COMMON = ["--dataset", "shapes", "--train-steps", "90", "--num-layers", "8", "--repeats", "0"]
+RATE = ["--space", "learning_rate=log:0.01:1"]
+HALVING = ["--halving", "successive", "--trials", "9"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory):
+    """Labkit's home, with few images."""
+    folder = tmp_path_factory.mktemp("home")
+    prepare_tiny(folder / "data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABKIT_HOME", str(folder))
+        yield folder
+
+
+def search(output: Path, *words: str, code: int = 0) -> SearchResult:
+    """Run a search with stand-ins for trainings."""
+    command = [*FAKE, "search", "--output", str(output), *COMMON, *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    return SearchResult(output)
+
+
+def story(found: SearchResult) -> list[tuple]:
+    """Return what a search decided and found, without times."""
+    return [
+        (
+            one["number"],
+            one["values"],
+            one["state"],
+            [(rung["step"], rung["value"]) for rung in one["results"]],
+        )
+        for one in sorted(found.trials, key=lambda one: one["number"])
+    ]
+
+
+# ---- the space -----------------------------------------------------------------------------------------
+
+
+def test_a_space_has_fields_networks_and_arguments_of_parts():
+    own = str(Path(__file__).parents[1] / "own_nets.py") + ":mlp"
+    space = parse_space(
+        {
+            "lr": "log:0.01:1",
+            "model": ["resnet20", own],
+            "train_batch_size": "log:16:64",
+            "nesterov": "true,false",
+            "model_arguments.width": "int:8:32",
+        },
+        {},
+    )
+    assert space["learning_rate"] == Dimension("float", 0.01, 1.0, True)
+    assert space["model"].choices == ("resnet20", own)
+    assert space["train_batch_size"] == Dimension("int", 16, 64, True)
+    assert space["nesterov"].choices == (True, False)
+    assert space["model_arguments.width"] == Dimension("int", 8, 32)
+    assert with_values({"model_arguments": "depth=2"}, {"model_arguments.width": 9}) == {
+        "model_arguments": "depth=2,width=9"
+    }
+    assert with_values({}, {"model": "resnet20"})["num_layers"] == 20
+    with pytest.raises(InputError, match="--model resnet20 holds --num-layers, too"):
+        with_values({"num_layers": 8}, {"model": "resnet20"})
+
+
+BAD_INPUT = {
+    "nothing to search": ([], "name settings"),
+    "an unknown field": (["--space", "learning_rat=0.1,0.2"], "did you mean|see labkit train"),
+    "data": (["--space", "dataset=shapes,cifar10"], "all trials need the same data"),
+    "the seed": (["--space", "seed=int:0:9"], "--seeds says how many"),
+    "what isn't training": (["--space", "num_gpus=0,1"], "makes no other training"),
+    "no values": (["--space", "learning_rate"], "has no values"),
+    "one value": (["--space", "learning_rate=0.1"], "at least two values"),
+    "an inverted range": (["--space", "learning_rate=log:1:0.1"], "the lower one first"),
+    "a logarithm of zero": (["--space", "learning_rate=log:0:1"], "numbers above 0"),
+    "beyond the limits": (["--space", "momentum=0.5,1.5"], "momentum, value 1.5: --momentum is 1.5; allowed"),
+    "no network": (["--space", "model=resnet20,resnat"], "resnat"),
+    "a flag and a setting": ([*RATE, "--learning-rate", "0.1"], "given twice"),
+    "a setting twice": ([*RATE, *RATE], "names a setting twice"),
+    "two names of a setting": ([*RATE, "--space", "lr=0.1,0.2"], "given twice"),
+    "no trials": ([*RATE, "--trials", "0"], "--trials is 0; allowed"),
+    "no minutes": ([*RATE, "--minutes", "0"], "--minutes is 0; allowed"),
+    "a grid of a range": ([*RATE, "--sampler", "grid"], "list its values"),
+    "too few to halve": ([*RATE, "--trials", "2", "--halving", "successive"], "at least 3"),
+    "the test as objective": ([*RATE, "--objective", "test_accuracy"], "never of the test"),
+    "a directory of a run": ([*RATE, "--job-dir", "x"], "name the one for all with --output"),
+    "early stopping": ([*RATE, "--early-stopping-patience", "2"], "use --halving"),
+    "a preset that isn't there": ([*RATE, "--preset", "gone.json"], "gone.json can't be read"),
+    "too large batches": (["--space", "train_batch_size=16,1000"], "at most 180"),
+}
+
+
+@pytest.mark.parametrize(("words", "told"), BAD_INPUT.values(), ids=BAD_INPUT)
+def test_bad_input_is_one_sentence_and_nothing_is_written(words, told, tmp_path, capsys):
+    folder = tmp_path / "search"
+    common = [word for word in COMMON if "model=" not in "".join(words) or word not in ("--num-layers", "8")]
+    assert cli.main(["search", "--output", str(folder), *common, *words]) == 2
+    said = capsys.readouterr().err
+    assert re.search(told, said) and said.count("\n") == 1
+    assert not folder.exists()
+
+
+def test_a_folder_of_another_search_and_one_without_any(tmp_path, capsys):
+    search(tmp_path / "a", *RATE, "--trials", "2", "--sampler", "random")
+    before = {path: path.read_bytes() for path in (tmp_path / "a").glob("*.json")}
+    for words, told in [
+        ([*RATE, "--seeds", "2"], "has a search with another seeds: 1 there, 2 here"),
+        (["--space", "learning_rate=log:0.01:2"], "another space"),
+        ([*RATE, "--learning-rate-schedule", "constant"], "another fixed"),
+    ]:
+        words = ["--output", str(tmp_path / "a"), *COMMON, *words, "--sampler", "random"]
+        assert cli.main(["search", *words]) == 2
+        assert told in capsys.readouterr().err
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "thesis.tex").touch()
+    assert cli.main(["search", "--output", str(tmp_path / "b"), *COMMON, *RATE]) == 2
+    assert "thesis.tex" in capsys.readouterr().err
+    assert cli.main(["search", "--join", str(tmp_path / "c")]) == 2
+    assert "has no search" in capsys.readouterr().err and not (tmp_path / "c").exists()
+    assert cli.main(["search", "--join", str(tmp_path / "a"), "--momentum", "0.5"]) == 2
+    assert "--momentum without --space" in capsys.readouterr().err
+    assert before == {path: path.read_bytes() for path in (tmp_path / "a").glob("*.json")}
+
+
+# ---- proposals and promotions --------------------------------------------------------------------------
+
+
+def request(**values) -> Request:
+    known = {
+        "space": {"learning_rate": Dimension("float", 0.01, 1.0, True)},
+        "sampler": "tpe", "halving": "successive", "eta": 3, "rungs": (10, 30, 90), "objective": "accuracy",
+        "direction": "maximize", "trials": 9, "minutes": None, "seeds": 1, "seed": 0, "in_flight": 2,
+        "repeats": 0, "preset": None, "fixed": {}, "data_checksum": "", "code": "", "command": "",
+        "created": 0.0,
+    }  # fmt: skip
+    return Request(**known | values)
+
+
+def record(
+    number: int, *values: float, step: int = 10, state: str = "paused", rate: float = 0.1
+) -> TrialRecord:
+    results = [{"step": at, "value": value} for at, value in zip((10, 30, 90), values, strict=False)]
+    return TrialRecord(number, {"learning_rate": rate}, 10, [f"{number:04}-seed0"], None, state, results)
+
+
+def test_a_proposal_depends_on_earlier_results_alone():
+    asked, rates = request(in_flight=3, trials=20), random.Random(0)
+    trials = [record(number, number / 10, rate=rates.uniform(0.1, 1)) for number in range(15)]
+    first = proposed(asked, trials)
+    assert first == proposed(asked, trials)
+    unfinished = [*trials[:-2], record(13, state="running"), record(14, state="waiting")]
+    assert first == proposed(asked, unfinished)  # the last two may still train
+    assert proposed(asked, [*trials[:-3], record(12, state="running"), *unfinished[-2:]]) is None
+    other = [*trials[:-3], record(12, 0.0, rate=0.5), *trials[-2:]]
+    assert proposed(asked, other) is not None
+    assert proposed(request(seed=1, in_flight=3, trials=20), trials) != first
+    assert proposed(request(trials=15), trials) is None
+
+
+def test_a_grid_has_each_combination_once():
+    space = {"a": Dimension("choice", choices=(1, 2)), "b": Dimension("choice", choices=("x", "y", "z"))}
+    asked = request(space=space, sampler="grid", trials=6)
+    found = [proposed(asked, [record(0)] * number) for number in range(6)]
+    assert len({tuple(one.values()) for one in found}) == 6
+
+
+def test_successive_halving_waits_for_all_and_keeps_the_best():
+    asked = request()
+    values = [0.3, 0.9, 0.1, 0.8, 0.2, 0.7, 0.4, 0.6, 0.5]
+    trials = [record(number, value) for number, value in enumerate(values)]
+    waiting = [*trials[:-1], record(8, state="running")]
+    assert decided(asked, waiting) == []
+    assert decided(asked, trials[:-1]) == []
+    decided(asked, trials)
+    assert [trial.number for trial in trials if trial.step == 30] == [1, 3, 5]
+    assert {trial.state for trial in trials if trial.step == 10} == {"pruned"}
+    assert trials[8].why == "0.5 at step 10 is number 5 of 9; 3 trials went on"
+    assert decided(asked, trials) == []
+    for number, value in ((1, 0.5), (3, 0.6), (5, 0.55)):
+        trials[number].results.append({"step": 30, "value": value})
+    decided(asked, trials)
+    assert [trial.number for trial in trials if trial.step == 90] == [3]
+    assert best_trial(asked, trials).number == 3
+
+
+def test_a_failed_trial_is_no_rival_and_a_loss_is_minimized():
+    asked = request(direction="minimize", objective="loss")
+    trials = [record(number, float(number)) for number in range(8)] + [record(8, state="failed")]
+    decided(asked, trials)
+    assert [trial.number for trial in trials if trial.step == 30] == [0, 1]
+
+
+def test_asha_goes_on_at_once():
+    asked = request(halving="asha")
+    trials = [record(0, 0.3), record(1, 0.5), record(2, 0.4)]
+    decided(asked, trials)
+    assert [trial.step for trial in trials] == [10, 30, 10]
+    assert {trial.state for trial in trials} == {"paused"}
+    late = [*trials, *(record(number, 0.9) for number in range(3, 6))]
+    assert [trial.number for trial in decided(asked, late)] == [3, 4]
+
+
+# ---- whole searches ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> SearchResult:
+    """A search of nine trials with three rungs. Not to be changed."""
+    return search(tmp_path_factory.mktemp("undisturbed") / "search", *RATE, *HALVING)
+
+
+def test_a_search_leaves_runs_a_table_and_optunas_journal(undisturbed):
+    found = undisturbed
+    assert found.snapshot["state"] == "finished"
+    assert found.request.rungs == (10, 30, 90)
+    assert [len(one["results"]) for one in found.trials] == [3, 2, 2, *[1] * 6]
+    assert [one["state"] for one in found.trials] == ["finished", *["pruned"] * 8]
+    for one in found.trials:
+        run = RunDirectory(found.folder / one["runs"][0])
+        steps = [row["step"] for row in read_metrics(run).split("train")]
+        assert steps == list(range(1, one["results"][-1]["step"] + 1))  # each row once
+    study = found.study
+    assert [trial.state.name for trial in study.trials].count("PRUNED") == 8
+    assert study.best_trial.number == found.trials[0]["number"]
+    assert study.best_trial.intermediate_values.keys() == {10, 30, 90}
+    assert found.best == found.folder / found.trials[0]["runs"][0]
+    assert json.loads((found.folder / "preset.json").read_text())["learning_rate"] == pytest.approx(
+        found.trials[0]["values"]["learning_rate"]
+    )
+    report = (found.folder / "report.md").read_text()
+    assert "It wasn't repeated" in report and "is number 4 of 9; 3 trials went on" in report
+
+
+def test_the_same_command_returns_a_finished_search(undisturbed):
+    before = [path.read_bytes() for path in sorted(undisturbed.folder.glob("*/metrics.jsonl"))]
+    again = search(undisturbed.folder, *RATE, *HALVING)
+    assert story(again) == story(undisturbed)
+    assert [path.read_bytes() for path in sorted(undisturbed.folder.glob("*/metrics.jsonl"))] == before
+
+
+def killed_many_times(folder: Path, words: list[str], kills: int, chance: random.Random) -> int:
+    """Kill a search at random moments, then let it end. Returns how often it was killed."""
+    command, count = [*FAKE, "search", "--output", str(folder), *COMMON, *words], 0
+    while True:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        limit = chance.uniform(0.8, 4) if count < kills else 120
+        try:
+            _, said = process.communicate(timeout=limit)
+            assert process.returncode == 0, said.decode()
+            return count
+        except subprocess.TimeoutExpired:
+            assert count < kills, "it didn't end"
+            process.kill()
+            process.communicate()
+            count += 1
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.long)])
+def test_a_search_killed_at_any_moment_is_the_search_never_killed(kills, undisturbed, tmp_path):
+    folder = tmp_path / "search"
+    assert killed_many_times(folder, [*RATE, *HALVING, "--workers", "1"], kills, random.Random(kills)) > 0
+    found = SearchResult(folder)
+    assert story(found) == story(undisturbed)
+    for one in found.trials:
+        run, other = (RunDirectory(where / one["runs"][0]) for where in (folder, undisturbed.folder))
+        rows = [[row["step"] for row in read_metrics(one).split("train")] for one in (run, other)]
+        assert rows[0] == rows[1]
+        assert [path.read_text() for path in sorted(run.checkpoints_path.glob("*/weights"))] == [
+            path.read_text() for path in sorted(other.checkpoints_path.glob("*/weights"))
+        ]
+
+
+def test_a_journal_with_a_torn_line_goes_on(undisturbed, tmp_path):
+    folder = tmp_path / "search"
+    process = subprocess.Popen([*FAKE, "search", "--output", str(folder), *COMMON, *RATE, *HALVING])
+    journal = folder / "journal.log"
+    while not journal.exists() or journal.read_bytes().count(b"\n") < 8:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    with journal.open("ab") as file:
+        file.write(b'{"op_code": 8, "wor')
+    assert story(search(folder, *RATE, *HALVING)) == story(undisturbed)
+
+
+def test_several_processes_share_a_search_and_one_leaves(undisturbed, tmp_path):
+    folder = tmp_path / "search"
+    command = [*FAKE, "search", "--join", str(folder)]
+    settings = [*COMMON, *RATE, *HALVING, "--in-flight", "1"]
+    first = subprocess.Popen([*command, *settings], stdout=subprocess.DEVNULL)
+    while not (folder / "trials.json").exists():
+        time.sleep(0.02)
+    others = [subprocess.Popen([*command, "--workers", str(count)]) for count in (1, 2)]
+    time.sleep(1.5)
+    first.kill()
+    assert [other.wait(120) for other in others] == [0, 0]
+    assert story(SearchResult(folder)) == story(undisturbed)
+
+
+def test_a_second_search_in_the_folder_has_to_join(tmp_path):
+    folder = tmp_path / "search"
+    first = subprocess.Popen([*FAKE, "search", "--output", str(folder), *COMMON, *RATE, *HALVING])
+    while not (folder / "trials.json").exists():
+        time.sleep(0.02)
+    command = [*FAKE, "search", "--output", str(folder), *COMMON, *RATE, *HALVING]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2 and "to work beside it: --join" in ended.stderr
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(60) == 143
+    assert SearchResult(folder).snapshot["state"] == "interrupted"
+
+
+def test_trials_that_fail_hang_or_have_no_value_are_named_and_not_fatal(tmp_path):
+    words = ["--space", "momentum=0.11,0.22,0.33,0.9", "--sampler", "grid", "--patience", "3"]
+    found = search(tmp_path / "search", *words)
+    why = {one["values"]["momentum"]: one["why"] for one in found.trials}
+    assert why[0.11] == "loss is nan at step 3"
+    assert "no sign of life for 3 s" in why[0.22]
+    assert why[0.33] == "it has no finite accuracy by step 90"
+    assert found.trials[0]["values"] == {"momentum": 0.9}
+
+
+def test_a_search_whose_trials_all_fail_fails_with_the_first_reason(tmp_path):
+    words = ["--space", "momentum=0.11,0.33", "--sampler", "grid"]
+    found = search(tmp_path / "search", *words, code=1)
+    assert found.snapshot["state"] == "failed"
+    assert "the first failed: loss is nan at step 3" in found.snapshot["message"]
+
+
+def test_a_full_disk_ends_the_search_and_the_same_command_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(work, "TRIAL_BYTES", 2**60)
+    words = ["search", "--output", str(tmp_path / "search"), *COMMON, *RATE, "--trials", "2"]
+    assert cli.main(words) == 1
+    said = capsys.readouterr().err
+    assert "MiB free" in said and "then the same command goes on" in said
+    assert search(tmp_path / "search", *RATE, "--trials", "2").snapshot["state"] == "finished"
+
+
+def test_the_time_is_up_and_more_time_goes_on(tmp_path):
+    words = [*RATE, "--sampler", "random", "--repeats", "1", "--momentum", "0.44"]
+    found = search(tmp_path / "search", *words, "--minutes", "0.06")
+    ended = [one for one in found.trials if one["state"] == "finished"]
+    count, repeat = len(found.trials), found.snapshot["repeat"]
+    assert 0 < len(ended) < 20 and repeat["state"] == "finished"
+    steps = [
+        row["step"] for row in read_metrics(RunDirectory(found.folder / repeat["runs"][0])).split("train")
+    ]
+    assert steps == list(range(1, 91))
+    more = search(tmp_path / "search", *words, "--minutes", "0.16")
+    assert len(more.trials) > count
+
+
+def test_the_best_trial_is_repeated_with_fresh_seeds(tmp_path):
+    words = ["--space", "learning_rate=0.1,0.3", "--sampler", "grid", "--seeds", "2", "--repeats", "2"]
+    found = search(tmp_path / "search", *words)
+    best = found.trials[0]
+    assert best["values"]["learning_rate"] == 0.3
+    assert best["runs"] == ["0001-seed0", "0001-seed1"]
+    assert best["results"][0]["value"] == pytest.approx(0.9 + 0.0905)
+    repeat = found.snapshot["repeat"]
+    assert repeat["runs"] == ["0001-seed2", "0001-seed3"]
+    assert [part["test"] for part in repeat["parts"].values()] == pytest.approx([0.502, 0.503])
+    conclusion = found.snapshot["conclusion"]
+    assert conclusion["repeated_mean"] == pytest.approx(0.9 + 0.0925)
+    assert conclusion["test_mean"] == pytest.approx(0.5025)
+    assert "On the test images" in " ".join(found.words)
+    assert optuna.load_study(study_name="search", storage=found.study._storage).trials
