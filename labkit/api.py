@@ -115,7 +115,7 @@ def find_learning_rate(
     fastest is suggested (Smith, 2017). No run is written.
 
     Args:
-        config, preset, **flags: what to train, as with ``labkit.train``.
+        config, preset, flags: what to train, as with ``labkit.train``.
 
     Returns ``rates`` and ``losses``, float64 [steps], ``smoothed``, ``suggestion`` (None where the loss
     doesn't fall) and its ``reason``; ``labkit.figures.range_test`` draws it.
