@@ -14,6 +14,7 @@ from labkit.config.fields import CODE, argument, plain
 from labkit.config.optimizer import ADAPTIVE
 from labkit.config.presets import merged_with_preset, preset_values
 from labkit.data.manifest import find_manifest
+from labkit.parts.trust import check_preset_file
 
 CIFAR10_EXAMPLES = 45_000
 # Passes over CIFAR-10 of the recipe that this one is made from. The images seen grow with this power of the
@@ -98,13 +99,16 @@ def requested_values(
         given: the values by the names of their fields.
         asynchronous: whether the training is for a cluster with parameter servers.
 
-    Raises InputError for an unknown preset.
+    Raises InputError for an unknown preset, and for a preset's file with code that nobody consented to.
     """
     preset = argument("preset", preset, str, optional=True)
     dataset = given.get("dataset", AUTO)
     if not isinstance(dataset, str):  # which the configuration refuses
         return merged_with_preset(None, given), ""
     if not fits_the_data(preset, given):
+        if preset is not None and preset.endswith(".json"):
+            own = preset_values(preset)
+            check_preset_file(preset, {name: own[name] for name in own if name not in given})
         return merged_with_preset(preset, given), ""
     data = _facts(dataset, given.get("data_dir"))
     if data is None:  # the training says why the data set can't be had

@@ -20,7 +20,7 @@ from typing import Any
 
 from labkit.config import Config, fields_by_name
 from labkit.config.config import PLACES
-from labkit.errors import InputError
+from labkit.errors import InputError, short
 from labkit.home import expanded, state_home
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.files import open_regular
@@ -136,6 +136,23 @@ def check_trust(
             f"{run.path} would {would}, but your account hasn't started it like this; if you trust "
             "what it does, add --trust"
         )
+
+
+def check_preset_file(path: str, values: Mapping[str, Any]) -> None:
+    """Refuse a preset's file with code that this account has never trained with, or that opens ports.
+
+    Raises InputError with the flag to give in person.
+    """
+    for name, value in values.items():
+        info = fields_by_name()[name]
+        file = info.file_of(value)
+        if not info.acts or value == info.default or (info.is_code and file is None):
+            continue
+        if file is None or not is_code_accepted(content_of(info.flag, expanded(file).absolute())):
+            raise InputError(
+                f"--preset {path} has {info.flag} {short(value)}, which this account hasn't trained with; to "
+                f"allow it, give {info.flag} yourself"
+            )
 
 
 def with_consent(config: Config) -> tuple[Config, str]:

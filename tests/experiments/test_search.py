@@ -148,6 +148,18 @@ def test_a_folder_of_another_search_and_one_without_any(tmp_path, capsys):
     assert before == {path: path.read_bytes() for path in (tmp_path / "a").glob("*.json")}
 
 
+def test_a_search_of_somebody_else_runs_no_code_here(tmp_path, capsys):
+    search(tmp_path / "a", *RATE, "--trials", "2", "--sampler", "random")
+    asked = json.loads((tmp_path / "a" / "search.json").read_text())
+    (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    asked["fixed"]["callbacks"] = str(tmp_path / "mine.py")
+    (tmp_path / "a" / "search.json").write_text(json.dumps(asked | {"trials": 9}))
+    assert cli.main(["search", "--join", str(tmp_path / "a")]) == 2
+    said = capsys.readouterr().err
+    assert "has trainings with --callbacks" in said and "mine.py" in said and "to allow it" in said
+    assert not (tmp_path / "ran").exists()
+
+
 # ---- proposals and promotions --------------------------------------------------------------------------
 
 

@@ -13,7 +13,9 @@ import pytest
 import labkit
 from app.acting import launches
 from labkit.cluster.flags import making_command
+from labkit.config import Config
 from labkit.config.config import recorded_config
+from labkit.data.recipe import requested_config
 from labkit.errors import InputError
 from labkit.experiments.fork import fork
 from labkit.parts.trust import accept, check_trust, digest_of, files_of, is_accepted
@@ -159,6 +161,20 @@ def test_a_configuration_read_from_a_record_leaves_out_what_nobody_consented_to(
     assert (config.run.callbacks, config.distribution.bind) == (None, "127.0.0.1")
     accept(recorded_config(run), files_of(recorded_config(run)))
     assert labkit.load_run(run.path).config.run.callbacks == str(code)
+
+
+def test_a_file_of_settings_runs_only_what_this_account_has_trained_with(tmp_path, state, code):
+    preset = tmp_path / "best.json"
+    preset.write_text(json.dumps({"callbacks": str(code), "num_layers": 8}))
+    with pytest.raises(InputError, match="--callbacks .*mine.py', which this account hasn't trained with"):
+        requested_config(str(preset), {})
+    assert requested_config(str(preset), {"callbacks": str(code)}).run.callbacks == str(code)
+    config = Config.from_flat({"callbacks": str(code)})
+    accept(config, files_of(config))
+    assert requested_config(str(preset), {}).model.num_layers == 8
+    preset.write_text(json.dumps({"bind": "0.0.0.0"}))
+    with pytest.raises(InputError, match="give --bind yourself"):
+        requested_config(str(preset), {})
 
 
 @pytest.mark.parametrize("checked", [True, False])

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from labkit.errors import InputError, short
 from labkit.experiments.search.space import Dimension, parse_space, with_values
 from labkit.experiments.trials import find_data_set, refuse_other_contents
 from labkit.parts.code import with_whole_paths
-from labkit.parts.trust import digest_of, files_of
+from labkit.parts.trust import acting, digest_of, files_of
 from labkit.plurals import without_secrets
 from labkit.run_directory.files import read_json
 from labkit.run_directory.rows import EVALUATION_METRICS
@@ -112,7 +112,7 @@ def merged(folder: Path, asked: Request) -> Request:
 def joined(folder: Path, given: Sequence[str]) -> Request:
     """Return the search in a folder. ``given``: names of settings, of which it needs none.
 
-    Raises InputError if there is no search, and if its data are others here.
+    Raises InputError if there is no search, if its data are others here, or if its trainings run code.
     """
     if given:
         raise InputError(f"--{given[0].replace('_', '-')} without --space; --join takes all from the search")
@@ -123,6 +123,14 @@ def joined(folder: Path, given: Sequence[str]) -> Request:
         raise InputError(
             f"--join {folder}: {manifest.directory} has other data than the search; copy its own"
         )
+    for _, _, values in _ends(request.space):
+        config = config_of(request.preset, with_values(request.fixed, values))
+        for name, value in acting(config).items():
+            flag = fields_by_name()[name].flag
+            raise InputError(
+                f"--join {folder} has trainings with {flag} {short(value)}, which runs "
+                "a file or opens ports; to allow it, give --space and the other settings of the search, too"
+            )
     return request
 
 
@@ -248,15 +256,23 @@ def _files_of_ends(
 
     Raises InputError for an end of a setting that can't be trained beside the first values of the others.
     """
-    first, files = {name: one.ends[0] for name, one in space.items()}, dict[str, bytes]()
-    for name, value in ((name, value) for name, one in space.items() for value in one.ends):
+    files = dict[str, bytes]()
+    for name, value, values in _ends(space):
         try:
-            config = config_of(preset, with_values(fixed, {**first, name: value}))
+            config = config_of(preset, with_values(fixed, values))
             check_fits(config, manifest)
             files |= files_of(config)
         except InputError as error:
             raise InputError(f"--space {name}, value {value}: {error}") from None
     return files
+
+
+def _ends(space: Mapping[str, Dimension]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Yield each end of each setting: its name, its value, and the values of all with the others' first."""
+    first = {name: one.ends[0] for name, one in space.items()}
+    for name, one in space.items():
+        for value in one.ends:
+            yield name, value, first | {name: value}
 
 
 def config_of(preset: str | None, flags: Mapping[str, Any]) -> Config:
