@@ -190,7 +190,7 @@ def test_flags_that_describe_no_cluster_are_refused(values, part):
         (["train", "--sync"], "names the task worker:1, but no cluster"),
         (
             ["cluster", "slurm", "--nodes", "2", "--", "train", "--list-presets"],
-            "--list-presets trains nothing",
+            "--list-presets trains no run",
         ),
     ],
     ids=["an incomplete TF_CONFIG", "presets behind dashes"],
