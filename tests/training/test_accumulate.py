@@ -19,6 +19,7 @@ FIELDS = {
     "learning_rate": 0.05,
     "precision": "float64",
     "validate_every_steps": 0,
+    "evaluate_test": False,
 }
 
 
