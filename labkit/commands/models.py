@@ -138,12 +138,11 @@ def _built(name: str, config: ModelConfig) -> dict[str, Any]:
 
 def _without_values(config: ModelConfig) -> Any:
     """Return the network for the images and classes that it was published for; its weights have shapes."""
-    import keras
-
     from labkit.models.registry import build_model
+    from labkit.startup.tf_compat import without_values
 
     published = published_for(config.model, config.application)
-    with keras.StatelessScope(initialize_variables=False):  # shapes are enough: no memory for the weights
+    with without_values():
         return build_model(config, num_classes=published.num_classes, image_shape=published.image_shape)
 
 

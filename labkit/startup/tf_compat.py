@@ -29,6 +29,21 @@ def check_versions() -> None:
             )
 
 
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Make networks whose weights have shapes only: no memory is taken for them.
+
+    Keras keeps a list of such weights, and would make their values when another scope without state ends.
+    """
+    from keras.src.backend.common import global_state
+
+    try:
+        with keras.StatelessScope(initialize_variables=False):
+            yield
+    finally:
+        global_state.set_global_attribute("uninitialized_variables", [])
+
+
 def is_running() -> bool:
     """Return whether TensorFlow has run an operation in this process: its threads and devices are fixed."""
     from tensorflow.python.eager import context

@@ -10,6 +10,7 @@ from labkit.config.known_models import KNOWN_MODELS
 from labkit.errors import InputError
 from labkit.models.initial_weights import weight_arrays
 from labkit.models.registry import build_model
+from labkit.startup.tf_compat import without_values
 from tests.models.keras_weights import load_weights
 from tests.models.test_taken_weights import IMAGES, save, start
 
@@ -57,7 +58,7 @@ def test_counts_are_those_of_pytorch_classification_and_torchvision():
 
 
 def test_images_that_are_too_small_for_the_published_network_are_refused():
-    with keras.StatelessScope(initialize_variables=False):
+    with without_values():
         assert build("imagenet_alexnet", (63, 63, 3)).output.shape == (None, 10)
         with pytest.raises(InputError, match="imagenet_alexnet needs images of 63x63 pixels or more, not 62"):
             build("imagenet_alexnet", (62, 64, 3))

@@ -20,6 +20,7 @@ from labkit.models.keras_application import (
 )
 from labkit.models.layers import BatchNormalization, Dropout
 from labkit.models.registry import build_model
+from labkit.startup.tf_compat import without_values
 
 SHAPE = (32, 32, 3)
 IMAGES = np.random.default_rng(0).normal(size=(2, *SHAPE)).astype(np.float32)
@@ -117,7 +118,7 @@ def test_features_are_those_of_keras_with_the_same_weights(application):
 @pytest.mark.parametrize("application", APPLICATIONS)
 def test_every_network_of_keras_can_be_built_at_its_smallest_size(application):
     side = smallest_side(application)
-    with keras.StatelessScope(initialize_variables=False):
+    with without_values():
         model = build(shape=(side, side, 3), application=application)
         with pytest.raises(InputError, match=f"{application} needs images of {side}x{side} pixels or more"):
             build(shape=(side - 1, side, 3), application=application)
@@ -137,7 +138,7 @@ def test_averages_over_the_image_are_in_the_stage_that_they_weigh():
 
 
 def test_dropped_residuals_follow_from_the_seed_and_the_step():
-    with keras.StatelessScope(initialize_variables=False):
+    with without_values():
         model = build(application="EfficientNetB0")
     drops = [layer for layer in model.layers if layer.name.endswith("_drop")]
     assert len(drops) == 9 and len({layer.seed for layer in drops}) == 9

@@ -17,6 +17,7 @@ from labkit.models.initial_weights import weight_arrays, weights_by_name
 from labkit.models.keras_application import own_weights
 from labkit.models.registry import build_model
 from labkit.models.variants import check_image_sizes
+from labkit.startup import tf_compat
 from tests.models.keras_weights import load_weights
 
 KNOWN = {known.name: known for known in KNOWN_MODELS}
@@ -175,7 +176,7 @@ def test_logits_equal_those_of_the_papers_formulas(name, depth, size):
 
 def without_values(name: str) -> keras.Model:
     """Return a network whose weights have shapes only, which takes no time."""
-    with keras.StatelessScope(initialize_variables=False):
+    with tf_compat.without_values():
         return build(name)
 
 

@@ -19,6 +19,7 @@ from labkit.models.registry import build_model
 from labkit.models.weight_files import read_weight_file
 from labkit.models.weight_names import transfer_to
 from labkit.models.weight_source import find_weight_source
+from labkit.startup.tf_compat import without_values
 from tests.models.reference_weights import CHAIN, batch, pytorch_weights, torchvision_weights
 
 IMAGES, _ = batch(0, 2)
@@ -98,7 +99,7 @@ def test_a_resnet_of_torchvision_gives_its_outputs(depth, name, fields, tmp_path
 )
 def test_a_resnet_of_torchvision_is_not_another_network(depth, name, said, tmp_path):
     path = save(tmp_path / "theirs.safetensors", torchvision_weights(depth))
-    with keras.StatelessScope(initialize_variables=False):
+    with without_values():
         model, fields = named(name)
     with pytest.raises(InputError, match=said):
         start(path, model, **fields)
