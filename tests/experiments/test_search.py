@@ -374,6 +374,7 @@ def test_a_full_disk_ends_the_search_and_the_same_command_goes_on(tmp_path, monk
     assert search(tmp_path / "search", *RATE, "--trials", "2").snapshot["state"] == "finished"
 
 
+@pytest.mark.long
 def test_the_time_is_up_and_more_time_goes_on(tmp_path):
     words = [*RATE, "--sampler", "random", "--repeats", "1", "--momentum", "0.44"]
     found = search(tmp_path / "search", *words, "--minutes", "0.06")

@@ -37,7 +37,7 @@ def test_passes_equal_the_batch_as_many_times_as_large(tmp_path):
         assert all(np.allclose(found[key], value, atol=1e-9) for key, value in expected.items())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_batch_normalization_has_the_statistics_of_a_pass_and_verifies(tmp_path):
     fields = {"train_steps": 4, "train_batch_size": 16, "accumulate_steps": 2, "validate_every_steps": 0}

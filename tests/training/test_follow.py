@@ -225,6 +225,7 @@ def append_all(path: Path, turn) -> None:
         append_evaluation(path, evaluation(step), [])
 
 
+@pytest.mark.long
 def test_followers_at_the_same_time_write_each_row_once(tmp_path, monkeypatch):
     # A spawned process runs the main module again; Streamlit's tests put a page in its place.
     monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
