@@ -75,7 +75,7 @@ def search(folder: Path, *, limit: float | None = None) -> bool:
 
 
 @pytest.mark.long
-def test_a_search_killed_twenty_times_has_the_same_promotions_and_weights(tmp_path):
+def test_a_search_killed_at_random_moments_has_the_same_promotions_and_weights(tmp_path):
     straight, killed, chance, kills = tmp_path / "straight", tmp_path / "killed", random.Random(0), 0
     assert search(straight)
     while kills < 20 and not search(killed, limit=chance.uniform(1, 11)):
