@@ -14,7 +14,7 @@ from labkit.cluster.local import LocalCluster
 from labkit.config import Config, fields_by_name
 from labkit.config.architectures import default_depth
 from labkit.config.config import flags_of, recorded_config
-from labkit.config.data import AUTO, BUILT_IN, GENERATED, is_own, prepare_command
+from labkit.config.data_sets import AUTO, BUILT_IN, GENERATED, is_own, prepare_command
 from labkit.config.fields import FieldInfo
 from labkit.config.presets import AUTO as FITTED
 from labkit.config.presets import PRESETS, preset_values

@@ -11,7 +11,8 @@ from app.comparing.table import set_runs
 from app.markup import plain
 from labkit.errors import InputError
 from labkit.experiments.comparison.files import request_path, run_directory
-from labkit.experiments.comparison.read import Comparison, read_comparison, results_path
+from labkit.experiments.comparison.read import Comparison, read_comparison
+from labkit.experiments.comparison.tables import results_path
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.files import open_run_file

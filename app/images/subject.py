@@ -9,7 +9,7 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from labkit.analysis.predictions import Predictions
-from labkit.config.data import Targets
+from labkit.config.data_sets import Targets
 from labkit.data.images.walk import shown
 from labkit.data.manifest import Manifest, files_of
 from labkit.data.shards import find_split, read_rows

@@ -14,7 +14,7 @@ from app.data_set.wrong_labels import wrong_labels
 from app.markup import plain
 from labkit import home
 from labkit.config.config import recorded_config
-from labkit.config.data import IMAGES, is_own, prepare_command
+from labkit.config.data_sets import IMAGES, is_own, prepare_command
 from labkit.data.manifest import Manifest, find_manifest
 from labkit.data.of_run import data_set_of, folder_to_prepare
 from labkit.errors import InputError

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labkit.analysis.network import Classifier, images_at_once, restored_network
 from labkit.config.config import recorded_config
-from labkit.config.data import Targets
+from labkit.config.data_sets import Targets
 from labkit.data.images.decode import MAX_BYTES, DamagedError, square
 from labkit.data.images.pictures import fitted, read_picture
 from labkit.data.images.walk import natural, shown, walk

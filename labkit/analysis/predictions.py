@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.config.config import recorded_config
-from labkit.config.data import Targets
+from labkit.config.data_sets import Targets
 from labkit.config.fields import argument
 from labkit.data.of_run import data_set_of
 from labkit.data.shards import SplitImages

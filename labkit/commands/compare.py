@@ -182,7 +182,7 @@ def _named_run(name: str, names: Sequence[str]) -> RunDirectory:
 
 def _write(comparison: "Comparison") -> None:
     """Write the result files that aren't there, or hold something else."""
-    from labkit.experiments.comparison.read import (
+    from labkit.experiments.comparison.tables import (
         as_csv,
         as_json,
         as_markdown,
@@ -248,7 +248,7 @@ def replicas(
 
 def _write_replicas(comparison: experiment.ReplicaComparison) -> None:
     from labkit import figures as plots
-    from labkit.experiments.comparison.read import write_if_changed
+    from labkit.experiments.comparison.tables import write_if_changed
 
     for kind, content in (
         ("md", comparison.as_markdown().encode()),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from labkit import home
 from labkit.config import DistributionConfig
-from labkit.config.data import BUILT_IN, GENERATED, is_own, prepare_command
+from labkit.config.data_sets import BUILT_IN, GENERATED, is_own, prepare_command
 from labkit.distributed import cpu
 from labkit.distributed.cpu import BFLOAT16_INSTRUCTIONS, bfloat16_instructions, step_seconds
 from labkit.distributed.task import VARIABLE, find_task

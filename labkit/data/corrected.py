@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.config.data import CORRECTED
+from labkit.config.data_sets import CORRECTED
 from labkit.data.manifest import Manifest, columns_of, files_of, verify_shards
 from labkit.data.marks import nothing_marked
 from labkit.data.related import Part, Step

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.config.data import FOLD, fold_of_name
+from labkit.config.data_sets import FOLD, fold_of_name
 from labkit.data.corrected import KEPT, Stored, labels_of
 from labkit.data.manifest import Manifest, columns_of, files_of, find_manifest, load_manifest, verify_shards
 from labkit.data.related import Part, Step

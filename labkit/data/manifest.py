@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 
 from labkit import home
-from labkit.config.data import PUBLISHED, Targets, is_own, prepare_command, unknown_data_set
+from labkit.config.data_sets import PUBLISHED, Targets, is_own, prepare_command, unknown_data_set
 from labkit.errors import InputError
 from labkit.plurals import facts_html, facts_text, listed, printable
 from labkit.run_directory.files import open_regular

@@ -7,7 +7,7 @@ from typing import Any
 from labkit import home
 from labkit.config import Config
 from labkit.config.config import recorded_config
-from labkit.config.data import GENERATED
+from labkit.config.data_sets import GENERATED
 from labkit.data.manifest import Manifest, check_same_data, find_manifest, load_manifest
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory

@@ -15,7 +15,7 @@ import numpy as np
 import PIL
 
 from labkit import home
-from labkit.config.data import (
+from labkit.config.data_sets import (
     CORRECTED,
     EXAMPLES,
     FOLD,

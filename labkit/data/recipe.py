@@ -9,7 +9,7 @@ from typing import Any
 from labkit import home
 from labkit.config import Config, by_field, presets
 from labkit.config.config import flags_of
-from labkit.config.data import AUTO, GENERATED
+from labkit.config.data_sets import AUTO, GENERATED
 from labkit.config.fields import CODE, argument, plain
 from labkit.config.optimizer import ADAPTIVE
 from labkit.config.presets import merged_with_preset, preset_values

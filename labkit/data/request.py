@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from labkit import home
-from labkit.config.data import BUILT_IN as DATASETS
-from labkit.config.data import (
+from labkit.config.data_sets import BUILT_IN as DATASETS
+from labkit.config.data_sets import (
     CORRECTED,
     EXAMPLES,
     GENERATED,

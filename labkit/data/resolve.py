@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from labkit.config.data import AUTO, GENERATED, checked_choice
+from labkit.config.data_sets import AUTO, GENERATED, checked_choice
 from labkit.data.cifar10 import sources
 from labkit.data.folder import path_errors
 from labkit.data.manifest import Manifest, OtherVersion, find_manifest, load_manifest

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.config.data import Targets
+from labkit.config.data_sets import Targets
 from labkit.data.subset import ImageData
 
 DEFAULT_TRAIN_COUNT = 10_000

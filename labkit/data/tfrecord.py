@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.config.data import Targets
+from labkit.config.data_sets import Targets
 from labkit.data.manifest import Manifest, Shard
 
 HEADER, FOOTER = 12, 4  # bytes of a frame: length with checksum, and the checksum of the payload

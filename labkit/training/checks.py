@@ -3,7 +3,7 @@
 import os
 
 from labkit.config import Config, fields_by_name
-from labkit.config.data import TARGETS, is_own
+from labkit.config.data_sets import TARGETS, is_own
 from labkit.config.optimizer import KERAS_LOSSES
 from labkit.data.manifest import Manifest
 from labkit.distributed.task import ClusterTask, find_task, is_loopback, split_address

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from labkit.config.data import Targets
+from labkit.config.data_sets import Targets
 from labkit.training import scores
 
 

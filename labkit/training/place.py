@@ -13,7 +13,7 @@ from labkit import home
 from labkit.config import Config, fields_by_name
 from labkit.config.architectures import model_name
 from labkit.config.config import recorded_config
-from labkit.config.data import AUTO, GENERATED, fold_name, prepare_command
+from labkit.config.data_sets import AUTO, GENERATED, fold_name, prepare_command
 from labkit.data.inputs import choose_input_path, resolved_crop
 from labkit.data.manifest import Manifest, find_manifest, load_manifest, verify_shards
 from labkit.data.prepare import prepare

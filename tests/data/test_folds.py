@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import labkit
-from labkit.config.data import DataConfig, checked_fold, fold_name, fold_of_name
+from labkit.config.data import DataConfig
+from labkit.config.data_sets import checked_fold, fold_name, fold_of_name
 from labkit.data.batch_of_step import batch_of_step
 from labkit.data.folds import folds_of
 from labkit.data.manifest import columns_of, files_of, load_manifest, verify_shards, write_columns

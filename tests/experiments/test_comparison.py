@@ -15,14 +15,8 @@ from labkit.analysis.inference import spread
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.experiments.comparison.files import budget_of, measurements_path, request_path, run_directory
-from labkit.experiments.comparison.read import (
-    WARM_UP_STEPS,
-    Comparison,
-    as_csv,
-    as_json,
-    as_markdown,
-    read_comparison,
-)
+from labkit.experiments.comparison.read import WARM_UP_STEPS, Comparison, read_comparison
+from labkit.experiments.comparison.tables import as_csv, as_json, as_markdown
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.metrics import MetricsWriter
 

@@ -22,7 +22,7 @@ from labkit.experiments.search.space import Dimension, parse_space, with_values
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.reader import read_metrics
 from tests.experiments import fake_search
-from tests.tiny import prepare_tiny
+from tests.tiny import tiny_home
 
 FAKE = [sys.executable, fake_search.__file__]
 COMMON = ["--dataset", "shapes", "--train-steps", "90", "--num-layers", "8", "--repeats", "0"]
@@ -30,14 +30,7 @@ RATE = ["--space", "learning_rate=log:0.01:1"]
 HALVING = ["--halving", "successive", "--trials", "9"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def home(tmp_path_factory):
-    """Labkit's home, with few images."""
-    folder = tmp_path_factory.mktemp("home")
-    prepare_tiny(folder / "data")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_HOME", str(folder))
-        yield folder
+home = pytest.fixture(scope="module", autouse=True)(tiny_home)
 
 
 def search(output: Path, *words: str, code: int = 0) -> SearchResult:

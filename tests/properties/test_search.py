@@ -20,20 +20,13 @@ from tests.properties.harness import (
     metrics,
     train_arguments,
 )
-from tests.tiny import prepare_tiny
+from tests.tiny import tiny_home
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 SHORT = {"train_steps": 12, "validate_every_steps": 4, "keep_checkpoints": 9}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def home(tmp_path_factory):
-    """Labkit's home, with few images."""
-    folder = tmp_path_factory.mktemp("home")
-    prepare_tiny(folder / "data")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_HOME", str(folder))
-        yield folder
+home = pytest.fixture(scope="module", autouse=True)(tiny_home)
 
 
 def test_a_training_that_pauses_and_goes_on_is_the_one_that_never_paused(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import PIL
 
-from labkit.config.data import EXAMPLES, NPZ, OWN_FILES, prepare_command
+from labkit.config.data_sets import EXAMPLES, NPZ, OWN_FILES, prepare_command
 from labkit.data.folder import writing_errors
 from labkit.data.given.arrays import Part, lengths_error, part_of_arrays, parts_of_npz, parts_of_tfrecords
 from labkit.data.given.iterables import part_of_examples

@@ -16,7 +16,7 @@ import numpy as np
 import PIL
 from PIL import Image
 
-from labkit.config.data import IMAGES
+from labkit.config.data_sets import IMAGES
 from labkit.data.hashes import named_key
 from labkit.data.images.check import (
     Fact,

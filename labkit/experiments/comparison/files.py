@@ -13,7 +13,7 @@ from typing import Any
 
 from labkit.config import Config, fields_by_name
 from labkit.config.architectures import NAMED_FIELDS
-from labkit.config.data import fold_name
+from labkit.config.data_sets import fold_name
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.files import read_json, read_object

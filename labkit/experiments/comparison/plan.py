@@ -18,7 +18,7 @@ from labkit import home
 from labkit.cluster.flags import train_arguments
 from labkit.config import Config
 from labkit.config.architectures import model_name, parse_model_name
-from labkit.config.data import checked_folds, fold_of_name
+from labkit.config.data_sets import checked_folds, fold_of_name
 from labkit.config.fields import CODE
 from labkit.data.inputs import choose_input_path
 from labkit.data.manifest import Manifest
