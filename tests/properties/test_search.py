@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,16 @@ def test_a_training_that_pauses_and_goes_on_is_the_one_that_never_paused(tmp_pat
     assert validations[0] == validations[1] and len(validations[0]) == 3
 
 
-def search(folder: Path, *, limit: float | None = None) -> bool:
-    """Run a search of real trainings; kill it after ``limit`` seconds. Returns whether it ended by itself."""
+def rows_in(folder: Path) -> int:
+    """Return the bytes of all metrics of a search's runs."""
+    return sum(path.stat().st_size for path in folder.glob("*/metrics.jsonl"))
+
+
+def search(folder: Path, *, kill: str = "", pause: float = 0.0) -> bool:
+    """Run a search of real trainings. Returns whether it ended by itself.
+
+    It is killed ``pause`` seconds after its ``start``, or after a training's next ``row``.
+    """
     flags = SMALL | {"train_steps": 36, "train_batch_size": 8, "validate_every_steps": None}
     words = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()
              if name not in ("deterministic", "learning_rate") and value is not None]  # fmt: skip
@@ -56,10 +65,14 @@ def search(folder: Path, *, limit: float | None = None) -> bool:
     command = [sys.executable, "-m", "labkit", "search", "--halving", "successive", "--deterministic"]
     with folder.with_suffix(".txt").open("ab") as output:
         process = subprocess.Popen([*command, *words, "--output", str(folder)], stdout=output, stderr=output)
+        before = rows_in(folder)
         try:
-            assert process.wait(limit or 600) == 0, folder.with_suffix(".txt").read_text()[-3000:]
+            while kill == "row" and rows_in(folder) == before and process.poll() is None:
+                time.sleep(0.005)
+            code = process.wait(pause if kill else 600)
+            assert code == 0, folder.with_suffix(".txt").read_text()[-3000:]
         except subprocess.TimeoutExpired:
-            assert limit is not None
+            assert kill, "it didn't end"
             return False
         finally:
             process.kill()
@@ -71,7 +84,10 @@ def search(folder: Path, *, limit: float | None = None) -> bool:
 def test_a_search_killed_at_random_moments_has_the_same_promotions_and_weights(tmp_path):
     straight, killed, chance, kills = tmp_path / "straight", tmp_path / "killed", random.Random(0), 0
     assert search(straight)
-    while kills < 20 and not search(killed, limit=chance.uniform(1, 11)):
+    for number in range(20):  # each second one within the start, so that they don't get far
+        kill, longest = ("start", 8) if number % 2 else ("row", 1)
+        if search(killed, kill=kill, pause=chance.uniform(0, longest)):
+            break
         kills += 1
     assert search(killed) and kills >= 10
     first, second = SearchResult(straight), SearchResult(killed)

@@ -161,8 +161,14 @@ def _conclusion(
         why = f"The repeats failed: {repeat.why}." if repeat else "It wasn't repeated."
         words.append(f"{why} The best of many is partly a lucky one: expect less of another seed.")
     else:
-        words.append(f"With {counted(again.count, 'fresh seed')} it has {_spread(again)}: expect this.")
-        words.append(f"So {max(0.0, noise or 0.0):.4g} of its value is choosing on noise.")
+        seeds = counted(again.count, "fresh seed")
+        words.append(
+            f"Trained again with {seeds}, its {name} is {_spread(again)}. Expect this of a new training."
+        )
+        if noise and noise > 0:
+            words.append(f"The difference, {noise:.4g}, is luck: the best of several results was chosen.")
+        else:
+            words.append("That is no worse than the result by which it was chosen.")
     if test is not None:
         words.append(f"On the test images, which no trial has seen, the repeats have {name} {_spread(test)}.")
     return {

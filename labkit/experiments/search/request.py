@@ -161,6 +161,7 @@ def plan_search(
     config = config_of(asked["preset"], with_values(flags, first))
     refuse_cluster(config)
     named, manifest = find_data_set(config, prepare)
+    check_fits(config.with_steps_for(manifest.count("train")), manifest)  # by no fault of the space
     if not manifest.count("validation"):
         raise InputError(
             f"{manifest.dataset} has no validation images, by which trials are compared; prepare some: "
