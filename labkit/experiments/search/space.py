@@ -50,8 +50,8 @@ def parse_space(space: Any, given: Mapping[str, Any]) -> dict[str, Dimension]:
     Raises InputError for an unknown setting, one that can't be searched or is given, and for bad values.
     """
     if not isinstance(space, Mapping) or not space:
-        given = f"is {short(space)}" if space else "is missing"
-        raise InputError(f"--space {given}; name settings and their values: --space learning_rate=log:0.01:1")
+        what = f"is {short(space)}" if space else "is missing"
+        raise InputError(f"--space {what}; name settings and their values: --space learning_rate=log:0.01:1")
     parsed: dict[str, Dimension] = {}
     for name, values in space.items():
         text = values if isinstance(values, str) else ",".join(map(str, values))
