@@ -1,9 +1,10 @@
 """Does a search find better settings than random search in the same minutes?
 
-Searches five settings of a ResNet-8 with `labkit.search`: by TPE, with trials that are halved (ASHA), and at
-random, with trials that all train to their end. The searches have the whole machine, one after the other.
-Afterwards each repeats its best trial with fresh seeds, which see the test images. Finished searches are
-reused. Uses CIFAR-10 if it is available, else `shapes`.
+Searches five settings of a ResNet-8 with `labkit.search`: by TPE, with trials that are halved (ASHA), and
+at random, with trials that all train to their end. Afterwards each repeats its best trial with fresh seeds,
+which see the test images. Finished searches are reused. The searches have the whole machine, one after the
+other; `--side` makes those of one side only, without a report, so that two commands can run at once, each on
+its core. Uses CIFAR-10 if it is available, else `shapes`.
 """
 
 from collections.abc import Mapping
@@ -34,6 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=30.0, help="of each search, before its repeats")
     parser.add_argument("--train-steps", type=int, default=900, help="steps of a whole training")
     parser.add_argument("--trial-repeats", type=int, default=3, help="trainings of the best trial at the end")
+    parser.add_argument("--side", choices=list(SIDES), help="make the searches of this side only, no report")
     add_runs_flag(parser, "search")
     options = parser.parse_args(arguments)
     manifest = prepared_data(options.data_dir)
@@ -42,6 +44,8 @@ def main(arguments: list[str] | None = None) -> None:
     for seed in range(options.repeats):
         # In alternating order, so that a drift of the machine's speed favours neither side.
         for side in list(SIDES) if seed % 2 == 0 else list(SIDES)[::-1]:
+            if options.side not in (None, side):
+                continue
             found[side].append(
                 labkit.search(
                     SPACE,
@@ -60,6 +64,8 @@ def main(arguments: list[str] | None = None) -> None:
                     seed=1000 * seed,
                 )
             )
+    if options.side is not None:
+        return  # the command without --side reports on both
     report.finish(figures(found), options.output)
     draw(found, options.output / "search.png")
 

@@ -14,7 +14,7 @@ from labkit.config.fields import CODE
 from labkit.config.known_models import KNOWN_MODELS, KnownModel
 from labkit.errors import InputError
 from labkit.models.weight_source import WeightSource, find_weight_source
-from labkit.parts.code import allow, with_whole_paths
+from labkit.parts.code import allow, named_object, with_whole_paths
 from labkit.parts.trust import files_of
 from labkit.startup.quiet_import import import_tensorflow
 from labkit.tables import print_table
@@ -142,6 +142,8 @@ def _without_values(config: ModelConfig) -> Any:
     from labkit.startup.tf_compat import without_values
 
     published = published_for(config.model, config.application)
+    if CODE.fullmatch(config.model) and not config.model.endswith(".keras"):
+        named_object("--model", config.model)  # loads the file: what it makes beside the network needs values
     with without_values():
         return build_model(config, num_classes=published.num_classes, image_shape=published.image_shape)
 

@@ -10,6 +10,7 @@ from labkit.commands import models
 from labkit.config import ModelConfig
 from labkit.config.architectures import parse_model_name
 from labkit.config.known_models import KNOWN_MODELS
+from labkit.parts.code import named_object
 from tests.commands.in_process import refused
 
 COUNTS = ("parameters", "multiply_adds", "receptive_field")
@@ -84,6 +85,20 @@ def test_a_network_of_ones_own_with_its_arguments(capsys):
     assert found["arguments"] == "width=16"
     assert cli.main(["models", own, "--model-arguments", "widht=16"]) == 2
     assert "'widht'" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_what_a_file_makes_beside_its_network_can_be_used_afterwards(tmp_path, capsys):
+    path = tmp_path / "nets.py"
+    path.write_text(
+        "import keras\n\nTOP3 = keras.metrics.TopKCategoricalAccuracy(3)\n\n\n"
+        "def net(image_shape, num_classes):\n"
+        "    layers = [keras.Input(image_shape), keras.layers.Flatten(), keras.layers.Dense(num_classes)]\n"
+        "    return keras.Sequential(layers)\n"
+    )
+    assert cli.main(["models", f"{path}:net"]) == 0
+    metric = named_object("--metrics", f"{path}:TOP3")
+    metric.update_state([[0.0, 1.0]], [[0.0, 1.0]])
+    assert float(metric.result()) == 1.0
 
 
 def test_arguments_need_a_network_of_ones_own(without_tensorflow):
