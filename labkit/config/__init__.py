@@ -5,7 +5,7 @@ name, its type, default and help text stand here and nowhere else. Field names a
 owners: a run can be described by a flat mapping of names to values.
 """
 
-from labkit.config.config import Config, by_field, field_aliases, fields_by_name
+from labkit.config.config import Config, by_field, field_aliases, fields_by_name, with_network
 from labkit.config.data import DataConfig
 from labkit.config.distribution import DistributionConfig
 from labkit.config.model import ModelConfig, TransferConfig
@@ -23,4 +23,5 @@ __all__ = [
     "by_field",
     "field_aliases",
     "fields_by_name",
+    "with_network",
 ]

@@ -12,7 +12,7 @@ from labkit.config.architectures import model_name
 from labkit.config.data import DataConfig
 from labkit.config.distribution import DistributionConfig
 from labkit.config.fields import FieldInfo, fields_of, plain
-from labkit.config.model import ModelConfig, TransferConfig
+from labkit.config.model import ModelConfig, TransferConfig, fields_of_network
 from labkit.config.optimizer import OptimizerConfig
 from labkit.config.run import RunConfig
 from labkit.config.spellings import unknown_setting_error
@@ -235,13 +235,15 @@ def by_field(
 ) -> dict[str, Any]:
     """Return ``values`` with each alias replaced by its field's name, such as ``lr`` by ``learning_rate``.
 
+    A network's name, such as ``resnet20``, becomes its fields.
+
     Args:
         values: of fields, unchecked, by their names or aliases.
         beside: further names that are allowed, as they are.
         num_gpus: that of the training, where ``values`` don't give it.
 
     Raises InputError for an unknown name (with what to write instead), for two names of one field, and for a
-    ``batch_size`` with several GPUs, which other programs count for each of them.
+    ``batch_size`` with several GPUs, which other programs count for each of them; and as ``with_network``.
     """
     known = fields_by_name()
     aliases = field_aliases()
@@ -261,7 +263,20 @@ def by_field(
             f"{alias} is {size}, which other programs count for each GPU and labkit over all {gpus}; "
             f"write --train-batch-size {size * gpus} for the same steps"
         )
-    return named
+    return with_network(named)
+
+
+def with_network(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``values`` of fields in which a network's name, such as ``resnet20``, has become its fields.
+
+    A name that stands for two networks, such as ``resnet50``, stays, and ``ModelConfig`` refuses it. Raises
+    InputError for one whose name holds what the other values give.
+    """
+    fields = fields_of_network(values.get("model"))
+    if twice := [name for name in fields if name != "model" and values.get(name) is not None]:
+        flag = fields_by_name()[twice[0]].flag
+        raise InputError(f"--model {values['model']} holds {flag}, too; leave that out")
+    return {**values, **fields}
 
 
 def flags_of(values: Mapping[str, Any]) -> list[str]:

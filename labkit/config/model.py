@@ -28,8 +28,9 @@ class ModelConfig(FieldOwner):
 
     model: str = option(
         "resnet",
-        "Architecture; labkit models shows them. FILE.py:NAME is a function of your own, "
-        "NAME(input_shape, num_classes), that returns a Keras model; FILE.keras is a saved one.",
+        "Network, such as resnet20 or vgg11 (labkit models lists them), or an architecture, whose depth "
+        "--num-layers chooses. FILE.py:NAME is a function of your own, NAME(input_shape, num_classes), that "
+        "returns a Keras model; FILE.keras is a saved one.",
         choices=tuple(ARCHITECTURES),
         is_code=True,
         may_be_saved=True,
@@ -158,14 +159,12 @@ class ModelConfig(FieldOwner):
             )
 
     def _refuse_network_name(self) -> None:
-        """Raise InputError, with the flags to write, where ``model`` is a network's name, such as vgg11."""
-        if not isinstance(self.model, str) or self.model in ARCHITECTURES or CODE.fullmatch(self.model):
-            return
-        names = (self.model, larger_relative(self.model) or "")
-        flags = [flags for name in names if (flags := _flags(name))]
-        if flags:
-            write = " or, for larger images, ".join(flags)
-            raise InputError(f"--model is {self.model!r}, more than an architecture; write {write}")
+        """Raise InputError, with what to write, where ``model`` is the name of two networks: resnet50."""
+        larger = larger_relative(self.model) if isinstance(self.model, str) else None
+        if larger is not None:
+            small = _flags(self.model)
+            write = f"{small} for small images or --model {larger}" if small else f"--model {larger}"
+            raise InputError(f"--model is {self.model!r}; write {write} for larger images")
 
     @property
     def norm_decay(self) -> float:
@@ -189,6 +188,21 @@ class ModelConfig(FieldOwner):
         if "num_layers" in changes or self.num_layers != default_depth(self.model, self.block):
             return changes
         return {**changes, "num_layers": None}
+
+
+def fields_of_network(name: Any) -> dict[str, Any]:
+    """Return the values of fields that a network's name stands for, such as resnet20; none for another name.
+
+    It is none, too, for resnet50 and its like: most people mean the network for larger images by them.
+    """
+    if not isinstance(name, str) or name in ARCHITECTURES or CODE.fullmatch(name):
+        return {}
+    try:
+        named = parse_model_name(name)
+    except InputError:  # ModelConfig says what is allowed
+        return {}
+    is_unclear = larger_relative(name) is not None and architecture_of(named["model"]).has_residual_variants
+    return {} if is_unclear else named
 
 
 def _flags(name: str) -> str:

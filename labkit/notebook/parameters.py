@@ -34,6 +34,7 @@ DEFAULTS: Mapping[str, Any] = {
     "num_gpus": None,
     "simulate_missing_gpus": True,
     "variable_strategy": "CPU",
+    "model": "resnet",
     "num_layers": 8,
     "train_steps": 600,
     "train_batch_size": 128,
@@ -189,6 +190,8 @@ def parameters_from_values(own: Mapping[str, Any], given: Mapping[str, Any]) -> 
 
     Raises InputError for an unknown name, with the nearest known one, and for a value that isn't allowed.
     """
+    names = frozenset(by_field(dict.fromkeys(own), beside=BESIDE_CONFIG))
+    own = {name: value for name, value in own.items() if name not in given}
     own = by_field(own, beside=BESIDE_CONFIG)
     given = by_field(given, beside=BESIDE_CONFIG, num_gpus=own.get("num_gpus"))
     changed = {name: value for name, value in own.items() if not _is_default(name, value)}
@@ -209,7 +212,7 @@ def parameters_from_values(own: Mapping[str, Any], given: Mapping[str, Any]) -> 
     config = Config.from_flat(values)
     check_training(config, cluster)
     shown = {name: value for name, value in chosen.items() if name != "preset"}
-    return Parameters(config, overwrite, preset, shown, cluster, frozenset(own))
+    return Parameters(config, overwrite, preset, shown, cluster, names)
 
 
 def _is_default(name: str, value: Any) -> bool:

@@ -386,7 +386,8 @@ class TrainLoop:
             if chosen != self.step:
                 self.store.restore(self.network.model_checkpoint(), chosen, partial=True)
                 if self.writes:
-                    self.console.line(f"testing the weights of step {chosen}, chosen on validation")
+                    by = f"by {self.config.run.best_by} " if self.config.run.best_by else ""
+                    self.console.line(f"testing the weights of step {chosen}, chosen {by}on validation")
             evaluation, test = self._evaluate("test", chosen)
             if self.writes:
                 write_predictions(self.run, evaluation, self.manifest, checkpoint_step=chosen)

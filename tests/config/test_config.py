@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from labkit.config import Config, RunConfig, fields_by_name
+from labkit.config.architectures import model_name
 from labkit.config.fields import FieldInfo
 from labkit.config.presets import PRESETS, merged_with_preset
 from labkit.config.run import Triggers
@@ -112,13 +113,13 @@ def test_any_value_outside_of_a_fields_limits_is_refused_with_flag_value_and_wha
             ["--resnet-version is 2", "vgg: 1", "--model resnet or --model se_resnet"],
         ),
         ({"width_factor": 4}, ["--width-factor is 4", "resnet: 1", "wide_resnet"]),
-        ({"model": "resnet20"}, ["--model is 'resnet20'", "write --model resnet --num-layers 20"]),
-        ({"model": "wide_resnet16_4"}, ["--model wide_resnet --num-layers 16 --width-factor 4"]),
-        ({"model": "resnet50v2"}, ["--model keras_application --application ResNet50V2"]),
+        ({"model": "resnet20", "num_layers": 8}, ["--model resnet20 holds --num-layers, too"]),
         (
             {"model": "resnet50"},
-            ["--model resnet --num-layers 50 or, for larger images, --model imagenet_resnet --num-layers 50"],
+            ["--model resnet --num-layers 50 for small images or --model imagenet_resnet50 for larger"],
         ),
+        ({"model": "resnet18"}, ["'resnet18'", "write --model imagenet_resnet18 for larger images"]),
+        ({"model": "resnat20"}, ["--model", "'resnat20'", "allowed: one of resnet, se_resnet"]),
         ({"model": "imagenet_resnet", "num_layers": 20}, ["--num-layers is 20", "18, 34, 50, 101, 152"]),
         ({"model": "densenet"}, ["--model", "'densenet'", "resnet, se_resnet, wide_resnet, vgg"]),
         ({"variable_strategy": "GPU", "num_gpus": 0}, ["--variable-strategy", "GPU", "--num-gpus 0"]),
@@ -271,3 +272,19 @@ def test_a_preset_is_also_a_file_of_values(tmp_path):
         file.write_text(text)
         with pytest.raises(InputError, match=told):
             merged_with_preset(str(file), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("resnet8", {"num_layers": 8}),
+        ("resnet20-v2-bottleneck", {"num_layers": 20, "resnet_version": 2, "block": "bottleneck"}),
+        ("wide_resnet16_4", {"model": "wide_resnet", "num_layers": 16, "width_factor": 4.0}),
+        ("vgg11", {"model": "vgg", "num_layers": 11}),
+        ("imagenet_resnet50-v1.5", {"model": "imagenet_resnet", "bottleneck_stride": "second"}),
+        ("mobilenetv2", {"model": "keras_application", "application": "MobileNetV2"}),
+    ],
+)
+def test_a_networks_name_stands_for_its_fields(name, fields):
+    assert Config.from_flat({"model": name}) == Config.from_flat(fields)
+    assert model_name(Config.from_flat({"model": name}).model) == name

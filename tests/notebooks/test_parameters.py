@@ -61,6 +61,16 @@ def test_the_cell_as_it_stands_chooses_nothing():
     assert parameters_from_values(OWN, {"overwrite": True}).overwrite is True
 
 
+def test_a_networks_name_brings_its_depth_where_the_cell_has_another_one():
+    # The kernel's variables have the value that papermill gave.
+    config = parameters_from_values({**OWN, "model": "vgg11"}, {"model": "vgg11"}).config
+    assert (config.model.model, config.model.num_layers) == ("vgg", 11)
+    config = parameters_from_values({**OWN, "model": "resnet14", "num_layers": None}, {}).config
+    assert config.model.num_layers == 14
+    with pytest.raises(InputError, match="--model resnet14 holds --num-layers, too"):
+        parameters_from_values({**OWN, "model": "resnet14"}, {})
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     preset=st.sampled_from(["", "smoke"]),

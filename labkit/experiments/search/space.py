@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.config import Config, by_field, fields_by_name
-from labkit.config.architectures import ARCHITECTURES, parse_model_name
+from labkit.config import Config, by_field, fields_by_name, with_network
 from labkit.config.fields import FieldInfo, arguments_of, text_of_arguments
 from labkit.errors import InputError, short
 from labkit.parts.code import with_whole_paths
@@ -131,9 +130,4 @@ def with_values(flags: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str
         if argument:
             value = text_of_arguments({**_arguments(given.get(field), known[field]), argument: value})
         given[field] = value
-        if field == "model" and value not in ARCHITECTURES and known[field].code_of(value) is None:
-            named = parse_model_name(value)
-            if twice := [one for one in named if one != field and one in {**flags, **values}]:
-                raise InputError(f"--model {value} holds {known[twice[0]].flag}, too; leave that out")
-            given |= named
-    return given
+    return with_network(given)
