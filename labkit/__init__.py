@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from labkit.figures.widgets import slider
     from labkit.notebook.background import start
     from labkit.notebook.parameters import read_parameters, watch_parameters
+    from labkit.recording.keras_recorder import KerasRecorder
+    from labkit.recording.recorder import Recorder, start_run
     from labkit.run import Run, load_run, runs
 
 __version__ = VERSION
@@ -31,6 +33,8 @@ __all__ = [
     "Config",
     "EarlyStopping",
     "InputError",
+    "KerasRecorder",
+    "Recorder",
     "Run",
     "compare_replicas",
     "correct_data",
@@ -44,6 +48,7 @@ __all__ = [
     "search",
     "slider",
     "start",
+    "start_run",
     "train",
     "watch_parameters",
 ]
@@ -54,6 +59,8 @@ _MODULES = {
     "Config": "labkit.config",
     "EarlyStopping": "labkit.callbacks.builtin",
     "InputError": "labkit.errors",
+    "KerasRecorder": "labkit.recording.keras_recorder",
+    "Recorder": "labkit.recording.recorder",
     "Run": "labkit.run",
     "compare_replicas": "labkit.experiments.replicas",
     "correct_data": "labkit.api",
@@ -67,6 +74,7 @@ _MODULES = {
     "search": "labkit.experiments.search.api",
     "slider": "labkit.figures.widgets",
     "start": "labkit.notebook.background",
+    "start_run": "labkit.recording.recorder",
     "train": "labkit.api",
     "watch_parameters": "labkit.notebook.parameters",
 }

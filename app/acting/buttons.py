@@ -11,7 +11,7 @@ from app.acting import launches
 from app.markup import plain, show_log, tail
 from app.state import clean
 from labkit.cluster.flags import acts, making_command
-from labkit.config.config import recorded_config
+from labkit.config.config import recorded_by, recorded_config
 from labkit.errors import InputError
 from labkit.parts.trust import accept, demands, files_of, is_accepted
 from labkit.plurals import counted, printable
@@ -25,6 +25,9 @@ ENDED_EARLY = ("interrupted", "failed", "lost")
 
 def draw(run: RunDirectory, status: Status | None, liveness: str) -> None:
     """Draw the buttons that make sense for a run in this state."""
+    if by := recorded_by(run):
+        st.caption(f"Recorded with {clean(by)}: another program trains it.", width="content")
+        return
     acts = state.may_act()
     if is_pending(run):
         st.caption(":material/hourglass_top: Resuming: it checks and loads first …", width="content")

@@ -115,7 +115,7 @@ def wrong_labels(run: RunDirectory, scan: DataScan) -> None:
     )
     step = checkpoint_to_ask(run)
     if step is None:
-        answers.no_checkpoint()
+        answers.no_checkpoint(run)
         return
     splits = [name for name, found in scan.splits.items() if len(found)]
     split = split_control(splits, "labels-split")

@@ -18,6 +18,7 @@ from app.ask.process import NoAnswer
 from app.background import Job, Progress, start
 from app.images.subject import checkpoint_to_ask
 from app.state import changed_at
+from labkit.config.config import recorded_by
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import state_path
@@ -116,7 +117,10 @@ def digest(image: NDArray[np.uint8]) -> str:
     return hashlib.blake2b(image.tobytes(), digest_size=16).hexdigest() + str(image.shape)
 
 
-def no_checkpoint() -> None:
+def no_checkpoint(run: RunDirectory) -> None:
     """Say that there is no network to ask, and how to keep some."""
+    if recorded_by(run):
+        st.info("Another program trains this run, so labkit can't ask its network.")
+        return
     st.info("This run has kept no checkpoint, so its network can't be asked. To keep some:")
     st.code(KEEP_SOME, language="bash")

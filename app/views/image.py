@@ -54,7 +54,7 @@ def page() -> None:
     step = checkpoint_to_ask(run, preferred if preferred is not None else recorded_step(run))
     shares = _head(run, step, subject)
     if step is None:
-        answers.no_checkpoint()
+        answers.no_checkpoint(run)
         return
     # Asked even where the evaluation recorded it: the rest of the page needs the network.
     asked = sections.prediction(run, step, subject.image)

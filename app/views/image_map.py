@@ -34,7 +34,7 @@ def page() -> None:
         return
     step = answers.pinned_step(run, "map")
     if step is None:
-        answers.no_checkpoint()
+        answers.no_checkpoint(run)
         return
     splits = [name for name in manifest.splits if manifest.count(name)]
     split = split_control(splits, "map-split", label_visibility="collapsed")

@@ -23,6 +23,7 @@ from app.charts.layer_charts import (
 )
 from app.charts.store import follow
 from app.markup import plain
+from labkit.config.config import recorded_by
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.columns import Floats
@@ -133,6 +134,9 @@ def _panel(run: RunDirectory) -> None:
     if layers.damaged_lines:
         st.warning(f"Left out of `layers.jsonl`: {counted(layers.damaged_lines, 'damaged line')}.")
     if not len(layers.step):
+        if recorded_by(run):
+            st.info("Another program recorded this run; values of layers are recorded by labkit train only.")
+            return
         st.info("This run has recorded no values of its layers. To record them every 50 steps:")
         st.code("labkit train --inspect-every-steps 50", language="bash")
         return

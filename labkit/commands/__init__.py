@@ -46,6 +46,8 @@ GROUPS: dict[str, dict[str, Command]] = {
         "note": Command(".manage", "Write tags and a note on a run, or archive it."),
         "delete": Command(".manage", "Delete a run, or move it to the trash."),
         "restore": Command(".manage", "Bring back a run from the trash."),
+        "import csv": Command(".imports", "Make a run of another program's CSV file."),
+        "import tensorboard": Command(".imports", "Make runs of a folder of TensorBoard's event files."),
     },
     "Results": {
         "dashboard": Command(".dashboard", "Open the dashboard in a browser."),

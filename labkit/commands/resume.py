@@ -11,7 +11,7 @@ from labkit.cluster.flags import local_cluster_command, tasks_of
 from labkit.commands import train
 from labkit.commands.flags import DataDir, Flag, LocalPath, RunName, Seconds, Trust
 from labkit.config import by_field, fields_by_name
-from labkit.config.config import recorded_config
+from labkit.config.config import recorded_by, recorded_config
 from labkit.errors import InputError
 from labkit.home import expanded
 from labkit.parts.trust import accept, check_trust, digest_of, files_of, is_accepted
@@ -31,6 +31,8 @@ def stop(run: RunName, *, wait_seconds: Seconds = 120.0) -> int:
         wait_seconds: Longest time to wait for the training to save and end. Default: 120.
     """
     found = RunDirectory(find_run(run))
+    if by := recorded_by(found):
+        raise InputError(f"{found.name} was recorded with {by}; end the program that trains it where it runs")
     process = training_process(found)
     if process is None:
         status = found.read_status()

@@ -98,7 +98,8 @@ def _row(summary: RunSummary, folder: Path) -> tuple[str, ...]:
         if summary.mean_absolute_error is not None:
             accuracy = f"error {summary.mean_absolute_error:.4g}"
         accuracy += " val" if summary.accuracy_split == "validation" else "    "
-    dataset, model = (name or "damaged" for name in (summary.dataset, summary.model))
+    unknown = "damaged" if summary.settings is None else "-"
+    dataset, model = (name or unknown for name in (summary.dataset, summary.model))
     is_here = Path(summary.path).parent == folder.absolute()
     return (
         summary.name if is_here else summary.path,
@@ -201,10 +202,13 @@ def _print(shown: dict[str, Any]) -> None:
         lines.append(("settings", "config.json is damaged"))
     elif shown["settings"]:
         fields = fields_by_name()
-        flags = [f"{fields[name].flag} {value}" for name, value in shown["settings"].items()]
+        flags = [
+            f"{fields[name].flag if name in fields else name} {value}"  # another program's have no flag
+            for name, value in shown["settings"].items()
+        ]
         lines += [("settings" if index == 0 else "", flag) for index, flag in enumerate(flags)]
     else:
-        lines.append(("settings", "all defaults"))
+        lines.append(("settings", "none" if shown["model"] is None else "all defaults"))
     steps = ", ".join(map(str, shown["checkpoints"]))
     lines.append(("checkpoints", f"at step {steps}" if steps else "none"))
     devices = shown["devices"] or "unknown devices"

@@ -294,8 +294,26 @@ def flags_of(values: Mapping[str, Any]) -> list[str]:
     return [word for info in given for word in info.arguments(values[info.name])]
 
 
+RECORDED_BY = "recorded_by"  # in the configuration of a run that another program trained
+
+
+def recorded_by(run: RunDirectory) -> str:
+    """Return with what another program recorded a run: ``labkit.start_run``; "" if labkit trained it."""
+    try:
+        return str(run.read_config().get(RECORDED_BY, ""))
+    except InputError:  # whoever needs the configuration says it
+        return ""
+
+
 def recorded_config(run: RunDirectory) -> Config:
-    """Return the configuration that a run was started with. Raises InputError if it is damaged."""
+    """Return the configuration that a run was started with.
+
+    Raises InputError if it is damaged, and for a run that labkit hasn't trained.
+    """
+    if by := recorded_by(run):
+        raise InputError(
+            f"{run.path} was recorded with {by}; labkit has its rows, but neither its network nor its data"
+        )
     try:
         config = Config.from_json(run.read_config())
         return config.replace({name: str(run.code_path / value) for name, value in _code_of(config).items()})
@@ -329,6 +347,11 @@ def describe(recorded: Mapping[str, Any]) -> Described:
 
     Raises InputError for missing parts, unknown names and values that aren't allowed.
     """
+    if RECORDED_BY in recorded:  # by another program, whose settings have names of its own
+        own = recorded.get("settings")
+        own = own if isinstance(own, dict) else {}
+        dataset, model = (str(own[name]) if name in own else None for name in ("dataset", "model"))
+        return Described(dataset, model, own, own)
     defaults, known = _defaults()
     given = Config.recorded_values(recorded)
     settings: dict[str, Any] = {}

@@ -7,7 +7,7 @@ Only the training process writes ``metrics.jsonl``. Other processes that evaluat
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -70,7 +70,7 @@ class MetricsWriter:
         os.ftruncate(self._descriptor, end)
         os.lseek(self._descriptor, end, os.SEEK_SET)
 
-    def append(self, rows: list[Mapping[str, Any]]) -> None:
+    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write ``rows`` in order."""
         data = "".join(map(as_line, rows)).encode()
         while data:

@@ -1,7 +1,6 @@
 """Evaluation of a split, with every example counted exactly once: its step, its metrics, its record."""
 
 import functools
-import io
 import math
 import time
 from collections.abc import Callable
@@ -18,10 +17,10 @@ from labkit.data.pipeline import InputShare, eval_dataset
 from labkit.data.shards import load_split
 from labkit.distributed.synchronous import gathered
 from labkit.models.variants import folded_normalization
-from labkit.run_directory import RunDirectory, write_json_atomic
-from labkit.run_directory.directory import replacing
+from labkit.run_directory import RunDirectory
 from labkit.training.losses import SOFTMAX, Loss
-from labkit.training.scores import class_metrics, confusion_counts, number_metrics
+from labkit.training.recorded_predictions import record_predictions
+from labkit.training.scores import confusion_counts
 
 MOST_IMAGE_BYTES = 64 * 2**20  # of a split; larger ones are read from the data set when they are shown
 
@@ -198,40 +197,19 @@ def _gathered(strategy: tf.distribute.Strategy, local: list[np.ndarray], num_wor
 def write_predictions(
     run: RunDirectory, evaluation: Evaluation, manifest: Manifest, *, checkpoint_step: int
 ) -> dict[str, Any]:
-    """Write ``predictions/<split>.npz`` and ``.json``, each atomically; return the JSON's content.
-
-    The archive holds labels int32 [n], or [n, num_classes] if an image has several, or float32 [n, numbers];
-    probabilities float32 [n, num_classes], which for numbers are the predicted numbers; index int64 [n]; and,
-    if they take at most ``MOST_IMAGE_BYTES``, images uint8 [n, height, width, channels]. The JSON file holds
-    the metrics, those of ``per_class``, and the confusion matrix, which is null for several labels, for
-    numbers, and for more than ``MAX_CONFUSION_CLASSES``.
-    """
-    run.predictions_path.mkdir(exist_ok=True)
+    """Record the predictions of a split, with its images if they take at most ``MOST_IMAGE_BYTES``."""
     stored: dict[str, np.ndarray] = {}
     if len(evaluation.index) * math.prod(manifest.image_shape) <= MOST_IMAGE_BYTES:
         stored["images"] = load_split(manifest, evaluation.split)[0][evaluation.index]
-    archive = io.BytesIO()
-    # Uncompressed (30 MB), because photographs hardly compress and the dashboard loads it faster.
-    np.savez(
-        archive,
-        **stored,  # type: ignore[arg-type]  # numpy's own flag is meant
-        labels=evaluation.labels,
-        probabilities=evaluation.probabilities.astype(np.float32),
-        index=evaluation.index,
-    )
-    path = run.predictions_path / f"{evaluation.split}.npz"
-    with replacing(path) as temporary:
-        temporary.write_bytes(archive.getbuffer())
-    confusion = evaluation.confusion()
-    each = number_metrics if manifest.targets == "numbers" else class_metrics
-    content: dict[str, Any] = evaluation.row() | {
-        "checkpoint_step": checkpoint_step,
-        "classes": list(manifest.classes),
-        "per_class": each(evaluation.labels, evaluation.predictions, manifest.classes),
-        "confusion": None if confusion is None else confusion.tolist(),
+    arrays = stored | {
+        "labels": evaluation.labels,
+        "probabilities": evaluation.probabilities.astype(np.float32),
+        "index": evaluation.index,
     }
-    write_json_atomic(run.predictions_path / f"{evaluation.split}.json", content)
-    return content
+    row = evaluation.row() | {"checkpoint_step": checkpoint_step}
+    return record_predictions(
+        run, evaluation.split, arrays, row, manifest.classes, predicted=evaluation.predictions
+    )
 
 
 # ---- the step of an evaluation

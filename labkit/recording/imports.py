@@ -1,0 +1,263 @@
+"""Logs of other programs made into run directories: CSV files and TensorBoard's event files."""
+
+import csv
+import os
+import re
+import struct
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labkit.config.config import RECORDED_BY
+from labkit.data.tfrecord import masked_checksums
+from labkit.errors import InputError, short
+from labkit.home import expanded
+from labkit.plurals import counted
+from labkit.recording.recorder import place, refuse_other_contents
+from labkit.run_directory import RunDirectory, RunLock, Status, write_json_atomic
+from labkit.run_directory.disk import discard
+from labkit.run_directory.find import remember
+from labkit.run_directory.metrics import MetricsWriter
+from labkit.run_directory.reader import read_metrics, summary_of
+from labkit.run_directory.rows import is_step
+
+EVENTS = "*tfevents*"
+ROWS_AT_ONCE = 10_000
+# Words for splits, as other programs write them.
+_SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval"), "test"),
+}
+_PARTS = re.compile(r"[/_.\s-]")
+
+
+@dataclass
+class ImportedLog:
+    """What a log holds. ``rows``: by split and step. ``left_out``: what is no number, and damage, counted."""
+
+    rows: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def add(self, split: str, step: int, name: str, value: float, wall_time: float | None) -> None:
+        """Take a number; of several for one step, the last one counts."""
+        row = self.rows.setdefault((split, step), {"split": split, "step": step})
+        row[name] = value
+        if wall_time is not None:
+            row["wall_time"] = wall_time
+
+    def told(self) -> str:
+        """Return what was left out, in words; "" for nothing."""
+        told = ", ".join(counted(count, what) for what, count in sorted(self.left_out.items()))
+        return f"left out: {told}" if told else ""
+
+
+def import_csv(
+    path: str | os.PathLike[str],
+    name: str | None = None,
+    *,
+    step: str = "step",
+    overwrite: bool = False,
+) -> tuple[RunDirectory, ImportedLog]:
+    """Make a run of a CSV file with a column of steps, and one for each metric.
+
+    Args:
+        path: the file, UTF-8, with a line of names first. A column ``split`` tells the split of a row; else
+            a name such as ``val_loss`` does, and other columns are of ``train``. ``wall_time`` is in seconds
+            since 1970.
+        name: of the run. Default: that of the file.
+        step: the column of steps, such as ``epoch``.
+        overwrite: discards a run of this name.
+
+    Raises InputError, with nothing written, for a file that isn't such a table, and as ``start_run``.
+    """
+    source = _source(path, Path.is_file, "a CSV file")
+    run = place(name or source.stem)
+    refuse_other_contents(run, overwrite)
+    log = ImportedLog()
+    try:
+        with open(source, newline="", encoding="utf-8-sig") as file:
+            table = csv.DictReader(file)
+            names = [column for column in table.fieldnames or () if column]
+            if step not in names:
+                raise InputError(
+                    f"{source} has no column {step!r}; it has: {', '.join(names) or 'none'}; --step names it"
+                )
+            splits = {column: _split_of(column) for column in names if column not in (step, "split")}
+            for line, record in enumerate(table, 2):
+                _take(log, record, step, splits, f"{source}, line {line}")
+    except (UnicodeDecodeError, csv.Error, OSError) as error:
+        raise InputError(f"{source} can't be read as a CSV file: {error}") from None
+    if not log.rows:
+        raise InputError(f"{source} has no row with a number")
+    _write(run, log, f"labkit import csv {source.name}", overwrite)
+    return run, log
+
+
+def _take(log: ImportedLog, record: dict[str, Any], step: str, splits: dict[str, Any], where: str) -> None:
+    number = _number_of(record[step])
+    if number is None or not number.is_integer() or not is_step(int(number)):
+        raise InputError(f"{where}: {step} is {short(record[step])}; allowed: a whole number of at least 0")
+    wall_time = _number_of(record.get("wall_time"))
+    for column, (split, metric) in splits.items():
+        if column == "wall_time" or not (record[column] or "").strip():
+            continue
+        value = _number_of(record[column])
+        if value is None:
+            log.left_out["text"] += 1
+        else:
+            given = (record.get("split") or "").strip()
+            log.add(_SPLITS.get(given.lower(), given) or split, int(number), metric, value, wall_time)
+
+
+def import_tensorboard(
+    path: str | os.PathLike[str], name: str | None = None, *, overwrite: bool = False
+) -> list[tuple[RunDirectory, ImportedLog]]:
+    """Make a run of each folder of TensorBoard's event files; its scalars become rows.
+
+    Folders named ``train``, ``validation`` and their like are splits of the run around them, as Keras writes
+    them. A tag such as ``Loss/val`` tells its split, too; other tags are of ``train``.
+
+    Args:
+        path: a folder, with others in it or not.
+        name: of the run; where there are several, the beginning of their names. Default: that of the folder.
+        overwrite: discards runs of these names.
+
+    Raises InputError, with nothing written, for a folder without scalars, and as ``start_run``.
+    """
+    source = _source(path, Path.is_dir, "a folder of event files")
+    logs: dict[str, ImportedLog] = {}
+    for file in sorted(found for found in source.rglob(EVENTS) if found.is_file()):
+        folder = file.parent.relative_to(source)
+        split = _SPLITS.get(folder.name.lower())
+        of_run = folder.parent if split else folder
+        label = "-".join([name or source.name, *of_run.parts])
+        _read_events(file, split, logs.setdefault(label, ImportedLog()))
+    logs = {label: log for label, log in logs.items() if log.rows}
+    if not logs:
+        raise InputError(f"{source} has no event file of TensorBoard with a scalar")
+    places = {label: place(label) for label in logs}
+    for run in places.values():
+        refuse_other_contents(run, overwrite)
+    for label, log in logs.items():
+        _write(places[label], log, f"labkit import tensorboard {source.name}", overwrite)
+    return [(places[label], log) for label, log in logs.items()]
+
+
+def _read_events(path: Path, split: str | None, log: ImportedLog) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    known: dict[str, tuple[str, str]] = {}
+    for record in _records(path, log):
+        try:
+            event = Event.FromString(record)
+        except Exception:  # protobuf's own, which differs between its versions
+            log.left_out["damaged event"] += 1
+            continue
+        for value in event.summary.value:
+            found = _scalar_of(value)
+            if found is None:
+                log.left_out["other value"] += 1
+                continue
+            if value.tag not in known:
+                own, metric = _split_of(value.tag)
+                known[value.tag] = split or own, metric.removeprefix("epoch_")
+            if is_step(event.step):
+                log.add(known[value.tag][0], event.step, known[value.tag][1], found, event.wall_time)
+
+
+def _records(path: Path, log: ImportedLog) -> Iterator[bytes]:
+    """Yield the records of a file of events as far as they are whole; a half one may still be written."""
+    content, position = path.read_bytes(), 0
+    parts: list[tuple[bytes, int]] = []
+    while position + 12 <= len(content):
+        length = struct.unpack_from("<Q", content, position)[0]
+        end = position + 12 + length
+        if end + 4 > len(content):
+            break
+        parts.append((content[position + 12 : end], struct.unpack_from("<I", content, end)[0]))
+        position = end + 4
+    if position < len(content):
+        log.left_out["half event"] += 1
+    for start in range(0, len(parts), ROWS_AT_ONCE):
+        some = parts[start : start + ROWS_AT_ONCE]
+        for (record, told), found in zip(some, masked_checksums([part[0] for part in some]), strict=True):
+            if found == told:
+                yield record
+            else:
+                log.left_out["damaged event"] += 1
+
+
+def _scalar_of(value: Any) -> float | None:
+    """Return the number of a value of TensorBoard's summary; None for an image, a histogram and the like."""
+    if value.HasField("simple_value"):
+        return float(value.simple_value)
+    if not value.HasField("tensor") or value.tensor.tensor_shape.dim:
+        return None
+    if value.tensor.float_val:
+        return float(value.tensor.float_val[0])
+    from tensorboard.util.tensor_util import make_ndarray
+
+    try:
+        return float(make_ndarray(value.tensor))
+    except (TypeError, ValueError):
+        return None
+
+
+def _split_of(name: str) -> tuple[str, str]:
+    """Return the split that a name tells, else ``train``, and the metric without it, in small letters."""
+    words = _PARTS.split(name.lower())
+    for where in (0, -1) if len(words) > 1 else ():
+        if split := _SPLITS.get(words[where]):
+            cut = len(words[where]) + 1
+            return split, name.lower()[cut:] if where == 0 else name.lower()[:-cut]
+    return "train", name.lower()
+
+
+def _number_of(text: Any) -> float | None:
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return None
+
+
+def _source(path: str | os.PathLike[str], is_there: Any, what: str) -> Path:
+    source = expanded(path).absolute()
+    if not is_there(source):
+        raise InputError(f"{source} is not there, or not {what}")
+    return source
+
+
+def _write(run: RunDirectory, log: ImportedLog, by: str, overwrite: bool) -> None:
+    """Write a run that has ended. Rows are in the order of their steps, evaluations after training."""
+    already = run.exists()
+    run.create()
+    lock = RunLock(run)
+    if not lock.acquire():
+        raise InputError(f"{run.path} is being written by another process; choose another name")
+    try:
+        if overwrite and already:
+            discard(run)
+        write_json_atomic(run.config_path, {RECORDED_BY: by, "settings": {}})
+        write_json_atomic(run.environment_path, {})
+        rows = sorted(log.rows.values(), key=lambda row: (row["step"], row["split"] != "train"))
+        with closing(MetricsWriter(run.metrics_path)) as writer:
+            for start in range(0, len(rows), ROWS_AT_ONCE):
+                writer.append(rows[start : start + ROWS_AT_ONCE])
+        last = max(row["step"] for row in rows)
+        status = Status(
+            "finished",
+            last,
+            last,
+            heartbeat=time.time(),
+            message=log.told(),
+            metrics=summary_of(read_metrics(run)).to_json(),
+        )
+        run.write_status(status)
+        remember(run)
+    finally:
+        lock.release()

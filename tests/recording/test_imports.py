@@ -1,0 +1,124 @@
+"""``labkit import``: logs of other programs become runs with every number; damage is counted."""
+
+import numpy as np
+import pytest
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.util.tensor_util import make_tensor_proto
+
+import labkit
+from labkit.commands import main as cli
+from labkit.data.tfrecord import _frames
+from tests.commands.in_process import refused
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def scalar(step: int, **values) -> bytes:
+    shown = [
+        Summary.Value(tag=tag.replace("__", "/"), tensor=value)
+        if isinstance(value, TensorProto)
+        else Summary.Value(tag=tag.replace("__", "/"), simple_value=value)
+        for tag, value in values.items()
+    ]
+    return Event(step=step, wall_time=1.7e9 + step, summary=Summary(value=shown)).SerializeToString()
+
+
+def write_events(folder, records: list[bytes], cut: int = 0) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    content = _frames(records)
+    (folder / "events.out.tfevents.1.host").write_bytes(content[: len(content) - cut])
+
+
+def test_a_csv_file_of_keras(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("epoch,accuracy,loss,val_accuracy,val_loss\n0,0.1,2.5,0.2,2.0\n1,0.5,nan,0.4,1.0\n")
+    assert cli.main(["import", "csv", str(path), "--step", "epoch"]) == 0
+    run = labkit.load_run("log")
+    assert run.state == "finished"
+    assert run.metrics()["accuracy"].tolist() == [0.1, 0.5]
+    assert np.isnan(run.metrics()["loss"][1])
+    assert run.metrics("validation")["loss"].tolist() == [2.0, 1.0]
+    assert cli.main(["show", "log"]) == 0
+
+
+def test_a_csv_file_of_labkit_comes_back(tmp_path):
+    with labkit.start_run("first") as made:
+        for step in range(1, 6):
+            made.log(step, loss=1 / step)
+        made.log(5, split="validation", loss=0.5, accuracy=0.25)
+    path = tmp_path / "first.csv"
+    assert cli.main(["metrics", "first", "--output", str(path)]) == 0
+    assert cli.main(["import", "csv", str(path), "--name", "again"]) == 0
+    for split in ("train", "validation"):
+        before, after = labkit.load_run("first").metrics(split), labkit.load_run("again").metrics(split)
+        assert before["loss"].tolist() == after["loss"].tolist()
+        assert before["step"].tolist() == after["step"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("loss,accuracy\n1,2\n", ["no column 'step'", "loss, accuracy", "--step"]),
+        ("step,loss\n1.5,2\n", ["line 2", "step is '1.5'", "whole number"]),
+        ("step,loss\nx,2\n", ["line 2", "step is 'x'"]),
+        ("step,loss\n1,high\n", ["no row with a number"]),
+        ("", ["no column 'step'", "none"]),
+        (b"step,loss\n1,\xff\xfe\n", ["can't be read"]),
+    ],
+)
+def test_what_is_no_table_of_steps_is_refused(tmp_path, home, text, words):
+    path = tmp_path / "bad.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    line = refused("import", "csv", path)
+    assert all(word in line for word in words), line
+    assert not (home / "runs").exists()
+
+
+def test_event_files_as_keras_and_pytorch_write_them(tmp_path):
+    logs = tmp_path / "logs"
+    write_events(
+        logs / "fit" / "train", [scalar(s, epoch_loss=make_tensor_proto(np.float32(9 - s))) for s in range(3)]
+    )
+    write_events(
+        logs / "fit" / "validation",
+        [scalar(s, epoch_loss=make_tensor_proto(np.float32(5))) for s in range(3)],
+    )
+    torch = [scalar(s, Loss__train=100.0 if s == 7 else 1.0, Accuracy__val=s / 10) for s in range(10)]
+    write_events(logs / "torch", torch)
+    assert cli.main(["import", "tensorboard", str(logs)]) == 0
+    fit, torch = labkit.load_run("logs-fit"), labkit.load_run("logs-torch")
+    assert fit.metrics()["loss"].tolist() == [9, 8, 7]
+    assert fit.metrics("validation")["loss"].tolist() == [5, 5, 5]
+    assert torch.metrics()["loss"].max() == 100  # no point is left out
+    assert torch.metrics("validation")["accuracy"] == pytest.approx(np.arange(10) / 10)
+    assert torch.metrics()["wall_time"].tolist() == [1.7e9 + s for s in range(10)]
+
+
+def test_damage_and_other_values_are_left_out_and_counted(tmp_path):
+    picture = Summary.Value(tag="x", image=Summary.Image(height=1, width=1, encoded_image_string=b"x"))
+    records = [scalar(s, loss=float(s)) for s in range(20)]
+    records.append(Event(step=3, summary=Summary(value=[picture])).SerializeToString())
+    write_events(tmp_path / "logs", [*records, scalar(21, loss=1.0)], cut=3)
+    file = next((tmp_path / "logs").iterdir())
+    content = bytearray(file.read_bytes())
+    content[len(_frames(records[:5])) + 20] ^= 0xFF  # within the sixth event
+    file.write_bytes(content)
+    assert cli.main(["import", "tensorboard", str(tmp_path / "logs")]) == 0
+    run = labkit.load_run("logs")
+    assert run.metrics()["step"].tolist() == [s for s in range(20) if s != 5]
+    assert run.status.message == "left out: 1 damaged event, 1 half event, 1 other value"
+
+
+def test_a_run_that_is_there_stays(tmp_path):
+    write_events(tmp_path / "logs", [scalar(1, loss=1.0)])
+    assert cli.main(["import", "tensorboard", str(tmp_path / "logs")]) == 0
+    assert "holds a run" in refused("import", "tensorboard", tmp_path / "logs")
+    assert cli.main(["import", "tensorboard", str(tmp_path / "logs"), "--overwrite"]) == 0
+    assert "no event file" in refused("import", "tensorboard", tmp_path / "home")
+    assert "not there" in refused("import", "tensorboard", tmp_path / "nowhere")

@@ -1,0 +1,65 @@
+"""``labkit.KerasRecorder``: rows are what each batch of ``model.fit`` had."""
+
+import keras
+import numpy as np
+import pytest
+
+import labkit
+
+
+class Spread(keras.metrics.Metric):
+    """The largest logit so far: no mean over images."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.largest = self.add_variable((), "zeros", name="largest")
+
+    def update_state(self, true, logits, sample_weight=None):
+        self.largest.assign(keras.ops.maximum(self.largest, keras.ops.max(logits)))
+
+    def result(self):
+        return self.largest
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_rows_are_those_of_single_batches(tmp_path, monkeypatch, at_once):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(10 * 16 + 8, 5)).astype("float32")
+    labels = (inputs.sum(axis=1) > 0).astype("int32")
+
+    def cross_entropy(true, logits):
+        return keras.losses.sparse_categorical_crossentropy(true, logits, from_logits=True)
+
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(2, kernel_initializer="zeros")])
+    model.compile(
+        keras.optimizers.SGD(0.0),
+        cross_entropy,
+        metrics=["accuracy", Spread(name="spread")],
+        steps_per_execution=at_once,
+    )
+    # With a rate of 0 the loss of each batch is known: weights never change.
+    model.layers[0].set_weights([rng.normal(size=(5, 2)).astype("float32"), np.zeros(2, "float32")])
+    logits = model.predict(inputs, verbose=0)
+    each = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(labels)), labels]
+    losses = [each[at : at + 16 * at_once].mean() for at in range(0, 160, 16 * at_once)]
+    history = model.fit(
+        inputs,
+        labels,
+        batch_size=16,
+        epochs=2,
+        shuffle=False,
+        verbose=0,
+        validation_data=(inputs[:40], labels[:40]),
+        callbacks=[labkit.KerasRecorder("fit", {"width": 2})],
+    )
+    run = labkit.load_run("fit")
+    train, validation = run.metrics(), run.metrics("validation")
+    steps = list(range(at_once, 11, at_once))
+    assert train["step"].tolist() == [*steps, *(11 + step for step in steps)]
+    assert train["loss"] == pytest.approx(losses * 2, rel=1e-4)
+    assert validation["step"].tolist() == [11, 22]
+    assert validation["loss"] == pytest.approx(history.history["val_loss"], rel=1e-6)
+    assert (run.state, run.step, run.status.total_steps) == ("finished", 22, 22)
+    assert set(train["learning_rate"]) == {0.0}
+    assert "accuracy" in train and "spread" not in train and "spread" in validation

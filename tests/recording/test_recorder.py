@@ -1,0 +1,233 @@
+"""``labkit.start_run``: what another program records is a run, whatever happens to the program."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import numpy as np
+import pytest
+
+import labkit
+from labkit.config.config import recorded_config
+from labkit.errors import InputError
+from labkit.recording import recorder as module
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.directory import RunLock
+from labkit.run_directory.media import INDEX, MediaReader
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    return tmp_path
+
+
+def script(home, text: str) -> subprocess.Popen:
+    environment = {**os.environ, "LABKIT_HOME": str(home)}
+    return subprocess.Popen(
+        [sys.executable, "-c", text],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_what_is_logged_is_read_as_of_any_run():
+    with labkit.start_run("mine", {"model": "own", "width": 7}, total_steps=4) as run:
+        for step in range(1, 5):
+            run.log(
+                step, loss=np.float32(1 / step), learning_rate=0.5, grad_norm=float("inf") if step == 2 else 1
+            )
+            if step % 2 == 0:
+                run.log(step, split="validation", loss=2.0, accuracy=step / 10)
+        assert labkit.load_run("mine").state == "running"
+    found = labkit.load_run("mine")
+    assert (found.state, found.step) == ("finished", 4)
+    assert found.metrics()["loss"] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4])
+    assert found.metrics()["grad_norm"].tolist() == [1, np.inf, 1, 1]
+    assert found.metrics("validation")["accuracy"].tolist() == [0.2, 0.4]
+    summary = RunDirectory(found.path).read_status().metrics
+    assert (summary["last_step"], summary["best_accuracy"]) == (4, 0.4)
+
+
+def test_nothing_heavy_is_imported(home):
+    code = (
+        "import sys, labkit\n"
+        "with labkit.start_run('x') as run: run.log(1, loss=1.0)\n"
+        "assert not {'tensorflow', 'keras', 'tensorboard'} & set(sys.modules)"
+    )
+    started = script(home, code)
+    assert started.wait(60) == 0, started.stderr.read()
+
+
+def test_media_and_predictions():
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 255, (30, 4, 4, 3), dtype=np.uint8), rng.integers(0, 3, 30)
+    probabilities = np.full((30, 3), 0.2)
+    probabilities[np.arange(30), np.where(np.arange(30) < 24, labels, (labels + 1) % 3)] = 0.6
+    with labkit.start_run("mine") as run:
+        run.log(7, loss=1.0)
+        run.log_image(7, "filters", rng.random((8, 8)))
+        run.log_histogram(7, "weights", rng.normal(size=50))
+        run.log_text(7, "note", "hello")
+        metrics = run.predictions("test", images, labels, probabilities, classes=["a", "b", "c"])
+    assert metrics["accuracy"] == pytest.approx(0.8)
+    assert metrics["loss"] == pytest.approx(-0.8 * np.log(0.6) - 0.2 * np.log(0.2), rel=1e-6)
+    found = labkit.load_run("mine")
+    assert found.metrics("test")["accuracy"].tolist() == [pytest.approx(0.8)]
+    predictions = found.predictions("test")
+    assert np.array_equal(predictions.images, images) and predictions.classes == ["a", "b", "c"]
+    assert [medium.kind for medium in MediaReader(found.path / "media" / INDEX).poll()] == [
+        "image", "histogram", "text",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ending", "state", "message"),
+    [
+        ("run.finish()", "finished", ""),
+        ("pass", "interrupted", "after step 5 of 9"),
+        ("raise ValueError('no such\\nthing')", "failed", "ValueError: no such"),
+        ("raise KeyboardInterrupt", "interrupted", "Ctrl-C"),
+        ("run.fail('the loss is NaN')", "failed", "the loss is NaN"),
+    ],
+)
+def test_the_end_of_the_program_is_the_end_of_the_run(home, ending, state, message):
+    code = f"import labkit\nrun = labkit.start_run('x', total_steps=9)\nrun.log(5, loss=1.0)\n{ending}"
+    script(home, code).wait(60)
+    status = RunDirectory(home / "runs" / "x").read_status()
+    assert (status.state, status.step) == (state, 5)
+    assert message in status.message
+
+
+def test_a_kill_takes_no_row_back(home):
+    code = (
+        "import labkit, time\nrun = labkit.start_run('x', total_steps=1000)\n"
+        "for step in range(1, 301): run.log(step, loss=1.0 / step)\n"
+        "print('logged', flush=True)\ntime.sleep(60)"
+    )
+    started = script(home, code)
+    assert started.stdout.readline() == b"logged\n"
+    started.send_signal(signal.SIGKILL)
+    started.wait(10)
+    found = labkit.load_run("x")
+    assert found.state == "lost"
+    assert found.metrics()["step"].tolist() == list(range(1, 301))
+    with labkit.start_run("x", resume_from=200) as run:  # and goes on
+        run.log(201, loss=0.0)
+    assert labkit.load_run("x").metrics()["step"].tolist() == list(range(1, 202))
+
+
+def test_a_full_disk_ends_no_training(monkeypatch):
+    with labkit.start_run("mine") as run:
+        run.log(1, loss=1.0)
+        write, full = os.write, [True]
+
+        def refusing(descriptor, data):
+            if full[0] and b'"split"' in bytes(data):
+                write(descriptor, data[:10])
+                raise OSError(28, "No space left on device")
+            return write(descriptor, data)
+
+        monkeypatch.setattr(os, "write", refusing)
+        with pytest.warns(UserWarning, match="No space left"):
+            run.log(2, loss=1.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # said once
+            run.log(3, loss=1.0)
+        full[0] = False
+        run.log(4, loss=1.0)
+    found = labkit.load_run("mine")
+    assert found.metrics()["step"].tolist() == [1, 4]
+    assert "2 rows couldn't be written: No space left" in found.status.message
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda run: run.log(3, loss=1.0), ["step 3 comes after step 3 of train", "only grow"]),
+        (lambda run: run.log(2, loss=1.0), ["step 2 comes after step 3"]),
+        (lambda run: run.log(-1, loss=1.0), ["step is -1", "at least 0"]),
+        (lambda run: run.log(4.5, loss=1.0), ["step is 4.5", "whole number"]),
+        (lambda run: run.log(4, loss="low"), ["loss is 'low'", "a number"]),
+        (lambda run: run.log(4, loss=np.ones(3)), ["loss is array", "a number"]),
+        (lambda run: run.log(4, loss=True), ["loss is True"]),
+        (lambda run: run.log(4, wall_time=1.0), ["'wall_time'", "rename"]),
+        (lambda run: run.log(4, split="a\nb", loss=1.0), ["split is", "a name"]),
+        (lambda run: run.log_image(4, "no name", np.zeros((2, 2))), ["'no name'", "letters"]),
+        (
+            lambda run: run.predictions("test", np.zeros((2, 4, 4, 3)), [0, 1], [[1, 0]] * 2),
+            ["float64", "uint8"],
+        ),
+        (
+            lambda run: run.predictions("test", np.zeros((2, 4, 4, 3), np.uint8), [0, 5], [[1, 0]] * 2),
+            ["from 0 to 5", "0 to 1"],
+        ),
+        (
+            lambda run: run.predictions("test", np.zeros((2, 4, 4, 3), np.uint8), [0, 1], [[3, 1]] * 2),
+            ["sum 1", "softmax"],
+        ),
+    ],
+)
+def test_bad_values_are_one_line_and_leave_no_row(call, words):
+    with labkit.start_run("mine") as run:
+        run.log(3, loss=1.0)
+        with pytest.raises(InputError) as refusal:
+            call(run)
+    assert all(word in str(refusal.value) for word in words) and "\n" not in str(refusal.value)
+    assert labkit.load_run("mine").metrics()["step"].tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"name": "a/b"}, ["'a/b'", "job_dir takes a path"]),
+        ({"name": ""}, ["''", "characters"]),
+        ({"name": "x", "total_steps": -1}, ["total_steps is -1"]),
+        ({"name": "there"}, ["holds a run", "overwrite", "resume_from"]),
+        ({"name": "new", "resume_from": 3}, ["no run to go on with"]),
+        ({"name": "trained", "resume_from": 3}, ["trained by labkit", "labkit resume"]),
+        ({"name": "other"}, ["neither empty nor a run"]),
+        ({"name": "x", "config": {1: 2}}, ["config is {1: 2}", "names"]),
+    ],
+)
+def test_a_run_that_cannot_be_started_writes_nothing(home, given, words):
+    labkit.start_run("there").finish()
+    for name, file in (("other", "letter.txt"), ("trained", "config.json")):
+        (home / "runs" / name).mkdir()
+        (home / "runs" / name / file).write_text("{}")
+    before = sorted(home.rglob("*"))
+    with pytest.raises(InputError) as refusal:
+        labkit.start_run(**given)
+    assert all(word in str(refusal.value) for word in words), refusal.value
+    assert sorted(home.rglob("*")) == before
+
+
+def test_a_run_has_one_writer(home):
+    with labkit.start_run("mine") as run:
+        assert not RunLock(RunDirectory(run.path)).acquire()
+        with pytest.raises(InputError, match="being written by another process"):
+            labkit.start_run("mine", overwrite=True)
+    with pytest.raises(InputError, match="has ended"):
+        run.log(1, loss=1.0)
+
+
+def test_who_needs_the_network_says_what_is_missing():
+    labkit.start_run("mine").finish()
+    with pytest.raises(InputError, match="recorded with labkit.start_run; labkit has its rows"):
+        recorded_config(RunDirectory(labkit.load_run("mine").path))
+    with pytest.raises(InputError, match="neither its network nor its data"):
+        labkit.evaluate("mine")
+
+
+def test_the_status_follows_without_a_call(monkeypatch):
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_STATUSES", 0.02)
+    with labkit.start_run("mine") as run:
+        run.log(1, loss=1.0)
+        end = time.monotonic() + 30
+        while labkit.load_run("mine").status.metrics.get("last_step") != 1:
+            assert time.monotonic() < end
+            time.sleep(0.02)
