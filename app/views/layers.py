@@ -135,7 +135,7 @@ def _panel(run: RunDirectory) -> None:
         st.warning(f"Left out of `layers.jsonl`: {counted(layers.damaged_lines, 'damaged line')}.")
     if not len(layers.step):
         if recorded_by(run):
-            st.info("Another program recorded this run; values of layers are recorded by labkit train only.")
+            st.info("Another program recorded this run; only trainings by labkit have values of layers.")
             return
         st.info("This run has recorded no values of its layers. To record them every 50 steps:")
         st.code("labkit train --inspect-every-steps 50", language="bash")

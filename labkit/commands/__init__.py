@@ -46,8 +46,6 @@ GROUPS: dict[str, dict[str, Command]] = {
         "note": Command(".manage", "Write tags and a note on a run, or archive it."),
         "delete": Command(".manage", "Delete a run, or move it to the trash."),
         "restore": Command(".manage", "Bring back a run from the trash."),
-        "import csv": Command(".imports", "Make a run of another program's CSV file."),
-        "import tensorboard": Command(".imports", "Make runs of a folder of TensorBoard's event files."),
     },
     "Results": {
         "dashboard": Command(".dashboard", "Open the dashboard in a browser."),
@@ -63,6 +61,10 @@ GROUPS: dict[str, dict[str, Command]] = {
         "trace": Command(".export", "Write the last steps of a cluster on one time axis, for Perfetto."),
         "replay": Command(".replay", "Make a step again and show its batch, losses and gradients."),
         "verify": Command(".replay", "Make steps of a run again and check that they are what it says."),
+    },
+    "Logs of other programs": {
+        "import csv": Command(".imports", "Make a run of a CSV file."),
+        "import tensorboard": Command(".imports", "Make runs of TensorBoard's event files."),
     },
     "Clusters": {
         "cluster local": Command(".cluster", "Train with several processes on this machine."),

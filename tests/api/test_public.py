@@ -16,6 +16,8 @@ NAMES = [
     "Config",
     "EarlyStopping",
     "InputError",
+    "KerasRecorder",
+    "Recorder",
     "Run",
     "compare_replicas",
     "correct_data",
@@ -29,6 +31,7 @@ NAMES = [
     "search",
     "slider",
     "start",
+    "start_run",
     "train",
     "watch_parameters",
 ]

@@ -60,6 +60,12 @@ def own_network(run: RunDirectory) -> None:
     configure(run, model=f"{OWN}:functional")
 
 
+def by_another_program(run: RunDirectory) -> None:
+    write_predictions(run)
+    settings = {"learning_rate": 0.1, "width": 7, "odd": [1, None]}
+    run.config_path.write_text(json.dumps({"recorded_by": "labkit.start_run", "settings": settings}))
+
+
 RUNS_OF = {
     "finished": ({}, lambda run: configure(run, num_layers=20, train_steps=200)),
     "running": ({"state": "running"}, whole),
@@ -71,6 +77,7 @@ RUNS_OF = {
     "without metrics": ({"state": "starting"}, lambda run: run.metrics_path.unlink()),
     "with several labels": ({}, write_several),
     "of the user's own network": ({}, own_network),
+    "of another program": ({}, by_another_program),
     "half written": ({}, lambda run: [file.unlink() for file in run.path.iterdir() if file.is_file()]),
 }
 # What the page of a finished run says that has nothing but a configuration and metrics.
@@ -101,6 +108,26 @@ def test_every_page_opens_for_every_kind_of_run(make_run, page, kind):
         assert SENTENCES[page] in words(at)
         headings = " ".join(heading.value for heading in (*at.title, *at.subheader))
         assert page in ("runs", "compare", "image_map") or plain(ODD) in headings
+
+
+@pytest.mark.parametrize(
+    ("page", "sentence"),
+    [
+        ("live", "another program trains it"),
+        ("layers", "Another program recorded this run"),
+        ("predictions", "Confusion matrix"),
+        ("image", "can't ask its network"),
+        ("data", "neither its network nor its data"),
+        ("configuration", "width"),
+    ],
+)
+def test_a_run_of_another_program_has_what_its_files_allow(make_run, page, sentence):
+    run = make_run("theirs", state="interrupted")
+    by_another_program(run)
+    at = open_page(page, run)
+    assert sentence in words(at), words(at)
+    assert "--inspect-every-steps" not in words(at)
+    assert not any(one.label == "Resume" for one in at.button)
 
 
 @pytest.mark.parametrize("page", PAGES)
