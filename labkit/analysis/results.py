@@ -139,7 +139,13 @@ def _values(summary: RunSummary, parameters: Any) -> dict[str, float]:
 
 
 def _settings(run: RunDirectory, summary: RunSummary) -> tuple[dict[str, Any], Any]:
-    """Return the settings that matter, and the seed."""
+    """Return the settings that matter, and the seed.
+
+    Of another program's run all matter. Where it recorded none, nothing tells that it repeats another run.
+    """
+    if summary.recorded_by:
+        kept = {name: value for name, value in summary.values.items() if name != "seed"}
+        return kept and {**kept, "recorded_by": summary.recorded_by}, summary.values.get("seed")
     if summary.settings is not None:
         known = fields_by_name()
         matter = [name for name, field in known.items() if field.identity and name not in _LEFT_OUT]

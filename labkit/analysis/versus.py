@@ -18,6 +18,7 @@ from labkit.analysis.inference import (
 )
 from labkit.analysis.predictions import Predictions, load_predictions, of_another_checkpoint
 from labkit.analysis.results import MEASURES, Group, Result, runs_for_images, title_of
+from labkit.config.config import recorded_by
 from labkit.data.related import Common, common_images
 from labkit.errors import InputError
 from labkit.plurals import counted
@@ -72,9 +73,10 @@ def load_on_same_images(first: RunDirectory, second: RunDirectory) -> OnImages:
         try:
             loaded.append(load_predictions(run))
         except FileNotFoundError:
-            raise InputError(
-                f"{run.name} has no predictions; labkit evaluate {shlex.quote(str(run.path))} writes them"
-            ) from None
+            way = f"labkit evaluate {shlex.quote(str(run.path))} writes them"
+            if recorded_by(run):
+                way = "the program that recorded it can add them: Recorder.predictions"
+            raise InputError(f"{run.name} has no predictions; {way}") from None
     return on_same_images(first, second, (loaded[0], loaded[1]))
 
 

@@ -351,7 +351,7 @@ def describe(recorded: Mapping[str, Any]) -> Described:
         own = recorded.get("settings")
         own = own if isinstance(own, dict) else {}
         dataset, model = (str(own[name]) if name in own else None for name in ("dataset", "model"))
-        return Described(dataset, model, own, own)
+        return Described(dataset, model, own, own, str(recorded[RECORDED_BY]))
     defaults, known = _defaults()
     given = Config.recorded_values(recorded)
     settings: dict[str, Any] = {}

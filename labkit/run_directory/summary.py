@@ -38,12 +38,14 @@ class Described:
         dataset, model: their names; None where the configuration is damaged.
         settings: the values that differ from the defaults; None where the configuration is damaged.
         values: all values by their names; empty where the configuration is damaged.
+        recorded_by: with what another program recorded the run; "" if labkit trained it.
     """
 
     dataset: str | None = None
     model: str | None = None
     settings: Mapping[str, Any] | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
+    recorded_by: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import labkit
+from labkit.analysis.results import grouped, read_results
 from labkit.config.config import recorded_config
 from labkit.errors import InputError
 from labkit.recording import recorder as module
@@ -231,3 +232,13 @@ def test_the_status_follows_without_a_call(monkeypatch):
         while labkit.load_run("mine").status.metrics.get("last_step") != 1:
             assert time.monotonic() < end
             time.sleep(0.02)
+
+
+def test_runs_without_settings_are_not_taken_for_repetitions():
+    both = {"width": 7}
+    for name, settings in (("a", {}), ("b", {}), ("c", {**both, "seed": 0}), ("d", {**both, "seed": 1})):
+        with labkit.start_run(name, settings) as run:
+            run.log(1, loss=1.0)
+    results = read_results({name: RunDirectory(labkit.load_run(name).path) for name in "abcd"})
+    groups = [[one.label for one in group.results] for group in grouped(results)]
+    assert groups == [["a"], ["b"], ["c", "d"]]
