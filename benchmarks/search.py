@@ -74,7 +74,7 @@ def figures(found: Mapping[str, list[SearchResult]]) -> list[Figure]:
     """Return what each search had found, and what of it held with fresh seeds."""
     rows = []
     for side, searches in found.items():
-        ends = [search.snapshot["conclusion"] for search in searches]
+        ends = [search.progress.conclusion for search in searches]
         names = {
             "chosen_value": "best validation accuracy",
             "repeated_mean": "validation accuracy with fresh seeds",
@@ -84,9 +84,9 @@ def figures(found: Mapping[str, list[SearchResult]]) -> list[Figure]:
             if values := [100 * end[name] for end in ends if end[name] is not None]:
                 rows.append(Figure(f"{side}: {words}", "%", values))
         rows.append(Figure(f"{side}: trials", "", [len(search.trials) for search in searches]))
-        spent = [sum(sum(one["seconds"] for one in trial["results"]) for trial in search.trials)
+        spent = [sum(sum(one.seconds for one in trial.results) for trial in search.trials)
                  for search in searches]  # fmt: skip
-        shares = [one / search.snapshot["seconds"] for one, search in zip(spent, searches, strict=True)]
+        shares = [one / search.progress.seconds for one, search in zip(spent, searches, strict=True)]
         rows.append(
             Figure(f"{side}: share of the seconds in training steps", "%", [100 * one for one in shares])
         )
@@ -95,12 +95,8 @@ def figures(found: Mapping[str, list[SearchResult]]) -> list[Figure]:
 
 def best_so_far(search: SearchResult) -> tuple[list[float], list[float]]:
     """Return the minutes at which a search had a better value than before, and these values."""
-    minutes, values = [0.0], [0.0]
-    results = [one for trial in search.trials for one in trial["results"]]
-    for one in sorted(results, key=lambda one: one["at"]):
-        if one["value"] > values[-1]:
-            minutes.append(one["at"] / 60)
-            values.append(one["value"])
+    better = search.improvements()
+    minutes, values = [0.0, *(one.at / 60 for one in better)], [0.0, *(one.value for one in better)]
     return minutes, values
 
 

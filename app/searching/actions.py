@@ -3,6 +3,8 @@
 import shlex
 import signal
 import socket
+from collections.abc import Iterator
+from pathlib import Path
 
 import streamlit as st
 
@@ -10,9 +12,11 @@ from app import state
 from app.acting import launches
 from app.acting.buttons import again
 from app.markup import plain
-from app.searching.study import PRESET, Study
 from app.state import clean
 from labkit.errors import InputError
+from labkit.experiments.search.files import PRESET, TrialRecord
+from labkit.experiments.search.result import SearchResult
+from labkit.parts.trust import acts
 from labkit.run_directory import RunDirectory, process_alive
 from labkit.run_directory.stop import asked_to_stop
 
@@ -21,23 +25,39 @@ STOPPED = (-signal.SIGTERM, 128 + signal.SIGTERM, 128 + signal.SIGINT)
 CODE = "Its settings name files of code or open ports. Look at them in search.json, and go on in a shell."
 
 
-def draw(study: Study) -> None:
+def runs_of(search: SearchResult, trial: TrialRecord) -> Iterator[RunDirectory]:
+    """Yield the runs of a trial that are in the folder of the search."""
+    for name in trial.runs:
+        run = RunDirectory(search.folder / Path(name).name)  # the file may name anything
+        if run.exists():
+            yield run
+
+
+def runs_code(search: SearchResult) -> bool:
+    """Return whether its settings run a file or open ports, which nobody may have looked at."""
+    preset, space = search.request.preset or "", search.request.space.items()
+    values = [(name, value) for name, one in space for value in one.choices]
+    # A preset with a dot is a file with further settings.
+    return "." in preset or any(acts(name, value) for name, value in [*search.request.fixed.items(), *values])
+
+
+def draw(search: SearchResult) -> None:
     """Draw the buttons that make sense in this state, and why the last action failed."""
-    run, acts = RunDirectory(study.folder), state.may_act()
+    run, may_act = RunDirectory(search.folder), state.may_act()
     launch = launches.launch_of(run)
     code = None if launch is None else launch.process.poll()
     with st.container(horizontal=True, vertical_alignment="center"):
-        if acts and study.state == "running" and study.progress.host == socket.gethostname():
+        if may_act and search.state == "running" and search.progress.host == socket.gethostname():
             _stop(run)
-        elif launch is not None and code is None and study.state != "running":
+        elif launch is not None and code is None and search.state != "running":
             st.caption(":material/hourglass_top: Going on: it checks and loads first …", width="content")
-        elif acts and study.state in ("interrupted", "failed", "lost") and not study.runs_code:
+        elif may_act and search.state in ("interrupted", "failed", "lost") and not runs_code(search):
             st.button("Go on", icon=":material/play_arrow:", on_click=_attempt, args=(run, "join"))
-        best = None if study.best is None else next(filter(None, map(study.run, study.best.runs)), None)
-        if acts and best is not None:
+        best = search.best_trial and next(runs_of(search, search.best_trial), None)
+        if may_act and best:
             told = "Opens the form of a new run with the settings of the best trial. Raise its steps there."
             again(best, "The best again with more steps", told)
-        _commands(study)
+        _commands(search)
     folder, why = st.session_state.get(FAILED, (None, ""))
     if folder == run.path:
         st.error(plain(str(why)), icon=":material/block:")
@@ -63,22 +83,22 @@ def _attempt(run: RunDirectory, act: str) -> None:
         st.session_state[FAILED] = (run.path, str(error))
 
 
-def _commands(study: Study) -> None:
-    folder, shown = clean(study.folder), {}
-    if not study.runs_code:
-        shown["Makes this search:"] = clean(study.request.command)
+def _commands(search: SearchResult) -> None:
+    folder, shown = clean(search.folder), {}
+    if not runs_code(search):
+        shown["Makes this search:"] = clean(search.request.command)
         shown["Goes on, or adds this machine:"] = shlex.join(["labkit", "search", "--join", folder])
-        if (study.folder / PRESET).is_file():
-            steps = str(2 * max(study.request.rungs, default=1_000))
+        if (search.folder / PRESET).is_file():
+            steps = str(2 * max(search.request.rungs, default=1_000))
             words = ["labkit", "train", "--preset", f"{folder}/{PRESET}", "--train-steps", steps]
             shown["Trains the best again with more steps:"] = shlex.join(words)
-    if study.best is not None and study.best.runs:
-        shown["Shows the best trial:"] = shlex.join(["labkit", "show", f"{folder}/{study.best.runs[0]}"])
+    if search.best_trial is not None and search.best_trial.runs:
+        shown["Shows the best trial:"] = shlex.join(["labkit", "show", clean(search.best)])
     with st.popover("Commands", icon=":material/content_copy:"):
-        if study.runs_code:
+        if runs_code(search):
             st.text(CODE)
         for title, command in shown.items():
             st.caption(title)
             st.code(command, language="bash", wrap_lines=True)
-        if study.state == "running":
-            st.caption(f"Ctrl-C where it runs, in process {study.progress.pid}, saves and stops it.")
+        if search.state == "running":
+            st.caption(f"Ctrl-C where it runs, in process {search.progress.pid}, saves and stops it.")

@@ -9,10 +9,11 @@ from app.charts import component
 from app.comparing.comparisons import found_folders
 from app.markup import duration, facts_html, plain
 from app.searching import actions, drawings
-from app.searching.study import REQUEST, TRIALS, Study, read_study
 from app.searching.table import show_rungs, show_trials
 from labkit import home
 from labkit.errors import InputError
+from labkit.experiments.search.files import ENDED, PROGRESS, REQUEST
+from labkit.experiments.search.result import SearchResult
 
 REFRESH_SECONDS = 3.0
 COMMAND = "labkit search --space learning_rate=log:0.01:1 --trials 20 --dataset shapes"
@@ -30,60 +31,59 @@ def page() -> None:
     folder = _choose(folders)
 
     def look() -> tuple[int, ...]:
-        return tuple(state.changed_at(folder / name) for name in (REQUEST, TRIALS))
+        return tuple(state.changed_at(folder / name) for name in (REQUEST, PROGRESS))
 
     seen = look()
     try:
-        study = read_study(folder)
+        search = SearchResult(folder)
+        _draw(search)
+        state.watch("lost", lambda: search.state, REFRESH_SECONDS, seen=search.state)
     except InputError as error:
         st.error(plain(str(error)), icon=":material/broken_image:")
-    else:
-        _draw(study)
-        state.watch("lost", lambda: study.state, REFRESH_SECONDS, seen=study.state)
     state.watch("search", look, REFRESH_SECONDS, seen=seen)
 
 
-def _draw(study: Study) -> None:
+def _draw(search: SearchResult) -> None:
+    facts = _facts(search)  # reads the files, before anything is drawn
     component.prepare()
-    st.html(facts_html(_facts(study)))
-    actions.draw(study)
-    if study.progress.message:
-        st.text(state.clean(study.progress.message))
-    _conclusion(study)
-    drawings.show_progress(study)
-    halving = "" if study.request.halving in ("", "none") else f", {study.request.halving} halving"
-    st.caption(plain(f"Settings by {study.request.sampler}{halving}."))
-    show_trials(study)
-    show_rungs(study)
+    st.html(facts_html(facts))
+    actions.draw(search)
+    if search.progress.message:
+        st.text(state.clean(search.progress.message))
+    _conclusion(search)
+    drawings.show_progress(search)
+    halving = "" if search.request.halving == "none" else f", {search.request.halving} halving"
+    st.caption(plain(f"Settings by {search.request.sampler}{halving}."))
+    show_trials(search)
+    show_rungs(search)
     st.markdown("#### Importance of each setting")
-    drawings.show_importance(study)
-    drawings.show_slices(study)
+    drawings.show_importance(search)
+    drawings.show_slices(search)
 
 
-def _facts(study: Study) -> list[tuple[str, str]]:
-    trials, best = study.progress.trials, study.best
-    ended = sum(trial.state in ("finished", "pruned", "failed") for trial in trials)
-    asked = study.request.trials
-    limit = "" if study.request.minutes is None else f" of {study.request.minutes:g} min"
+def _facts(search: SearchResult) -> list[tuple[str, str]]:
+    best, last = search.best_trial, search.best_trial and search.best_trial.last
+    ended = sum(trial.state in ENDED for trial in search.trials)
+    limit = "" if search.request.minutes is None else f" of {search.request.minutes:g} min"
     found = [
-        ("State", state.clean(study.state)),
-        ("Trials ended", f"{ended:,}" + ("" if asked is None else f" of {asked:,}")),
-        ("Searched", duration(study.progress.seconds) + limit),
+        ("State", state.clean(search.state)),
+        ("Trials ended", f"{ended:,} of {search.request.trials:,}"),
+        ("Searched", duration(search.progress.seconds) + limit),
     ]
-    if best is not None and best.last is not None:
+    if best and last:
         found += [
-            (drawings.title_of(study), drawings.value_shown(study, best.last.value)),
-            ("Best trial", f"{best.number}, step {best.last.step:,}"),
+            (drawings.title_of(search), drawings.value_shown(search, last.value)),
+            ("Best trial", f"{best.number}, step {last.step:,}"),
         ]
     return found
 
 
-def _conclusion(study: Study) -> None:
+def _conclusion(search: SearchResult) -> None:
     """Draw what the best trial gave with other seeds, in the search's own words."""
-    words = (study.progress.conclusion or {}).get("words")
+    words = (search.progress.conclusion or {}).get("words")
     for sentence in words if isinstance(words, list) else []:
         st.markdown(plain(state.clean(sentence)))
-    if study.progress.repeat is not None and not words:
+    if search.progress.repeat is not None and not words:
         st.caption("The best trial is repeated with fresh seeds, to see how much of its result is luck.")
 
 
@@ -91,7 +91,7 @@ def _folders() -> list[Path]:
     """Return the folders of searches, the last active first."""
     places = [home.home() / "searches", *state.run_folders()]
     found = found_folders(REQUEST, state.listed_runs().values(), places)
-    return sorted(found, key=lambda place: state.changed_at(place / TRIALS), reverse=True)
+    return sorted(found, key=lambda place: state.changed_at(place / PROGRESS), reverse=True)
 
 
 def _choose(folders: list[Path]) -> Path:

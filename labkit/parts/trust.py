@@ -33,17 +33,17 @@ Tasks = tuple[int, int] | None  # of a cluster: its workers and parameter server
 _LARGEST_LIST = 2**24  # bytes; a consent has 65
 
 
+def acts(name: str, value: Any) -> bool:
+    """Return whether the value of a field runs a file or opens ports. A built-in part runs no file."""
+    info = fields_by_name().get(name)
+    if info is None or not info.acts or value == info.default:
+        return False
+    return not info.is_code or info.file_of(value) is not None
+
+
 def acting(config: Config) -> dict[str, Any]:
     """Return the values that run a file or open ports, by name; empty for most runs."""
-    values, known = config.flat(), fields_by_name()
-    return {
-        name: value
-        for name, value in values.items()
-        if known[name].acts
-        and value != known[name].default
-        # A built-in part runs no file.
-        and not (known[name].is_code and known[name].file_of(value) is None)
-    }
+    return {name: value for name, value in config.flat().items() if acts(name, value)}
 
 
 def files_of(config: Config) -> dict[str, bytes]:
@@ -144,10 +144,10 @@ def check_preset_file(path: str, values: Mapping[str, Any]) -> None:
     Raises InputError with the flag to give in person.
     """
     for name, value in values.items():
+        if not acts(name, value):
+            continue
         info = fields_by_name()[name]
         file = info.file_of(value)
-        if not info.acts or value == info.default or (info.is_code and file is None):
-            continue
         if file is None or not is_code_accepted(content_of(info.flag, expanded(file).absolute())):
             raise InputError(
                 f"--preset {path} has {info.flag} {short(value)}, which this account hasn't trained with; to "

@@ -37,6 +37,7 @@ def request(**changes: Any) -> dict[str, Any]:
         "preset": None,
         "fixed": {"dataset": "shapes", "train_steps": 900},
         "data_checksum": "ab12",
+        "code": "cd34",
     } | changes
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from app.acting import launches
-from app.searching.study import importance, read_study
 from labkit.errors import InputError
+from labkit.experiments.search.result import SearchResult
 from labkit.run_directory import RunDirectory, RunLock
 from tests.app.boards import charts
 from tests.app.pages import checked, finished, html_of, open_page, press, words
@@ -57,14 +57,14 @@ def test_the_best_so_far_never_falls_and_each_result_is_a_dot_of_its_rung(folder
     best, *rungs = chart.lines.values()
     assert (np.diff(best.y) >= 0).all() and (np.diff(best.x) >= 0).all()
     assert [len(line.x) for line in rungs] == [27, 9, 3] and len({line.color for line in rungs}) == 3
-    values = [value for _, value in read_study(found).improvements()]
+    values = [result.value for result in SearchResult(found).improvements()]
     assert values == sorted(values) and len(values) > 2
 
 
 def test_a_loss_is_better_where_it_is_lower(folder):
     found = trials(10)
-    study = read_study(write_search(folder, found, objective="loss", direction="minimize"))
-    assert study.best.last.value == min(
+    study = SearchResult(write_search(folder, found, objective="loss", direction="minimize"))
+    assert study.best_trial.last.value == min(
         trial["results"][-1]["value"] for trial in found if len(trial["results"]) == 3
     )
     at = opened()
@@ -81,12 +81,12 @@ def test_the_rungs_say_how_many_went_on(folder):
 
 def test_importance_finds_the_setting_that_counts(folder):
     pytest.importorskip("optuna")
-    shares, step, count = importance(read_study(write_search(folder, trials(60))))
+    shares, step, count = SearchResult(write_search(folder, trials(60))).importance()
     assert (step, count) == (RUNGS[0], 59)
     assert shares[0][0] == "learning_rate" and shares[0][1] > 0.7
     assert {name for name, _ in shares} == set(SPACE)
     with pytest.raises(InputError, match="needs 4 different results"):
-        importance(read_study(write_search(folder, trials(3))))
+        SearchResult(write_search(folder, trials(3))).importance()
 
 
 def test_without_optuna_the_page_says_how_to_install_it(folder, monkeypatch):
@@ -115,7 +115,7 @@ def test_the_conclusion_is_shown_in_the_searchs_own_words(folder):
 
 def test_a_silent_search_is_lost_and_a_name_breaks_nothing(folder):
     made = write_search(folder.with_name("*a* <b>"), trials(5), state="running", updated=time.time() - 61)
-    assert read_study(made).state == "lost"
+    assert SearchResult(made).state == "lost"
     assert "State lost" in words(opened())
     write_search(folder, trials(5))
     at = opened(search="*a* <b>")
@@ -183,11 +183,15 @@ def test_values_of_other_types_and_odd_numbers_break_nothing(folder):
     found = trials(6)
     found[0]["values"] = {"learning_rate": "fast", "other": [1]}
     found[1]["values"] = {}
-    found[2]["results"][0] |= {"value": None}
     found[3]["runs"] = ["../../etc", "missing"]
     write_search(folder, found, rungs=[100], conclusion={"words": 3})
+    assert len(opened().dataframe[0].value) == 6
     text = (folder / "trials.json").read_text()
-    (folder / "trials.json").write_text(text.replace(json.dumps(found[4]["results"][0]["value"]), "NaN"))
-    opened()
+    for odd in ("null", "NaN"):
+        damaged = text.replace(json.dumps(found[4]["results"][0]["value"]), odd)
+        (folder / "trials.json").write_text(damaged)
+        assert "trials.json can't be read: Expected `float`" in words(opened())
+    (folder / "trials.json").unlink()
+    assert "State starting" in words(opened())
     shutil.rmtree(folder)
     assert "labkit search" in words(opened())

@@ -189,7 +189,7 @@ def test_two_nodes_share_a_search_and_one_is_lost_in_the_middle(slurm, shapes_di
     logs = [folder.with_name(f"labkit-{job}_{number}.log") for number in (1, 2)]
 
     def workers() -> list[str] | None:
-        found = {one["worker"] for one in SearchResult(folder).snapshot.get("trials", [])} - {""}
+        found = {one.worker for one in SearchResult(folder).progress.trials} - {""}
         return sorted(found) if len(found) == 2 else None
 
     lost = wait_for(workers, 120, lambda: f"{[log.exists() and log.read_text() for log in logs]}")[0]
@@ -198,8 +198,8 @@ def test_two_nodes_share_a_search_and_one_is_lost_in_the_middle(slurm, shapes_di
     assert {end["JobState"] for end in ends} == {"COMPLETED", "FAILED"}, [log.read_text() for log in logs]
     assert {node for log in logs for node in lines_with(log, r"^labkit: job .* on (n\d)$")} == {"n0", "n1"}
     found = SearchResult(folder)
-    assert [len(one["results"]) for one in found.trials] == [3, 2, 1, 1]
+    assert [len(one.results) for one in found.trials] == [3, 2, 1, 1]
     for one in found.trials:
-        run = RunDirectory(folder / one["runs"][0])
+        run = RunDirectory(folder / one.runs[0])
         steps = [row["step"] for row in read_metrics(run).split("train")]
-        assert steps == list(range(1, one["results"][-1]["step"] + 1))
+        assert steps == list(range(1, one.results[-1].step + 1))

@@ -15,10 +15,10 @@ import pytest
 from labkit.commands import main as cli
 from labkit.errors import InputError
 from labkit.experiments.search import work
-from labkit.experiments.search.decide import TrialRecord, best_trial, decided, proposed
-from labkit.experiments.search.request import Request
+from labkit.experiments.search.decide import decided, proposed
+from labkit.experiments.search.files import Dimension, Request, Result, TrialRecord, best_trial
 from labkit.experiments.search.result import SearchResult
-from labkit.experiments.search.space import Dimension, parse_space, with_values
+from labkit.experiments.search.space import parse_space, with_values
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.reader import read_metrics
 from tests.experiments import fake_search
@@ -45,12 +45,12 @@ def story(found: SearchResult) -> list[tuple]:
     """Return what a search decided and found, without times."""
     return [
         (
-            one["number"],
-            one["values"],
-            one["state"],
-            [(rung["step"], rung["value"]) for rung in one["results"]],
+            one.number,
+            one.values,
+            one.state,
+            [(rung.step, rung.value) for rung in one.results],
         )
-        for one in sorted(found.trials, key=lambda one: one["number"])
+        for one in sorted(found.trials, key=lambda one: one.number)
     ]
 
 
@@ -170,7 +170,7 @@ def request(**values) -> Request:
 def record(
     number: int, *values: float, step: int = 10, state: str = "paused", rate: float = 0.1
 ) -> TrialRecord:
-    results = [{"step": at, "value": value} for at, value in zip((10, 30, 90), values, strict=False)]
+    results = [Result(at, value, [], 1.0, 1.0) for at, value in zip((10, 30, 90), values, strict=False)]
     return TrialRecord(number, {"learning_rate": rate}, 10, [f"{number:04}-seed0"], None, state, results)
 
 
@@ -208,7 +208,7 @@ def test_successive_halving_waits_for_all_and_keeps_the_best():
     assert trials[8].why == "0.5 at step 10 is number 5 of 9; 3 trials went on"
     assert decided(asked, trials) == []
     for number, value in ((1, 0.5), (3, 0.6), (5, 0.55)):
-        trials[number].results.append({"step": 30, "value": value})
+        trials[number].results.append(Result(30, value, [], 1.0, 1.0))
     decided(asked, trials)
     assert [trial.number for trial in trials if trial.step == 90] == [3]
     assert best_trial(asked, trials).number == 3
@@ -242,21 +242,21 @@ def undisturbed(tmp_path_factory) -> SearchResult:
 
 def test_a_search_leaves_runs_a_table_and_optunas_journal(undisturbed):
     found = undisturbed
-    assert found.snapshot["state"] == "finished"
+    assert found.progress.state == "finished"
     assert found.request.rungs == (10, 30, 90)
-    assert [len(one["results"]) for one in found.trials] == [3, 2, 2, *[1] * 6]
-    assert [one["state"] for one in found.trials] == ["finished", *["pruned"] * 8]
+    assert [len(one.results) for one in found.trials] == [3, 2, 2, *[1] * 6]
+    assert [one.state for one in found.trials] == ["finished", *["pruned"] * 8]
     for one in found.trials:
-        run = RunDirectory(found.folder / one["runs"][0])
+        run = RunDirectory(found.folder / one.runs[0])
         steps = [row["step"] for row in read_metrics(run).split("train")]
-        assert steps == list(range(1, one["results"][-1]["step"] + 1))  # each row once
+        assert steps == list(range(1, one.results[-1].step + 1))  # each row once
     study = found.study
     assert [trial.state.name for trial in study.trials].count("PRUNED") == 8
-    assert study.best_trial.number == found.trials[0]["number"]
+    assert study.best_trial.number == found.trials[0].number
     assert study.best_trial.intermediate_values.keys() == {10, 30, 90}
-    assert found.best == found.folder / found.trials[0]["runs"][0]
+    assert found.best == found.folder / found.trials[0].runs[0]
     assert json.loads((found.folder / "preset.json").read_text())["learning_rate"] == pytest.approx(
-        found.trials[0]["values"]["learning_rate"]
+        found.trials[0].values["learning_rate"]
     )
     report = (found.folder / "report.md").read_text()
     assert "It wasn't repeated" in report and "is number 4 of 9; 3 trials went on" in report
@@ -294,7 +294,7 @@ def test_a_search_killed_at_any_moment_is_the_search_never_killed(kills, undistu
     found = search(folder, *RATE, *HALVING)
     assert story(found) == story(undisturbed)
     for one in found.trials:
-        run, other = (RunDirectory(where / one["runs"][0]) for where in (folder, undisturbed.folder))
+        run, other = (RunDirectory(where / one.runs[0]) for where in (folder, undisturbed.folder))
         rows = [[row["step"] for row in read_metrics(one).split("train")] for one in (run, other)]
         assert rows[0] == rows[1]
         assert [path.read_text() for path in sorted(run.checkpoints_path.glob("*/weights"))] == [
@@ -340,24 +340,24 @@ def test_a_second_search_in_the_folder_has_to_join(tmp_path):
     assert ended.returncode == 2 and "to work beside it: --join" in ended.stderr
     first.send_signal(signal.SIGTERM)
     assert first.wait(60) == 143
-    assert SearchResult(folder).snapshot["state"] == "interrupted"
+    assert SearchResult(folder).progress.state == "interrupted"
 
 
 def test_trials_that_fail_hang_or_have_no_value_are_named_and_not_fatal(tmp_path):
     words = ["--space", "momentum=0.11,0.22,0.33,0.9", "--sampler", "grid", "--patience", "3"]
     found = search(tmp_path / "search", *words)
-    why = {one["values"]["momentum"]: one["why"] for one in found.trials}
+    why = {one.values["momentum"]: one.why for one in found.trials}
     assert why[0.11] == "loss is nan at step 3"
     assert "no sign of life for 3 s" in why[0.22]
     assert why[0.33] == "it has no finite accuracy by step 90"
-    assert found.trials[0]["values"] == {"momentum": 0.9}
+    assert found.trials[0].values == {"momentum": 0.9}
 
 
 def test_a_search_whose_trials_all_fail_fails_with_the_first_reason(tmp_path):
     words = ["--space", "momentum=0.11,0.33", "--sampler", "grid"]
     found = search(tmp_path / "search", *words, code=1)
-    assert found.snapshot["state"] == "failed"
-    assert "the first failed: loss is nan at step 3" in found.snapshot["message"]
+    assert found.progress.state == "failed"
+    assert "the first failed: loss is nan at step 3" in found.progress.message
 
 
 def test_a_full_disk_ends_the_search_and_the_same_command_goes_on(tmp_path, monkeypatch, capsys):
@@ -366,19 +366,17 @@ def test_a_full_disk_ends_the_search_and_the_same_command_goes_on(tmp_path, monk
     assert cli.main(words) == 1
     said = capsys.readouterr().err
     assert "MiB free" in said and "then the same command goes on" in said
-    assert search(tmp_path / "search", *RATE, "--trials", "2").snapshot["state"] == "finished"
+    assert search(tmp_path / "search", *RATE, "--trials", "2").progress.state == "finished"
 
 
 @pytest.mark.long
 def test_the_time_is_up_and_more_time_goes_on(tmp_path):
     words = [*RATE, "--sampler", "random", "--repeats", "1", "--momentum", "0.44"]
     found = search(tmp_path / "search", *words, "--minutes", "0.06")
-    ended = [one for one in found.trials if one["state"] == "finished"]
-    count, repeat = len(found.trials), found.snapshot["repeat"]
-    assert 0 < len(ended) < 20 and repeat["state"] == "finished"
-    steps = [
-        row["step"] for row in read_metrics(RunDirectory(found.folder / repeat["runs"][0])).split("train")
-    ]
+    ended = [one for one in found.trials if one.state == "finished"]
+    count, repeat = len(found.trials), found.progress.repeat
+    assert 0 < len(ended) < 20 and repeat.state == "finished"
+    steps = [row["step"] for row in read_metrics(RunDirectory(found.folder / repeat.runs[0])).split("train")]
     assert steps == list(range(1, 91))
     more = search(tmp_path / "search", *words, "--minutes", "0.16")
     assert len(more.trials) > count
@@ -388,13 +386,13 @@ def test_the_best_trial_is_repeated_with_fresh_seeds(tmp_path):
     words = ["--space", "learning_rate=0.1,0.3", "--sampler", "grid", "--seeds", "2", "--repeats", "2"]
     found = search(tmp_path / "search", *words)
     best = found.trials[0]
-    assert best["values"]["learning_rate"] == 0.3
-    assert best["runs"] == ["0001-seed0", "0001-seed1"]
-    assert best["results"][0]["value"] == pytest.approx(0.9 + 0.0905)
-    repeat = found.snapshot["repeat"]
-    assert repeat["runs"] == ["0001-seed2", "0001-seed3"]
-    assert [part["test"] for part in repeat["parts"].values()] == pytest.approx([0.502, 0.503])
-    conclusion = found.snapshot["conclusion"]
+    assert best.values["learning_rate"] == 0.3
+    assert best.runs == ["0001-seed0", "0001-seed1"]
+    assert best.results[0].value == pytest.approx(0.9 + 0.0905)
+    repeat = found.progress.repeat
+    assert repeat.runs == ["0001-seed2", "0001-seed3"]
+    assert [part["test"] for part in repeat.parts.values()] == pytest.approx([0.502, 0.503])
+    conclusion = found.progress.conclusion
     assert conclusion["repeated_mean"] == pytest.approx(0.9 + 0.0925)
     assert conclusion["test_mean"] == pytest.approx(0.5025)
     assert "On the test images" in " ".join(found.words)

@@ -93,10 +93,10 @@ def test_a_search_killed_at_random_moments_has_the_same_promotions_and_weights(t
     first, second = SearchResult(straight), SearchResult(killed)
     for one, other in zip(first.trials, second.trials, strict=True):
         for name in ("number", "values", "state", "why", "step"):
-            assert one[name] == other[name]
-        results = [[(rung["step"], rung["value"]) for rung in trial["results"]] for trial in (one, other)]
+            assert getattr(one, name) == getattr(other, name)
+        results = [[(rung.step, rung.value) for rung in trial.results] for trial in (one, other)]
         assert results[0] == results[1]
-        (run,), last = one["runs"], one["results"][-1]["step"]
+        (run,), last = one.runs, one.results[-1].step
         assert losses(straight / run) == losses(killed / run)
         assert len(losses(killed / run)) == last
         assert_bit_equal(checkpoint_values(straight / run, last), checkpoint_values(killed / run, last))

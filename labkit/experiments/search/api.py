@@ -6,7 +6,8 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from labkit.errors import InputError, require_extra, short
-from labkit.experiments.search.request import SEARCH, joined, merged, plan_search
+from labkit.experiments.search.files import REQUEST
+from labkit.experiments.search.request import joined, merged, plan_search
 from labkit.experiments.search.result import SearchResult
 from labkit.experiments.trials import named_folder, prepare_data_set
 from labkit.run_directory import RunDirectory, RunLock, write_json_atomic
@@ -99,7 +100,7 @@ def search(
         try:
             with locked(folder / ".request.lock", LOCK_SECONDS):
                 request = merged(folder, request)
-                write_json_atomic(folder / SEARCH, asdict(request))
+                write_json_atomic(folder / REQUEST, asdict(request))
             work = Search(folder, request, workers, patience, signals, announce)
             work.work()
         finally:
@@ -109,6 +110,6 @@ def search(
             record_stop(int(work.seconds))  # of which a later session has more
             raise KeyboardInterrupt(signals[0])
     result = SearchResult(folder)
-    if result.snapshot["state"] == "failed":
-        raise RuntimeError(result.snapshot["message"])
+    if result.progress.state == "failed":
+        raise RuntimeError(result.progress.message)
     return result

@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,9 +23,10 @@ from labkit.analysis.inference import Spread, spread
 from labkit.config import fields_by_name
 from labkit.config.config import recorded_config
 from labkit.errors import DiskFailure
-from labkit.experiments.search.decide import ENDED, TrialRecord, best_trial, distributions
-from labkit.experiments.search.request import Request
-from labkit.experiments.search.result import JOURNAL, TRIALS, SearchResult, shown
+from labkit.experiments.search import files
+from labkit.experiments.search.decide import distributions
+from labkit.experiments.search.files import ENDED, Progress, Request, TrialRecord, best_trial
+from labkit.experiments.search.result import SearchResult, shown
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.directory import write_text_atomic
@@ -34,7 +36,6 @@ from labkit.run_directory.metrics import MetricsWriter
 
 LOCK_SECONDS = 60.0  # a decision takes milliseconds
 _STATES = {"pruned": TrialState.PRUNED, "finished": TrialState.COMPLETE, "failed": TrialState.FAIL}
-PRESET, REPORT = "preset.json", "report.md"
 # Fields of the best configuration that its preset leaves to whoever uses it.
 _NOT_OF_A_PRESET = ("job_dir", "data_dir", "seed", "evaluate_test", "num_gpus", "num_intra_threads")
 
@@ -52,7 +53,7 @@ class Board:
         # Optuna's own lock stays for 30 s where its holder was killed; that of ``changing`` doesn't.
         unlocked: Any = SimpleNamespace(acquire=lambda: True, release=lambda: None)
         with self.changing():
-            storage = JournalStorage(JournalFileBackend(str(folder / JOURNAL), lock_obj=unlocked))
+            storage = JournalStorage(JournalFileBackend(str(folder / files.JOURNAL), lock_obj=unlocked))
             self.study = optuna.create_study(
                 storage=storage, study_name="search", direction=request.direction, load_if_exists=True
             )
@@ -65,7 +66,7 @@ class Board:
         """Hold the journal: what is read is the newest, and nobody else writes. Raises DiskFailure."""
         try:
             with locked(self.folder / ".journal.lock", LOCK_SECONDS):
-                MetricsWriter(self.folder / JOURNAL).close()  # cuts off a line that was left incomplete
+                MetricsWriter(self.folder / files.JOURNAL).close()  # cuts off a line that was left incomplete
                 yield
         except OSError as error:
             if failure := disk_failure(error):
@@ -96,10 +97,10 @@ class Board:
         """Give Optuna's trial the values and the state that it doesn't have yet."""
         trial, there = Trial(self.study, record.number), self.study.get_trials(deepcopy=False)[record.number]
         for result in record.results:
-            if result["step"] not in there.intermediate_values:
-                trial.report(result["value"], result["step"])
+            if result.step not in there.intermediate_values:
+                trial.report(result.value, result.step)
         if record.state in ENDED and not there.state.is_finished():
-            values = [record.results[-1]["value"]] if record.state == "finished" else None
+            values = [record.results[-1].value] if record.state == "finished" else None
             self.study.tell(record.number, values, _STATES[record.state])
 
 
@@ -113,26 +114,25 @@ def write_snapshot(board: Board, state: str, seconds: float) -> None:
         state, message = "failed", f"no trial has a result; {failed[0] if failed else 'there was no time'}"
     repeat = next((trial for trial in every if best and trial.repeats == best.number), None)
     ended = best if state == "finished" else None
-    snapshot = {
-        "format": 1,
-        "updated": time.time(),
-        "state": state,
-        "message": message,
-        "seconds": seconds,
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "best": best and {"trial": best.number, **best.results[-1]},
-        "trials": trials,
-        "repeat": repeat,
-        "conclusion": ended and _conclusion(board.request, trials, ended, repeat),
-    }
-    write_text_atomic(folder / TRIALS, msgspec.json.encode(snapshot).decode())
+    progress = Progress(
+        updated=time.time(),
+        state=state,
+        message=message,
+        seconds=seconds,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        best={"trial": best.number, **asdict(best.results[-1])} if best else None,
+        trials=trials,
+        repeat=repeat,
+        conclusion=_conclusion(board.request, trials, ended, repeat) if ended else None,
+    )
+    write_text_atomic(folder / files.PROGRESS, msgspec.json.encode(progress).decode())
     if ended:
         found, known = SearchResult(folder), fields_by_name()
         values = {name: value for name, value in recorded_config(RunDirectory(found.best)).flat().items()
                   if value != known[name].default and name not in _NOT_OF_A_PRESET}  # fmt: skip
-        write_json_atomic(folder / PRESET, values)
-        write_text_atomic(folder / REPORT, found.as_markdown())
+        write_json_atomic(folder / files.PRESET, values)
+        write_text_atomic(folder / files.REPORT, found.as_markdown())
 
 
 def _conclusion(
@@ -143,14 +143,14 @@ def _conclusion(
     The best of many results is partly the luckiest: a repeat with another seed has no such luck. What the
     best trial loses by repeating is what choosing added by chance.
     """
-    name, sign = request.objective, 1 if request.direction == "maximize" else -1
-    step, chosen = best.results[-1]["step"], best.results[-1]["value"]
+    name, sign = request.objective, request.sign
+    step, chosen = best.results[-1].step, best.results[-1].value
     settings = ", ".join(f"{key} {shown(value)}" for key, value in best.values.items())
     words = [
         f"Trial {best.number} of {len(trials)} is best, with {settings}: {name} {chosen:.4g} at step {step}."
     ]
-    there = [trial.results[0]["value"] for trial in trials if trial.results]
-    gain = sign * (best.results[0]["value"] - statistics.median(there))
+    there = [trial.results[0].value for trial in trials if trial.results]
+    gain = sign * (best.results[0].value - statistics.median(there))
     words.append(
         f"At step {request.rungs[0]} it was {gain:.4g} better than the median of {len(there)} trials."
     )

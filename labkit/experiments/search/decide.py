@@ -2,55 +2,37 @@
 
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
 from optuna.trial import create_trial
 
-from labkit.experiments.search.request import Request
+from labkit.experiments.search.files import ENDED, Request, Result, TrialRecord
 from labkit.plurals import counted
 
-ENDED = ("pruned", "finished", "failed")
 
-
-@dataclass
-class TrialRecord:
-    """What is known of a trial, as ``trials.json`` has it.
-
-    ``step``: of the rung to which it may train. ``runs``: one for each seed. ``repeats``: the trial that this
-    one repeats with fresh seeds. ``state``: ``waiting``, ``running``, ``paused``, or one of ``ENDED``.
-    ``results``: of each rung that all seeds have reached. ``parts``: what each has reached at ``step``.
-    """
-
-    number: int
-    values: dict[str, Any]
-    step: int
-    runs: list[str]
-    repeats: int | None = None
-    state: str = "waiting"
-    results: list[dict[str, Any]] = field(default_factory=list)
-    parts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    worker: str = ""
-    why: str = ""
-
-
-def distributions(request: Request) -> dict[str, BaseDistribution]:
+def distributions(request: Request) -> dict[str, Any]:
     """Return Optuna's distributions of a search's space."""
-    kinds: dict[str, Any] = {"int": IntDistribution, "float": FloatDistribution}
+    kinds: Any = optuna.distributions
+    ranges = {"int": kinds.IntDistribution, "float": kinds.FloatDistribution}
     return {
-        name: CategoricalDistribution(one.choices)
+        name: kinds.CategoricalDistribution(one.choices)
         if one.kind == "choice"
-        else kinds[one.kind](one.low, one.high, log=one.log)
+        else ranges[one.kind](one.low, one.high, log=one.log)
         for name, one in request.space.items()
     }
+
+
+def study_of(
+    request: Request, results: Iterable[tuple[Mapping[str, Any], float]], sampler: Any = None
+) -> optuna.Study:
+    """Return a study of Optuna, in memory, with the values of some trials and the result of each."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study, space = optuna.create_study(direction=request.direction, sampler=sampler), distributions(request)
+    for values, value in results:
+        study.add_trial(create_trial(params=dict(values), distributions=space, value=value))
+    return study
 
 
 def proposed(request: Request, trials: Sequence[TrialRecord]) -> dict[str, Any] | None:
@@ -68,24 +50,23 @@ def proposed(request: Request, trials: Sequence[TrialRecord]) -> dict[str, Any] 
         points = itertools.product(*(one.choices for one in request.space.values()))
         return dict(zip(request.space, next(itertools.islice(points, number, None)), strict=True))
     seed = int.from_bytes(hashlib.sha256(f"{request.seed} {number}".encode()).digest()[:4], "big")
-    space, sampler = distributions(request), optuna.samplers.RandomSampler(seed=seed)
-    study = optuna.create_study(direction=request.direction, sampler=sampler)
+    sampler: Any = optuna.samplers.RandomSampler(seed=seed)
+    results = list[tuple[Mapping[str, Any], float]]()
     if request.sampler == "tpe":
-        study.sampler = optuna.samplers.TPESampler(seed=seed)
-        for trial in trials[: max(0, number - request.in_flight + 1)]:
-            if trial.results:
-                value = trial.results[0]["value"]
-                study.add_trial(create_trial(params=trial.values, distributions=space, value=value))
-            elif trial.state not in ENDED:
-                return None
-    return dict(study.ask(space).params)
+        sampler, before = (
+            optuna.samplers.TPESampler(seed=seed),
+            trials[: max(0, number - request.in_flight + 1)],
+        )
+        if any(not trial.results and trial.state not in ENDED for trial in before):
+            return None
+        results = [(trial.values, trial.results[0].value) for trial in before if trial.results]
+    return dict(study_of(request, results, sampler).ask(distributions(request)).params)
 
 
 def ranked(request: Request, trials: Sequence[TrialRecord], rung: int) -> list[TrialRecord]:
     """Return the trials that have a result at a rung, the best one first; of equals the earlier one."""
-    sign = -1 if request.direction == "maximize" else 1
     there = [trial for trial in trials if len(trial.results) > rung]
-    return sorted(there, key=lambda trial: (sign * trial.results[rung]["value"], trial.number))
+    return sorted(there, key=lambda trial: (-request.sign * trial.results[rung].value, trial.number))
 
 
 def decided(request: Request, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
@@ -111,19 +92,13 @@ def decided(request: Request, trials: Sequence[TrialRecord]) -> list[TrialRecord
                 trial.step, trial.parts = further, {}
                 changed.append(trial)
             elif all_there:
-                value = f"{trial.results[rung]['value']:.4g} at step {step}"
+                value = f"{trial.results[rung].value:.4g} at step {step}"
                 trial.why = f"{value} is number {place} of {len(there)}; {counted(on, 'trial')} went on"
                 trial.state = "pruned"
                 changed.append(trial)
         if changed:
             break
     return changed
-
-
-def best_trial(request: Request, trials: Sequence[TrialRecord]) -> TrialRecord | None:
-    """Return the best trial of those at the highest rung that any has reached; None without a result."""
-    furthest = max((len(trial.results) for trial in trials), default=0)
-    return ranked(request, trials, furthest - 1)[0] if furthest else None
 
 
 def update(request: Request, trial: TrialRecord, run: str, found: Mapping[str, Any]) -> None:
@@ -139,12 +114,7 @@ def update(request: Request, trial: TrialRecord, run: str, found: Mapping[str, A
     parts = [trial.parts[name] for name in trial.runs if name in trial.parts]
     if len(parts) == len(trial.runs):
         values = [part["value"] for part in parts]
-        trial.results.append({
-            "step": trial.step,
-            "value": sum(values) / len(values),
-            "seeds": values,
-            "seconds": sum(part["seconds"] for part in parts),
-            "at": max(part["at"] for part in parts),
-        })  # fmt: skip
+        seconds, at = sum(part["seconds"] for part in parts), max(part["at"] for part in parts)
+        trial.results.append(Result(trial.step, sum(values) / len(values), values, seconds, at))
         ends = trial.step == request.rungs[-1] or trial.repeats is not None
         trial.state = "finished" if ends else "paused"

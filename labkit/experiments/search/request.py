@@ -8,9 +8,9 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from labkit import home
 from labkit.config import Config, by_field, fields_by_name
@@ -19,17 +19,16 @@ from labkit.config.presets import AUTO
 from labkit.data.manifest import Manifest, load_manifest
 from labkit.data.recipe import fits_the_data, requested_values
 from labkit.errors import InputError, short
-from labkit.experiments.search.space import Dimension, parse_space, with_values
+from labkit.experiments.search.files import Dimension, Request, read_request
+from labkit.experiments.search.space import parse_space, with_values
 from labkit.experiments.trials import find_data_set, refuse_other_contents
 from labkit.parts.code import with_whole_paths
 from labkit.parts.trust import acting, digest_of, files_of
 from labkit.plurals import without_secrets
-from labkit.run_directory.files import read_json
 from labkit.run_directory.rows import EVALUATION_METRICS
 from labkit.training.checks import check_fits, refuse_cluster
 from labkit.training.plan import plan_run
 
-SEARCH = "search.json"
 _OURS = r"\..+|.*\.(json|log|md)|\d{4,}-seed\d+"  # what a search leaves in its folder
 _DEFAULT_TRIALS, _MOST_TRIALS = 20, 1000
 _MEASURES = {"class": "accuracy", "numbers": "mean_absolute_error"}
@@ -42,53 +41,6 @@ _INSTEAD = {
 }
 _LOWEST = {"trials": 1, "eta": 2, "seeds": 1, "in_flight": 1, "repeats": 0, "workers": 1}
 _NAMES = {"sampler": ("tpe", "random", "grid"), "halving": ("none", "successive", "asha")}
-_IDENTITY = ("space", "sampler", "halving", "eta", "rungs", "objective", "seeds", "seed", "preset", "fixed",
-             "data_checksum", "code")  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a search was asked to do, as ``search.json`` has it.
-
-    ``fixed``: flags of ``labkit train`` for all trials, beside ``preset``. ``rungs``: the steps at which
-    trials are compared; the last one is the length of a training. ``code``: a digest of files of code.
-    """
-
-    space: Mapping[str, Dimension]
-    sampler: str
-    halving: str
-    eta: int
-    rungs: tuple[int, ...]
-    objective: str
-    direction: Literal["minimize", "maximize"]
-    trials: int
-    minutes: float | None
-    seeds: int
-    seed: int
-    in_flight: int
-    repeats: int
-    preset: str | None
-    fixed: Mapping[str, Any]
-    data_checksum: str
-    code: str
-    command: str
-    created: float
-    format: int = 1
-
-    def identity(self) -> dict[str, Any]:
-        """Return what makes it another search where it differs."""
-        known = {name: getattr(self, name) for name in _IDENTITY}
-        # Another number of workers goes on with the threads that the search began with.
-        known["fixed"] = {name: self.fixed[name] for name in self.fixed if name != "num_intra_threads"}
-        return known | ({"trials": self.trials} if self.halving == "successive" else {})
-
-
-def read_request(folder: Path) -> Request | None:
-    """Return what the search in ``folder`` was asked to do; None if there is none. Raises InputError."""
-    try:
-        return read_json(folder / SEARCH, Request)
-    except FileNotFoundError:
-        return None
 
 
 def merged(folder: Path, asked: Request) -> Request:

@@ -1,19 +1,23 @@
 """What a search has found, read from its folder."""
 
-from collections.abc import Mapping
+import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from labkit.config import Config
 from labkit.config.config import recorded_config
-from labkit.errors import InputError
-from labkit.experiments.search.request import Request, read_request
+from labkit.errors import InputError, require_extra
+from labkit.experiments.search import files
+from labkit.experiments.search.files import Progress, Request, Result, TrialRecord
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.files import read_object
+from labkit.run_directory.files import read_json
 from labkit.tables import html_table, markdown_table, text_table
 
-TRIALS, JOURNAL = "trials.json", "journal.log"
+LOST_SECONDS = 60.0  # without a word from the process that searches
+FEWEST = 4  # results that tell of importance
+Importance = tuple[list[tuple[str, float]], int, int]
 
 
 def shown(value: Any) -> str:
@@ -23,24 +27,33 @@ def shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A search as its folder has it now. A notebook shows its trials as a table, best first.
+    """A search as its folder has it when it is first read. A notebook shows its trials, the best first.
 
     ``folder``: of the search, with a run directory for each trial and seed.
     """
 
     folder: Path
 
-    @property
+    @cached_property
     def request(self) -> Request:
         """What was asked. Raises InputError if the folder has no search."""
-        if (found := read_request(self.folder)) is None:
+        if (found := files.read_request(self.folder)) is None:
             raise InputError(f"{self.folder} has no search; give the folder of one")
         return found
 
+    @cached_property
+    def progress(self) -> Progress:
+        """How far it is, also before its first trial. Raises InputError if its file can't be read."""
+        try:
+            return read_json(self.folder / files.PROGRESS, Progress)
+        except FileNotFoundError:
+            return Progress()
+
     @property
-    def snapshot(self) -> dict[str, Any]:
-        """The content of ``trials.json``; empty before the first trial."""
-        return read_object(self.folder / TRIALS)
+    def state(self) -> str:
+        """Its state; ``lost`` where the process that searched has been silent for a minute."""
+        silent = time.time() - self.progress.updated > LOST_SECONDS
+        return "lost" if self.progress.state == "running" and silent else self.progress.state
 
     @property
     def study(self) -> Any:
@@ -48,26 +61,70 @@ class SearchResult:
         import optuna
         from optuna.storages.journal import JournalFileBackend, JournalStorage
 
-        journal = JournalStorage(JournalFileBackend(str(self.folder / JOURNAL)))
+        journal = JournalStorage(JournalFileBackend(str(self.folder / files.JOURNAL)))
         return optuna.load_study(study_name="search", storage=journal)
 
-    @property
-    def trials(self) -> list[dict[str, Any]]:
+    @cached_property
+    def trials(self) -> list[TrialRecord]:
         """The trials as ``trials.json`` has them, best first."""
-        sign = -1 if self.request.direction == "maximize" else 1
+        return files.best_first(self.request, self.progress.trials)
 
-        def place(trial: Mapping[str, Any]) -> tuple[float, ...]:
-            results = trial["results"]
-            return -len(results), sign * results[-1]["value"] if results else 0.0, trial["number"]
+    @property
+    def best_trial(self) -> TrialRecord | None:
+        """The best trial so far; None before the first result."""
+        return next((trial for trial in self.trials if trial.results), None)
 
-        return sorted(self.snapshot.get("trials", []), key=place)
+    @cached_property
+    def results(self) -> list[tuple[TrialRecord, Result]]:
+        """The results of all trials, in the order in which they came in."""
+        found = [(trial, result) for trial in self.progress.trials for result in trial.results]
+        return sorted(found, key=lambda pair: pair[1].at)
+
+    def improvements(self) -> list[Result]:
+        """Return the results that were better than all before them, in the order in which they came in."""
+        found: list[Result] = []
+        for _, result in self.results:
+            if not found or self.request.sign * (result.value - found[-1].value) > 0:
+                found.append(result)
+        return found
+
+    def at_rung(self, step: int) -> list[tuple[TrialRecord, float]]:
+        """Return each trial with a result at a rung, and the result."""
+        return [(trial, result.value) for trial, result in self.results if result.step == step]
+
+    def importance(self) -> Importance:
+        """Return how much each setting decides, of which rung, and of how many results.
+
+        It is the share of the setting in the differences of the results, the largest first, by fANOVA (Hutter
+        et al., "An efficient approach for assessing hyperparameter importance", 2014), which Optuna computes.
+        It is of the rung with most results: there all trials have trained as long.
+
+        Raises InputError where Optuna isn't installed, and for too few different results.
+        """
+        require_extra("search", ("optuna",), "The importance of settings")
+        from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+
+        from labkit.experiments.search.decide import study_of
+
+        space = self.request.space
+        step = max(self.request.rungs, key=lambda step: (len(self.at_rung(step)), -step))
+        found = [
+            ({name: trial.values[name] for name in space}, value)
+            for trial, value in self.at_rung(step)
+            if trial.values.keys() >= space.keys()
+        ]
+        if len(found) < FEWEST or len({value for _, value in found}) < 2:
+            raise InputError(f"The importance of settings needs {FEWEST} different results of one rung.")
+        evaluator = FanovaImportanceEvaluator(seed=0)
+        shares = get_param_importances(study_of(self.request, found), evaluator=evaluator)
+        return sorted(shares.items(), key=lambda pair: -pair[1]), step, len(found)
 
     @property
     def best(self) -> Path:
         """The run directory of the best trial. Raises InputError if no trial has a result yet."""
-        if not self.snapshot.get("best"):
+        if self.best_trial is None:
             raise InputError(f"no trial in {self.folder} has a result")
-        return self.folder / str(self.trials[0]["runs"][0])
+        return self.folder / self.best_trial.runs[0]
 
     @property
     def best_config(self) -> Config:
@@ -77,21 +134,21 @@ class SearchResult:
     @property
     def words(self) -> list[str]:
         """What was found, in sentences; empty before the end."""
-        return list((self.snapshot.get("conclusion") or {}).get("words", []))
+        return list((self.progress.conclusion or {}).get("words", []))
 
     def table(self) -> list[list[str]]:
         """Return a header and a row for each trial, best first, as text."""
         space, objective = self.request.space, self.request.objective
         rows = [["trial", *space, objective, "step", "state"]]
         for trial in self.trials:
-            last = trial["results"][-1] if trial["results"] else {"value": "", "step": ""}
-            cells = [trial["number"], *(trial["values"][name] for name in space), last["value"], last["step"]]
-            rows.append([*map(shown, cells), trial["state"]])
+            last = (trial.last.value, trial.last.step) if trial.last else ("", "")
+            cells = [trial.number, *(trial.values[name] for name in space), *last]
+            rows.append([*map(shown, cells), trial.state])
         return rows
 
     def as_markdown(self) -> str:
         """Return words, table, why trials ended, and the command."""
-        why = [f"- trial {one['number']} {one['state']}: {one['why']}" for one in self.trials if one["why"]]
+        why = [f"- trial {one.number} {one.state}: {one.why}" for one in self.trials if one.why]
         parts = [
             *self.words,
             markdown_table(self.table()),

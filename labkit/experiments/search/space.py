@@ -3,12 +3,12 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from labkit.config import Config, by_field, fields_by_name, with_network
 from labkit.config.fields import FieldInfo, arguments_of, text_of_arguments
 from labkit.errors import InputError, short
+from labkit.experiments.search.files import Dimension
 from labkit.parts.code import with_whole_paths
 
 _FORMS = "A,B,C for choices; int:LOW:HIGH, float:LOW:HIGH, log:LOW:HIGH or logint:LOW:HIGH for a range"
@@ -21,22 +21,6 @@ _FIXED = {
     **dict.fromkeys(("train_steps", "epochs", "steps_range"), "all trials need the same length"),
     **dict.fromkeys(("validate_every_steps", "early_stopping_patience"), "all trials need the same steps"),
 }
-
-
-@dataclass(frozen=True)
-class Dimension:
-    """The values of a setting. ``kind``: ``int`` or ``float``, from ``low`` to ``high``, or ``choice``."""
-
-    kind: str
-    low: int | float | None = None
-    high: int | float | None = None
-    log: bool = False
-    choices: tuple[Any, ...] = ()
-
-    @property
-    def ends(self) -> tuple[Any, ...]:
-        """All choices, or the lowest and the highest value."""
-        return self.choices or (self.low, self.high)
 
 
 def parse_space(space: Any, given: Mapping[str, Any]) -> dict[str, Dimension]:

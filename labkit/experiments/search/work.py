@@ -19,9 +19,9 @@ from typing import Any
 from labkit.config.config import flags_of
 from labkit.errors import DiskFailure, InputError
 from labkit.experiments.search.board import Board, write_snapshot
-from labkit.experiments.search.decide import ENDED, TrialRecord, best_trial, decided, proposed, update
-from labkit.experiments.search.request import Request, config_of
-from labkit.experiments.search.result import TRIALS
+from labkit.experiments.search.decide import decided, proposed, update
+from labkit.experiments.search.files import ENDED, PROGRESS, Request, TrialRecord, best_trial
+from labkit.experiments.search.request import config_of
 from labkit.experiments.search.space import with_values
 from labkit.experiments.trials import Trial, TrialEnd, run_trials
 from labkit.run_directory import RunDirectory, RunLock
@@ -98,7 +98,7 @@ class Search:
         self._claims = RunDirectory(self.folder / ".claims")
         self._claims.path.mkdir(exist_ok=True)
         self._slots = list(range(self.workers))
-        self._began = time.monotonic() - float(read_object(self.folder / TRIALS).get("seconds", 0.0))
+        self._began = time.monotonic() - float(read_object(self.folder / PROGRESS).get("seconds", 0.0))
         self._jobs: list[Job] = []  # by their numbers in ``run_trials``
         self._beats: dict[int, tuple[float, float]] = {}  # last sign of life of each, and when it was seen
         self._hanging: set[int] = set()
@@ -194,7 +194,7 @@ class Search:
         else:
             done = any(trial.repeats == best.number for trial in every)
             values = best.values if request.repeats and not done else None
-            number, step = best.number, best.results[-1]["step"]
+            number, step = best.number, best.results[-1].step
             seeds = range(request.seeds, request.seeds + request.repeats)
         if values is None:
             return None
@@ -220,10 +220,8 @@ class Search:
         preset = ["--preset", self.request.preset] if self.request.preset else []
         words = ["train", *preset, *flags_of(with_values(self.request.fixed, trial.values) | own)]
         slot = self._slots[0]
-        variables = {
-            UNTIL_STEP: str(trial.step),
-            EXIT_STATUS: "",
-        }  # a scheduler's exit status is the search's
+        # A scheduler's exit status is the search's.
+        variables = {UNTIL_STEP: str(trial.step), EXIT_STATUS: ""}
         if self._gpus and "CUDA_VISIBLE_DEVICES" not in os.environ:
             variables["CUDA_VISIBLE_DEVICES"] = str(slot % self._gpus)
         command, log = python_command("-m", "labkit", *words), run.path.with_suffix(".log")
@@ -247,7 +245,7 @@ class Search:
     def _take(self, job: Job) -> bool:
         """Record what a training has reached at its rung. Returns False if it isn't there yet."""
         trial, objective = job.trial, self.request.objective
-        found = reached(job.run, trial.step, objective, trial.results[-1]["step"] if trial.results else 0)
+        found = reached(job.run, trial.step, objective, trial.results[-1].step if trial.results else 0)
         if found is None:
             return False
         if found["value"] is None:
