@@ -2,6 +2,7 @@
 
 import html
 import math
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -19,6 +20,9 @@ from labkit.experiments.search.files import TrialRecord
 from labkit.experiments.search.result import Importance, SearchResult
 
 MAX_RUNGS = len(PALETTE) - 1  # with a colour each; further ones share the last
+
+# Until the browser has what it shows first, from this process, which Optuna's import keeps busy for seconds.
+PAGE_SECONDS = 2.0
 
 
 def title_of(search: SearchResult) -> str:
@@ -64,11 +68,14 @@ def show_progress(search: SearchResult) -> None:
 
 def show_importance(search: SearchResult) -> None:
     """Draw the share of each setting in the differences of the results."""
-    # Not again for each result: it takes a second of the machine that may be searching.
+
+    def compute(_: object) -> Importance:
+        time.sleep(PAGE_SECONDS)
+        return search.importance()
+
+    # Not again for each result: it takes seconds of the machine that may be searching.
     growth = int(math.log(max(len(search.results), 1)) / math.log(1.1))
-    job = background.start(
-        (search.folder, growth), background.Job[Importance](), lambda _: search.importance()
-    )
+    job = background.start((search.folder, growth), background.Job[Importance](), compute)
     found = background.shown(job, "Computing the importance of each setting", "importance")
     if found is None:
         return
@@ -104,8 +111,16 @@ def show_slices(search: SearchResult) -> None:
     trials = [trial for trial in search.trials if trial.results]
     if not trials:
         return
-    found, result = axes_of(search, trials), title_of(search)
     box = st.expander("Slices", key="search-slices", on_change="rerun", icon=":material/scatter_plot:")
+    opened = st.expander(
+        "Parallel coordinates",
+        key="search-parallel",
+        on_change="rerun",
+        icon=":material/stacked_line_chart:",
+    )
+    if not (box.open or opened.open):
+        return
+    found, result = axes_of(search, trials), title_of(search)
     if box.open:
         with box:
             names = list(search.request.space)
@@ -127,12 +142,6 @@ def show_slices(search: SearchResult) -> None:
                     "The last result of each trial, in the colour of its rung in the chart above. Trials "
                     "that were pruned have trained for fewer steps."
                 )
-    opened = st.expander(
-        "Parallel coordinates",
-        key="search-parallel",
-        on_change="rerun",
-        icon=":material/stacked_line_chart:",
-    )
     if opened.open:
         with opened:
             parallel([*search.request.space, "Steps", result], found, what="trials")

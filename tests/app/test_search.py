@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from app.acting import launches
+from app.searching import drawings
 from labkit.errors import InputError
 from labkit.experiments.search.result import SearchResult
 from labkit.run_directory import RunDirectory, RunLock
@@ -21,7 +22,8 @@ from tests.run_directory.test_foreign_files import KINDS, replace
 
 
 @pytest.fixture
-def folder(runs_folder):
+def folder(runs_folder, monkeypatch):
+    monkeypatch.setattr(drawings, "PAGE_SECONDS", 0.0)
     return runs_folder.parent / "searches" / "shapes-1"
 
 
