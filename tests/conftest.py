@@ -33,11 +33,16 @@ LONGEST = (
     "test_resume.py",
     "test_recipes.py",
     "test_browser.py",
+    "test_training.py",
     "test_benchmark_scripts.py",
     "test_slurm_host.py",
     "test_follow.py",
     "test_standard.py",
     "test_train_notebook.py",
+    "test_brought.py",
+    "test_keras_optimizers.py",
+    "test_api.py",
+    "test_accumulate.py",
 )
 
 
