@@ -160,6 +160,9 @@ def written(run: labkit.Run, name: str) -> list[int]:
     return [row[name] for row in rows if name in row and row.get("split", "train") == "train"]
 
 
+STEPS_OF_THE_TOUR = 280
+
+
 def test_the_tour_goes_on_where_its_stop_button_was_pressed(tmp_path, lesson_runs):
     notebook = copy_of("00_tour", tmp_path)
     with opened(notebook) as page:
@@ -170,15 +173,15 @@ def test_the_tour_goes_on_where_its_stop_button_was_pressed(tmp_path, lesson_run
         wait_for_state(page, "interrupted")
         run = labkit.load_run(lesson_runs / "00_tour" / "run")
         stopped_at = len(run.metrics()["step"])
-        assert first < stopped_at < 400
+        assert first < stopped_at < STEPS_OF_THE_TOUR
         wait_for_state(page, "running")
         wait_for(lambda: steps_shown(page) > stopped_at)
         wait_for_state(page, "finished")
         wait_for_the_last_cell(page, notebook)
-        wait_for(lambda: steps_shown(page) == 400, lambda: steps_shown(page))
+        wait_for(lambda: steps_shown(page) == STEPS_OF_THE_TOUR, lambda: steps_shown(page))
     assert run.state == "finished"
     assert written(run, "resumed_at_step") == [stopped_at], "it was stopped once, and saved"
-    assert written(run, "step") == list(range(1, 401)), "no step was made twice"
+    assert written(run, "step") == list(range(1, STEPS_OF_THE_TOUR + 1)), "no step was made twice"
 
 
 STEPS = 90
