@@ -7,14 +7,17 @@ other; `--side` makes those of one side only, without a report, so that two comm
 its core. Uses CIFAR-10 if it is available, else `shapes`.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import labkit
 from benchmarks.common import add_runs_flag, make_parser, prepared_data
-from benchmarks.report import Figure, Report
+from benchmarks.report import Figure, Goal, Report
 from labkit.experiments.search.result import SearchResult
+from labkit.experiments.search.work import Search
 
 SPACE = {
     "learning_rate": "log:0.01:3",
@@ -41,13 +44,15 @@ def main(arguments: list[str] | None = None) -> None:
     manifest = prepared_data(options.data_dir)
     report = Report("search", __doc__, vars(options) | {"dataset": manifest.dataset})
     found: dict[str, list[SearchResult]] = {side: [] for side in SIDES}
+    beside: list[float] = []  # percent of the trainings' own seconds; a search that is reused tells nothing
     for seed in range(options.repeats):
         # In alternating order, so that a drift of the machine's speed favours neither side.
         for side in list(SIDES) if seed % 2 == 0 else list(SIDES)[::-1]:
             if options.side not in (None, side):
                 continue
-            found[side].append(
-                labkit.search(
+            began = time.perf_counter()
+            with trainings_timed() as seconds:
+                search = labkit.search(
                     SPACE,
                     minutes=options.minutes,
                     repeats=options.trial_repeats,
@@ -63,11 +68,36 @@ def main(arguments: list[str] | None = None) -> None:
                     batch_norm_decay=0.9,
                     seed=1000 * seed,
                 )
-            )
+            found[side].append(search)
+            if seconds:
+                beside.append(100 * ((time.perf_counter() - began) / sum(seconds) - 1))
+                print(f"{side}: {beside[-1]:.2f} % more seconds than those of its {len(seconds)} trainings")
     if options.side is not None:
         return  # the command without --side reports on both
-    report.finish(figures(found), options.output)
+    rows = figures(found)
+    if beside:
+        rows.append(
+            Figure("seconds of a search beside those of its trainings", "%", beside, Goal("at most", 2.0))
+        )
+    report.finish(rows, options.output)
     draw(found, options.output / "search.png")
+
+
+@contextmanager
+def trainings_timed() -> Iterator[list[float]]:
+    """Give the seconds of each process that searches in the block run, from its start to its end."""
+    seconds: list[float] = []
+    ended = Search._ended
+
+    def timed(search: Search, number: int, end: Any) -> None:
+        seconds.append(end.seconds)
+        ended(search, number, end)
+
+    Search._ended = timed  # type: ignore[method-assign]
+    try:
+        yield seconds
+    finally:
+        Search._ended = ended  # type: ignore[method-assign]
 
 
 def figures(found: Mapping[str, list[SearchResult]]) -> list[Figure]:
@@ -84,12 +114,6 @@ def figures(found: Mapping[str, list[SearchResult]]) -> list[Figure]:
             if values := [100 * end[name] for end in ends if end[name] is not None]:
                 rows.append(Figure(f"{side}: {words}", "%", values))
         rows.append(Figure(f"{side}: trials", "", [len(search.trials) for search in searches]))
-        spent = [sum(sum(one.seconds for one in trial.results) for trial in search.trials)
-                 for search in searches]  # fmt: skip
-        shares = [one / search.progress.seconds for one, search in zip(spent, searches, strict=True)]
-        rows.append(
-            Figure(f"{side}: share of the seconds in training steps", "%", [100 * one for one in shares])
-        )
     return rows
 
 
