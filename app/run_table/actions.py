@@ -38,7 +38,7 @@ def bar(chosen: Sequence[RunSummary], labels: dict[str, str]) -> None:
             icon=":material/stacked_line_chart:",
             disabled=not several,
             help=None if several else f"Select 2 to {MAX_RUNS} runs.",
-            on_click=_link,
+            on_click=link,
             args=("compare", [labels[run.path] for run in chosen]),
         )
         st.button(
@@ -46,7 +46,7 @@ def bar(chosen: Sequence[RunSummary], labels: dict[str, str]) -> None:
             icon=":material/monitoring:",
             disabled=len(chosen) != 1,
             help=None if len(chosen) == 1 else "Select one run.",
-            on_click=_link,
+            on_click=link,
             args=("live", [labels[run.path] for run in chosen]),
         )
         if state.may_act():
@@ -62,10 +62,11 @@ def bar(chosen: Sequence[RunSummary], labels: dict[str, str]) -> None:
             )
     names = ", ".join(clean(run.name) for run in chosen[:SHOWN_NAMES])
     more = f" and {len(chosen) - SHOWN_NAMES} more" if len(chosen) > SHOWN_NAMES else ""
-    st.text(f"{len(chosen)} selected: {names}{more}" if chosen else "Tick runs at the left of their rows.")
+    nothing = "Click a name to open its run. Tick runs to compare or change them."
+    st.text(f"{len(chosen)} selected: {names}{more}" if chosen else nothing)
 
 
-def _link(page: str, labels: list[str]) -> None:
+def link(page: str, labels: list[str]) -> None:
     """Remember the page to go to. Runs before the sidebar is drawn, whose run can be set only then."""
     st.session_state["run"] = labels[0]
     st.session_state[LINK] = (page, labels)

@@ -99,7 +99,7 @@ def _settings(summary: RunSummary) -> str | None:
 
 
 COLUMNS = {
-    "state": Column("State", _state, _text(130)),
+    "state": Column("State", _state, _text(90)),
     "progress": Column(
         "Progress",
         lambda run: run.progress,
@@ -119,7 +119,7 @@ COLUMNS = {
     "training_loss": Column(
         "Training loss",
         lambda run: run.training_loss,
-        _number("%.4f", "Of the last step, in nats."),
+        _number("%.4g", "Of the last step, in nats."),
         type=NUMBER,
     ),
     "best_validation": Column(
@@ -171,13 +171,13 @@ COLUMNS = {
 }
 DEFAULT = (
     "state",
-    "progress",
-    "loss_curve",
-    "training_loss",
-    "best_validation",
     "test",
-    "active",
+    "best_validation",
+    "training_loss",
+    "loss_curve",
+    "progress",
     "duration",
+    "active",
     "dataset",
     "model",
     "tags",
@@ -224,11 +224,28 @@ def _is_number(value: Any) -> bool:
 
 def column_config(columns: Sequence[str]) -> dict[str, Any]:
     """Return how each column is shown."""
-    shown: dict[str, Any] = {"name": st.column_config.TextColumn("Run", pinned=True, width="medium")}
+    shown: dict[str, Any] = {"name": st.column_config.TextColumn("Run", pinned=True, width=150)}
     for name in columns:
         known = COLUMNS.get(name)
         shown[name] = known.shown(known.title) if known else st.column_config.Column(name)
     return shown
+
+
+def _merged(before: Sequence[str], wanted: Sequence[str]) -> list[str]:
+    """Return ``before`` with what is new in ``wanted`` in its place; what is first there comes first."""
+    old, top, waiting = set(before), list[str](), list[str]()
+    above: dict[str, list[str]] = {}
+    for path in wanted:
+        if path not in old:
+            waiting.append(path)
+            continue
+        if above:
+            above[path] = waiting
+        else:
+            top, above[path] = waiting, []
+        waiting = []
+    placed = [one for path in before for one in (*above.get(path, ()), path)]
+    return [*top, *placed, *waiting]
 
 
 @dataclass(frozen=True)
@@ -260,7 +277,7 @@ def arranged(before: Sequence[str], selected: Sequence[int], wanted: Sequence[st
     chosen = [before[row] for row in sorted(selected) if row < len(before) and before[row] in new]
     added = [path for path in wanted if path not in old]
     if old <= new:
-        order = [*before, *added] if chosen else [*added, *before]
+        order = [*before, *added] if chosen else _merged(before, wanted)
     else:  # what is left keeps its order, so that a sorted or scrolled table stays as it is
         left = [path for path in before if path in new]
         order = [*left, *added] if 2 * len(left) >= len(new) else list(wanted)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app import state
+from app import address, state
 from app.markup import plain
 from app.run_table import actions, table
 from app.run_table.actions import show_trash
@@ -41,6 +41,7 @@ def page() -> None:
 
 def _nothing_yet() -> None:
     st.write("No runs yet. Start a training, and it appears here within seconds:")
+    st.page_link(address.page("start"), label="Start a training", icon=":material/add_circle:")
     st.code("labkit train --preset smoke", language="bash")
 
 
@@ -51,13 +52,11 @@ def _controls_and_table(runs: dict[str, RunDirectory], found: list[RunSummary]) 
     try:
         wanted = chosen_runs(listed, shlex.split(text), field_aliases()) if text.strip() else listed
     except InputError as error:
-        st.error(
-            plain(state.clean(error).replace("--filter", "the filter")), icon=":material/filter_alt_off:"
-        )
-        return
+        wanted, why = listed, state.clean(error).replace("--filter", "the filter")
+        st.error(plain(f"All runs are shown: {why}"), icon=":material/filter_alt_off:")
     except ValueError:
-        st.error("The filter has a quotation mark without its partner.", icon=":material/filter_alt_off:")
-        return
+        wanted, why = listed, "the filter has a quotation mark without its partner."
+        st.error(f"All runs are shown: {why}", icon=":material/filter_alt_off:")
     by_path = {summary.path: summary for summary in wanted}
     rows = _rows(list(by_path))
     actions.bar(
@@ -119,11 +118,22 @@ def _table(rows: Sequence[RunSummary], shown: Sequence[str]) -> None:
         key=TABLE,
         hide_index=True,
         placeholder=table.NO_VALUE,
-        on_select="rerun",
-        selection_mode="multi-row",
+        on_select=_open_clicked,
+        selection_mode=["multi-row", "single-cell"],
         column_config=table.column_config(shown),
         height="content" if len(rows) <= MAX_ROWS_SHOWN else HEIGHT,
     )
+
+
+def _open_clicked() -> None:
+    """Open the run whose name was clicked."""
+    selection = st.session_state[TABLE]["selection"]
+    clicked = [row for row, column in selection.get("cells", []) if column == "name"]
+    if clicked and clicked[0] < len(order := st.session_state.get(ORDER, ())):
+        labels = {str(run.path): label for label, run in state.listed_runs().items()}
+        if order[clicked[0]] in labels:
+            st.session_state[TABLE] = {"selection": {**selection, "cells": []}}
+            actions.link("live", [labels[order[clicked[0]]]])
 
 
 def _why_nothing(listed: int, hidden: int, text: str) -> str:

@@ -8,10 +8,13 @@ import time
 import pandas
 import pyarrow as pa
 import pytest
+import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from app import state
+from app.run_table import actions
 from app.run_table.table import FLAG, NUMBER, TEXT, TIME, column
+from app.views import runs
 from labkit.run_directory import RunLock
 from labkit.run_directory.notes import change_notes, read_notes
 from labkit.run_directory.stop import list_trash
@@ -80,7 +83,29 @@ def test_the_filter_finds_runs_or_says_why_not(three, text, expected):
     if isinstance(expected, list):
         assert names(at) == expected
     else:
-        assert expected in words(at) and not at.dataframe
+        assert expected in words(at)
+        # A filter that says nothing leaves all runs in sight.
+        assert (names(at) == ["third", "second", "first"]) if text != "zzz" else not at.dataframe
+
+
+def test_a_click_on_a_name_opens_the_run_and_one_elsewhere_does_not(three, monkeypatch):
+    opened: list = []
+    monkeypatch.setattr(actions, "link", lambda page, labels: opened.append((page, labels)))
+    monkeypatch.setattr(state, "listed_runs", lambda: {run.name: run for run in three})
+    for clicked, cells in (("state", [(1, "state")]), ("name", [])):
+        selection = {"rows": [0], "columns": [], "cells": [(1, clicked)]}
+        kept = {"runs-table": {"selection": selection}, "runs-order": [str(run.path) for run in three]}
+        monkeypatch.setattr(st, "session_state", kept)
+        runs._open_clicked()
+        assert kept["runs-table"]["selection"] == {"rows": [0], "columns": [], "cells": cells}
+    assert opened == [("live", ["second"])]
+
+
+def test_runs_that_a_filter_hid_come_back_to_their_places(three):
+    at = open_main(filter="second")
+    assert names(at) == ["second"]
+    at.text_input(key="filter").set_value("")
+    assert names(checked(at.run())) == ["third", "second", "first"]
 
 
 def test_columns_are_kept_in_the_address_and_may_be_settings(three):
