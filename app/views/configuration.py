@@ -4,6 +4,7 @@ import html
 import json
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -11,7 +12,11 @@ import streamlit as st
 
 from app import state
 from app.markup import plain, show_log, tail
+from app.state import clean
+from labkit.cluster.flags import making_command
+from labkit.config.config import RECORDED_BY, describe
 from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
 
 MOST_ENTRIES = 30  # of an object; the longest section of the configuration has fewer
 MOST_CHARACTERS = 2000  # of a value
@@ -26,7 +31,7 @@ def page() -> None:
     with left:
         st.markdown("**Configuration**")
         try:
-            _sections(run.read_config())
+            _configuration(run.read_config())
         except InputError as error:
             st.error(plain(str(error)))
         except RecursionError:
@@ -35,8 +40,8 @@ def page() -> None:
         st.markdown("**Environment**")
         environment = run.read_environment()
         if environment:
-            if command := environment.get("command"):
-                st.code(shell_line(command), language="bash", wrap_lines=True)
+            if command := _command(run, environment):
+                st.code(clean(shell_line(command)), language="bash", wrap_lines=True)
             try:
                 _sections({name: value for name, value in environment.items() if name != "command"})
             except RecursionError:
@@ -50,6 +55,24 @@ def page() -> None:
         show_log(tail(run.log_path))
 
     log()
+
+
+def _configuration(recorded: dict[str, Any]) -> None:
+    """Draw what differs from the defaults, then everything, folded; of another program's run all."""
+    changed = None
+    with suppress(InputError):  # a part is missing or damaged: what is there is shown
+        changed = None if RECORDED_BY in recorded else describe(recorded).settings
+    if changed is not None:
+        _sections({"differs from the defaults": dict(changed)})
+    _sections(recorded, expanded=changed is None)
+
+
+def _command(run: RunDirectory, environment: dict[str, Any]) -> Any:
+    """Return the command that makes the run; where nothing tells it, the recorded one."""
+    try:
+        return making_command(run)
+    except InputError:
+        return environment.get("command")
 
 
 def shell_line(command: Any) -> str:
@@ -73,7 +96,7 @@ def flatten(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
         yield name, text if more <= 0 else f"{text[:MOST_CHARACTERS]} … and {more:,} more characters"
 
 
-def _sections(values: dict[str, Any]) -> None:
+def _sections(values: dict[str, Any], *, expanded: bool = True) -> None:
     """Draw a table for each nested object, and one for the other values."""
     # Raises RecursionError for deep nesting before anything is drawn.
     for _ in flatten(values):
@@ -81,7 +104,7 @@ def _sections(values: dict[str, Any]) -> None:
     flat = {name: value for name, value in values.items() if not isinstance(value, dict)}
     nested = {name: value for name, value in values.items() if isinstance(value, dict)}
     for name, section in ([("general", flat)] if flat else []) + list(nested.items()):
-        with st.expander(plain(name.replace("_", " ").capitalize()), expanded=True):
+        with st.expander(plain(name.replace("_", " ").capitalize()), expanded=expanded):
             if section:
                 rows = (
                     f'<tr><th scope="row">{html.escape(key)}</th><td>{html.escape(text)}</td></tr>'
@@ -89,4 +112,4 @@ def _sections(values: dict[str, Any]) -> None:
                 )
                 st.html(f'<table class="lk-table">{"".join(rows)}</table>')
             else:
-                st.caption("empty")
+                st.caption("nothing")
