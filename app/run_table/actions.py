@@ -105,14 +105,13 @@ def attempt(runs: Iterable[str], act: Callable[[RunDirectory], object], done: st
 
 
 def report() -> None:
-    """Show what the last button did. What failed, and the way to undo a move, stay until the next one."""
+    """Show what the last button did. What failed, and the way to undo it, stay until the next one."""
     for failure in st.session_state.get(FAILED, []):
         st.error(plain(failure), icon=":material/block:")
-    moved: list[Trashed] = st.session_state.get(UNDO, [])
-    if moved:
+    if undo := st.session_state.get(UNDO):
         with st.container(horizontal=True, vertical_alignment="center", key="runs-undo-bar"):
             st.text(st.session_state[DONE], width="content")
-            st.button("Undo", icon=":material/undo:", on_click=_undo, args=(moved,))
+            st.button("Undo", icon=":material/undo:", on_click=undo[0], args=undo[1:])
     elif done := st.session_state.pop(DONE, ""):
         st.toast(plain(done))
 
@@ -120,10 +119,11 @@ def report() -> None:
 def _to_trash(paths: list[str]) -> None:
     folders = state.run_folders()
     moved = attempt(paths, lambda run: move_to_trash(run, folders), "Moved to the trash:")
-    st.session_state[UNDO] = [one for one in moved if isinstance(one, Trashed)]
+    if trashed := [one for one in moved if isinstance(one, Trashed)]:
+        st.session_state[UNDO] = (_take_back, trashed)
 
 
-def _undo(moved: list[Trashed]) -> None:
+def _take_back(moved: list[Trashed]) -> None:
     by_path = {str(one.path): one for one in moved}
     attempt(by_path, lambda run: restore(by_path[str(run.path)]), "Restored")
 
@@ -188,9 +188,10 @@ def _save_note(path: str, key: str) -> None:
     attempt([path], save, "Noted on")
 
 
-def _set_archived(paths: list[str], archived: bool) -> None:
+def _set_archived(paths: list[str], archived: bool, may_undo: bool = True) -> None:
     done = "Archived" if archived else "Unarchived"
-    attempt(paths, lambda run: change_notes(run, archived=archived), done)
+    if attempt(paths, lambda run: change_notes(run, archived=archived), done) and may_undo:
+        st.session_state[UNDO] = (_set_archived, paths, not archived, False)
 
 
 def _archive(chosen: Sequence[RunSummary]) -> None:

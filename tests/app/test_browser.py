@@ -89,6 +89,7 @@ def test_the_page_follows_a_training_to_its_end_and_after_it_is_resumed(shapes, 
         first = more_points_than(page, 1)
         second = more_points_than(page, first)
         until(page, lambda: shown_step(page) > first, "the step follows the curves")
+        until(page, lambda: re.match(r"\d+ % · watched", page.title()), "the tab says how far it is")
         expect(page.locator(".lk-board").first.locator(".lk-chart")).to_have_count(4)
         page.get_by_text("Machine", exact=True).wait_for()
         expect(page).to_have_url(re.compile("run=watched"))

@@ -160,6 +160,8 @@ def test_archived_runs_are_shown_on_request(three):
     assert "second" in names(checked(at.run()))
     press(select(at, "second"), "Unarchive")
     assert not read_notes(three[1]).archived
+    press(at, "Undo")
+    assert read_notes(three[1]).archived
 
 
 def test_tags_and_notes(three):
