@@ -223,7 +223,7 @@ LAST_BYTES = 12_000  # of a log
 
 def show_end(run: RunDirectory, status: Status | None, liveness: str) -> None:
     """Draw the last checkpoint, the command that continues the run and the ends of its logs."""
-    if status is None or liveness not in ("interrupted", "failed", "lost"):
+    if status is None or liveness not in ENDED_EARLY or recorded_by(run):
         return
     words = checkpoint_in_words(run, status)
     try:

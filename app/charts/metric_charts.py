@@ -50,8 +50,12 @@ KNOWN = {
 
 
 def standard(names: Collection[str]) -> tuple[str, ...]:
-    """Return the metrics that are always on the live page, of a run whose rows have these."""
-    return "loss", result_name(dict.fromkeys(names)), "learning_rate", "examples_per_second"
+    """Return the metrics that are first on the live page, of a run whose rows have these.
+
+    Without rows yet, those of a training by labkit. Another program may record fewer.
+    """
+    usual = "loss", result_name(dict.fromkeys(names)), "learning_rate", "examples_per_second"
+    return tuple(name for name in usual if name in names) or usual
 
 
 def look_of(name: str) -> Look:

@@ -36,9 +36,7 @@ def page() -> None:
     """
     buttons.show_start()
     run = state.selected_run()
-    st.set_page_config(
-        page_title=f"{visible(clean(run.name))} · labkit"
-    )  # feed.js adds to it
+    st.set_page_config(page_title=f"{visible(clean(run.name))} · labkit")  # feed.js adds to it
     component.prepare()
     step = picked.follow_step(run)
     downloads.share_in_corner(run)

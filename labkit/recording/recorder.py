@@ -150,9 +150,9 @@ class Recorder:
         self._media: MediaWriter | None = None
         self._missing = 0
         self._problem = ""
-        now, first = time.time(), resume_from or 0
+        now, self._first_step = time.time(), resume_from or 0
         self._status = Status(
-            "running", first, total_steps, now, now, pid=os.getpid(), host=socket.gethostname()
+            "running", self._first_step, total_steps, now, now, pid=os.getpid(), host=socket.gethostname()
         )
         self._status_lock, self._over = threading.Lock(), threading.Event()
         self._write_status()
@@ -336,9 +336,11 @@ class Recorder:
             self._reader.poll()
             metrics = summary_of(self._reader).to_json()
             message = self._status.message or self._problem
-            self._run.write_status(
-                replace(self._status, heartbeat=time.time(), metrics=metrics, message=message)
-            )
+            told = replace(self._status, heartbeat=time.time(), metrics=metrics, message=message)
+            left, made = told.total_steps - told.step, told.step - self._first_step
+            if told.state == "running" and left > 0 and made > 0:
+                told = replace(told, eta_seconds=(told.heartbeat - told.started) / made * left)
+            self._run.write_status(told)
 
 
 def _step(step: Any) -> int:
