@@ -1,5 +1,6 @@
 """The Live page's buttons, what it shows of a run that is being started, and of one that ended early."""
 
+import math
 import shlex
 import socket
 from collections.abc import Callable
@@ -8,6 +9,7 @@ import streamlit as st
 
 from app import address, state
 from app.acting import launches
+from app.charts.picked import PARAMETER
 from app.markup import plain, show_log, tail
 from app.state import clean
 from labkit.cluster.flags import acts, making_command
@@ -81,8 +83,8 @@ def _resume_button(run: RunDirectory, act: Callable[[RunDirectory], object], lab
     )
 
 
-def again(run: RunDirectory, label: str, help: str) -> None:
-    """Draw the link to the form of a new run with the configuration of this one.
+def again(run: RunDirectory, label: str, help: str, **changes: str) -> None:
+    """Draw the link to the form of a new run with the configuration of this one, and ``changes`` to it.
 
     A link, not a button: a page that a fragment leaves may still be drawn into by it.
     """
@@ -92,7 +94,7 @@ def again(run: RunDirectory, label: str, help: str) -> None:
         label=label,
         icon=":material/edit:",
         help=help,
-        query_params={"again": clean(run.path)},
+        query_params={"again": clean(run.path), **changes},
     )
 
 
@@ -219,6 +221,7 @@ def _refused(run: RunDirectory, why: str) -> None:
 
 LONGEST_INLINE = 100  # characters of a command within a line of text
 LAST_BYTES = 12_000  # of a log
+READ_SECONDS = 0.5  # the longest that metrics are read
 
 
 def show_end(run: RunDirectory, status: Status | None, liveness: str) -> None:
@@ -237,8 +240,35 @@ def show_end(run: RunDirectory, status: Status | None, liveness: str) -> None:
         st.caption(f"{words} {when} {how} {f'`{command}`' if inline else ''}")
         if not inline:
             st.code(command, language="bash", wrap_lines=True)
+    _after_divergence(run)
     with st.expander("End of the log", icon=":material/article:", expanded=liveness != "interrupted"):
         _log(run)
+
+
+def _after_divergence(run: RunDirectory) -> None:
+    """Draw what to look at and what to try where the loss of the last step is NaN or infinite."""
+    (found,) = state.summaries([run], READ_SECONDS)
+    if found.step is None or found.training_loss is None or math.isfinite(found.training_loss):
+        return
+    st.markdown(f"**The loss of step {found.step:,} is no number.** What may help:")
+    with st.container(horizontal=True, gap="small", key="after-divergence"):
+        of_run = {"run": clean(run.path)}
+        st.page_link(
+            address.page("live"),
+            label="The batch of that step",
+            icon=":material/photo_library:",
+            query_params={**of_run, PARAMETER: str(found.step)},
+        )
+        if run.layers_path.exists():
+            st.page_link(
+                address.page("layers"),
+                label="Layers before it",
+                icon=":material/layers:",
+                query_params=of_run,
+            )
+        if state.may_act():
+            text = "Opens the form for a new run with a tenth of this one's learning rates."
+            again(run, "Again with a tenth of the rate", text, rates="0.1")
 
 
 def checkpoint_in_words(run: RunDirectory, status: Status) -> str:

@@ -5,6 +5,7 @@ import re
 import shlex
 import unicodedata
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,15 @@ def with_data_set(draft: Draft, dataset: str) -> Draft:
     changed = {name: value for name, value in chosen.shown.items() if value != before[name]}
     filled = with_preset(chosen, FITTED)
     return replace(filled, shown=filled.shown | changed)
+
+
+def with_rates(draft: Draft, factor: float) -> Draft:
+    """Return the form with each learning rate, where it has a number, multiplied by ``factor``."""
+    rates: dict[str, Shown] = {}
+    for name in ("learning_rate", "muon_learning_rate"):
+        with suppress(ValueError):
+            rates[name] = f"{float(draft.shown.get(name) or '') * factor:.6g}"
+    return replace(draft, shown=draft.shown | rates)
 
 
 def _count_changes(values: Mapping[str, Any], base: Mapping[str, Any]) -> int:

@@ -7,7 +7,7 @@ import streamlit as st
 from app import address, state
 from app.acting import form, launches
 from app.acting.buttons import FILLED
-from app.acting.draft import Checked, check, draft_of, left_out, with_data_set
+from app.acting.draft import Checked, check, draft_of, left_out, with_data_set, with_rates
 from app.markup import plain
 from app.state import clean
 from labkit.errors import InputError
@@ -34,20 +34,24 @@ def page() -> None:
 
 
 def _fill_again() -> None:
-    """Fill the form with the run of the address, once; with another data set, if it names one."""
-    label, dataset = (st.query_params.get(name, "") for name in ("again", "dataset"))
+    """Fill the form with the run of the address, once; with the changes that the address names.
+
+    They are another data set, and a factor of the learning rates.
+    """
+    label, dataset, rates = (st.query_params.get(name, "") for name in ("again", "dataset", "rates"))
     if not label:
         return
     run = state.find_run(label)
     try:
-        if st.session_state.get(FILLED) != (label, dataset):
+        if st.session_state.get(FILLED) != (label, dataset, rates):
             filled = draft_of(run)
-            form.fill(with_data_set(filled, dataset) if dataset else filled)
+            filled = with_data_set(filled, dataset) if dataset else filled
+            form.fill(with_rates(filled, 0.1) if rates == "0.1" else filled)
         missing = left_out(run)
     except InputError as error:
         st.error(plain(str(error)), icon=":material/block:")
         return
-    st.session_state[FILLED] = label, dataset
+    st.session_state[FILLED] = label, dataset, rates
     st.text(clean(f"The configuration of {run.name}. What you change makes the new run. {missing}"))
 
 
