@@ -9,7 +9,7 @@ import streamlit as st
 
 from app import address, state
 from app.acting import launches
-from app.charts.picked import PARAMETER
+from app.charts.picked import choose_step
 from app.markup import plain, show_log, tail
 from app.state import clean
 from labkit.cluster.flags import acts, making_command
@@ -252,20 +252,16 @@ def _after_divergence(run: RunDirectory) -> None:
         return
     st.markdown(f"**The loss of step {found.step:,} is no number.** What may help:")
     with st.container(horizontal=True, gap="small", key="after-divergence"):
-        of_run = {"run": clean(run.path)}
-        st.page_link(
-            address.page("live"),
-            label="The batch of that step",
+        st.button(
+            "The batch of that step",
             icon=":material/photo_library:",
-            query_params={**of_run, PARAMETER: str(found.step)},
+            on_click=choose_step,
+            args=(run, found.step),
+            kwargs={"scroll": True},
         )
         if run.layers_path.exists():
-            st.page_link(
-                address.page("layers"),
-                label="Layers before it",
-                icon=":material/layers:",
-                query_params=of_run,
-            )
+            page, of_run = address.page("layers"), {"run": clean(run.path)}
+            st.page_link(page, label="Layers before it", icon=":material/layers:", query_params=of_run)
         if state.may_act():
             text = "Opens the form for a new run with a tenth of this one's learning rates."
             again(run, "Again with a tenth of the rate", text, rates="0.1")

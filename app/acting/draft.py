@@ -180,9 +180,9 @@ def with_data_set(draft: Draft, dataset: str) -> Draft:
 
 
 def with_rates(draft: Draft, factor: float) -> Draft:
-    """Return the form with each learning rate, where it has a number, multiplied by ``factor``."""
+    """Return the form with the learning rates of its optimizer, where they are numbers, times ``factor``."""
     rates: dict[str, Shown] = {}
-    for name in ("learning_rate", "muon_learning_rate"):
+    for name in ("learning_rate", *(["muon_learning_rate"] * (draft.shown.get("optimizer") == "muon"))):
         with suppress(ValueError):
             rates[name] = f"{float(draft.shown.get(name) or '') * factor:.6g}"
     return replace(draft, shown=draft.shown | rates)
