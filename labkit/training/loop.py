@@ -25,6 +25,7 @@ from labkit.errors import DiskFailure
 from labkit.plurals import counted
 from labkit.run_directory.disk import disk_failure
 from labkit.run_directory.metrics import Selection
+from labkit.run_directory.stop import asked_to_stop
 from labkit.startup.child import UNTIL_STEP
 from labkit.startup.interruption import StopRequest
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
@@ -147,7 +148,8 @@ class TrainLoop:
             failure = self._save()
             if not failure:
                 paused = "paused by a search" if self.step == self.until_step else ""
-                reason = self.stop.name or paused or "another worker was asked to stop"
+                asked = "stop requested" if self.stop and asked_to_stop(self.run) else self.stop.name
+                reason = asked or paused or "another worker was asked to stop"
                 message = f"{reason} at step {self.step}; the same command continues"
                 return self._end("interrupted", message)
         return self._end("failed", failure) if failure else self._finish()

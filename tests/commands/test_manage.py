@@ -276,6 +276,7 @@ def test_a_real_run_is_stopped_resumed_shown_and_deleted(folder):
         stopped = run.read_status().step
         assert 2 < stopped < 4000
         assert run.checkpoint_steps()[-1] == stopped
+        assert run.read_status().message.startswith(f"stop requested at step {stopped};")
     finally:
         process.kill()
         process.wait()
