@@ -1,7 +1,12 @@
-"""The curves of the compared runs. Of many runs, the chosen ones stand out from thin lines."""
+"""The curves of the compared runs: of each configuration the mean over its seeds, and their range.
+
+Of many configurations, the chosen ones stand out from thin lines.
+"""
 
 from collections.abc import Sequence
+from functools import reduce
 
+import numpy as np
 import streamlit as st
 
 from app import state
@@ -12,7 +17,7 @@ from app.charts.store import AXES, SPLITS, Snapshot, timeline_of
 from labkit.analysis.results import Group, Result
 
 REFRESH_SECONDS = 5.0
-FEW = len(PALETTE)  # runs with a colour of their own; of more, only the chosen ones stand out
+FEW = len(PALETTE)  # configurations with a colour of their own; of more, only the chosen ones stand out
 POINTS = 12_800  # of all lines of a chart that are sent, about
 GREY = PALETTE[-1]
 
@@ -46,11 +51,15 @@ def show_curves(groups: Sequence[Group], chosen: Sequence[str]) -> None:
         bind="query-params",
     )
     colors = colors_of(groups, chosen)
-    results = [result for group in groups for result in group.results]
+    if any(len(group.results) > 1 for group in groups):
+        st.caption(
+            "Of runs that differ only in their seed: the mean at the steps that all have, and the range from "
+            "the lowest to the highest. *Single runs* shows each."
+        )
 
     @st.fragment(run_every=REFRESH_SECONDS, key="compare")
     def panel() -> None:
-        _board(results, colors, shown)
+        _board(groups, colors, shown)
 
     panel()
 
@@ -58,44 +67,72 @@ def show_curves(groups: Sequence[Group], chosen: Sequence[str]) -> None:
 def colors_of(groups: Sequence[Group], chosen: Sequence[str]) -> dict[str, tuple[str, bool]]:
     """Return, by the label of each run, its colour and whether it stands out.
 
-    Up to eight runs each have a colour. Of more, runs of one configuration share one if there are up to eight
-    configurations; otherwise the chosen configurations have a colour and all others are grey.
+    Up to eight configurations each have a colour, which their runs share. Of more, the chosen ones have one
+    and all others are grey.
     """
-    results = [result for group in groups for result in group.results]
-    if len(results) <= FEW:
-        return {result.label: (PALETTE[place], True) for place, result in enumerate(results)}
     named = [group.name for group in groups]
     if len(groups) > FEW:
         named = [name for name in chosen if name in named][: FEW - 1]
     places = {name: place for place, name in enumerate(named)}
     return {
-        result.label: (
-            PALETTE[places[group.name]] if group.name in places else GREY,
-            group.name in chosen and group.name in places,
-        )
+        result.label: (PALETTE[places[group.name]] if group.name in places else GREY, group.name in places)
         for group in groups
         for result in group.results
     }
 
 
-def _board(results: Sequence[Result], colors: dict[str, tuple[str, bool]], shown: list[str]) -> None:
-    curves: Curves = []
-    for result in results:
-        try:
-            curves.append((result, state.curves(result.run)))
-        except OSError as error:
-            st.error(f"{state.as_code(result.run.metrics_path)} can't be read: {error.strerror}")
-    more = _more_metrics([snapshot for _, snapshot in curves])
+def mean_and_range(name: str, lines: Sequence[Line]) -> list[Line]:
+    """Return the mean of several lines at the places that all have, between the lowest and the highest.
+
+    Lines without such places stay as they are, thin: on an axis of time each run has its own.
+    """
+    lines = [line for line in lines if len(line.x)]
+    if len(lines) < 2:
+        return list(lines)
+    x = reduce(lambda one, other: one if np.array_equal(one, other) else np.intersect1d(one, other),
+               [line.x for line in lines])  # fmt: skip
+    if len(x) < 2:
+        return [_thin(line) for line in lines]
+    values = np.stack([line.y[np.searchsorted(line.x, x)] for line in lines])
+    first, lowest, highest = lines[0], f"{name}, lowest", f"{name}, highest"
+    with np.errstate(invalid="ignore"):  # of infinities
+        mean = values.mean(axis=0)
+    return [
+        Line(highest, x, values.max(axis=0), first.color, "edge", band=lowest),
+        Line(lowest, x, values.min(axis=0), first.color, "edge"),
+        Line(name, x, mean, first.color, first.style),
+    ]
+
+
+def _board(groups: Sequence[Group], colors: dict[str, tuple[str, bool]], shown: list[str]) -> None:
+    curves: list[tuple[Group, Curves]] = []
+    for group in groups:
+        found: Curves = []
+        for result in group.results:
+            try:
+                found.append((result, state.curves(result.run)))
+            except OSError as error:
+                st.error(f"{state.as_code(result.run.metrics_path)} can't be read: {error.strerror}")
+        curves += [(group, found)] if found else []
+    snapshots = [snapshot for _, found in curves for _, snapshot in found]
+    more = _more_metrics(snapshots)
     options, _ = controls()
     # What stands out is drawn last, above the thin lines.
-    curves.sort(key=lambda one: colors[one[0].label][1])
+    curves.sort(key=lambda one: colors[one[1][0][0].label][1])
     charts = []
     for title, (split, value) in ({name: VALUES[name] for name in VALUES if name in shown} | more).items():
         lines: list[Line] = []
-        for result, snapshot in curves:
-            color, outstanding = colors[result.label]
-            drawn = metric_lines(snapshot, split, value, state.clean(result.label), color, options, raw=False)
-            lines += drawn if outstanding else [_thin(line) for line in drawn]
+        for group, found in curves:
+            drawn: list[Line] = []
+            for result, snapshot in found:
+                color, outstanding = colors[result.label]
+                label = state.clean(result.label)
+                drawn += metric_lines(snapshot, split, value, label, color, options, raw=False)
+            if not outstanding:
+                drawn = [_thin(line) for line in drawn]
+            elif len(found) > 1:
+                drawn = mean_and_range(state.clean(group.title), drawn)
+            lines += drawn
         look = look_of(value)
         charts.append(
             Chart(f"{split}-{value}", title, lines, look.unit, options.logarithmic and look.logarithmic)
@@ -104,10 +141,10 @@ def _board(results: Sequence[Result], colors: dict[str, tuple[str, bool]], shown
         charts,
         axis=axis_kind(options),
         x_title=AXES[options.axis][1],
-        window=window_of(options, timeline_of(curves[0][1]) if curves else None),
+        window=window_of(options, timeline_of(snapshots[0]) if snapshots else None),
         name="comparison",
         height=300,
-        points=min(1600, max(200, POINTS // max(1, len(curves)))),
+        points=min(1600, max(200, POINTS // max(1, len(snapshots)))),
     )
     component.draw(board, key="compare-board", on_window=lambda: remember_window("compare-board", options))
 

@@ -27,12 +27,13 @@ def page() -> None:
     results = results_of(runs)
     _damaged(results)
     groups = _grouped(results)
+    curves = st.container()  # stands first, and depends on what is ticked in the table
     ticked = show_table(groups)
     downloads.share(list(runs.values()), "compare")
     pair = _verdict(groups)
     chosen = [group.name for group in ticked] or pair
-    st.markdown("#### Curves")
-    show_curves(groups, chosen)
+    with curves:
+        show_curves(groups, chosen)
     st.markdown("#### Settings and results")
     show_relations(groups, colors_of(groups, chosen))
 

@@ -5,9 +5,11 @@ import json
 import re
 import shutil
 
+import numpy as np
 import pytest
 
-from app.comparing.curves import colors_of
+from app.charts.board import Line
+from app.comparing.curves import colors_of, mean_and_range
 from app.comparing.plots import Dot, axis_of, scatter
 from labkit.analysis.results import grouped, read_results
 from labkit.experiments.comparison.files import Request, request_path
@@ -133,13 +135,30 @@ def test_fifty_runs_share_colours_and_the_chosen_ones_stand_out(tested):
     chosen, others = ([color for color, is_chosen in colors if is_chosen is one] for one in (True, False))
     assert (len(chosen), len(set(chosen)), len(set(others))) == (10, 2, 1)
     few = colors_of(grouped(many[:8]), [])
-    assert len({color for color, _ in few.values()}) == 8
+    assert len({color for color, _ in few.values()}) == 2, "runs of one configuration share one"
+    single = colors_of(grouped(many[:8], seeds_together=False), [])
+    assert len({color for color, _ in single.values()}) == 8
     tested("two", learning_rate=0.3)
     loss, accuracy = charts(compare("one", "two"))
     assert (loss.title, accuracy.title) == ("Training loss", "Validation accuracy")
     for lines in (loss.lines, accuracy.lines):
         assert list(lines) == ["one", "two"]
         assert len({line.color for line in lines.values()}) == 2
+
+
+def test_seeds_have_a_mean_and_a_range_where_all_have_points():
+    def line(name, steps, values):
+        return Line(name, np.array(steps, float), np.array(values, float), "#123456", "marked")
+
+    several = [line("a", [1, 2, 3, 4], [4, 1, 2, 9]), line("b", [2, 3, 5], [3, np.inf, 1]), line("c", [], [])]
+    high, low, mean = mean_and_range("both", several)
+    assert low.x.tolist() == high.x.tolist() == mean.x.tolist() == [2, 3]
+    assert (low.y.tolist(), high.y.tolist(), mean.y.tolist()) == ([1, 2], [3, np.inf], [2, np.inf])
+    assert (mean.name, mean.style, low.style, low.band) == ("both", "marked", "edge", "")
+    assert high.band == low.name  # the browser fills from the upper line to the lower one
+    apart = mean_and_range("both", [several[0], line("b", [0.5, 1.5], [1, 2])])  # seconds of two runs
+    assert [(one.name, one.style) for one in apart] == [("a", "thin"), ("b", "thin")]
+    assert mean_and_range("one", [several[0], several[2]]) == [several[0]]
 
 
 def test_a_scatter_plot_tells_each_runs_values_and_escapes_names():
