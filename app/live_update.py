@@ -88,15 +88,17 @@ def key_figures(
     test_label = f"Test {said}"
     if place is not None and tests.step[place] != metrics.last_step():
         test_label += f" (step {tests.step[place]:,.0f})"
-    return [
+    facts = [
         ("Training loss", number_text(metrics.curve("train", "loss").last(), ".4g")),
         (f"Validation {said}", number_text(metrics.curve("validation", name).last(), form)),
         ("Best validation", number_text(float(best_of(best)) if len(best) else None, form)),
         (test_label, number_text(test, form)),
         ("Examples per second", number_text(status.examples_per_second if status else None, ",.0f")),
         ("Duration", duration(seconds)),
-        ("Time left", duration(status.eta_seconds if status and liveness == "running" else None)),
     ]
+    if status and liveness == "running":
+        facts.append(("Time left", duration(status.eta_seconds)))
+    return facts
 
 
 @dataclass(frozen=True)

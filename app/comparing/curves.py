@@ -91,7 +91,7 @@ def mean_and_range(name: str, lines: Sequence[Line]) -> list[Line]:
         return list(lines)
     x = reduce(lambda one, other: one if np.array_equal(one, other) else np.intersect1d(one, other),
                [line.x for line in lines])  # fmt: skip
-    if len(x) < 2:
+    if len(x) < min(2, max(len(line.x) for line in lines)):
         return [_thin(line) for line in lines]
     values = np.stack([line.y[np.searchsorted(line.x, x)] for line in lines])
     first, lowest, highest = lines[0], f"{name}, lowest", f"{name}, highest"

@@ -62,6 +62,7 @@ def page() -> None:
             component.follow(address, REFRESH_SECONDS, key=component.key_of("feed", run.path))
 
     panel()
+    _data_and_devices(run)
     if step is not None:
         batch.section(run, metrics, step)
     if not shown.refreshes:  # while the page is open, the run may be resumed or its checkpoints evaluated
@@ -98,7 +99,7 @@ def _head(run: RunDirectory) -> None:
         )
     elif liveness == "failed":
         st.error(plain(status.message) or "The run failed and gave no reason.", icon=":material/error:")
-    elif status.message and liveness != "stalled":
+    elif status.message not in ("", counted(status.step, "step")) and liveness != "stalled":
         st.caption(plain(status.message))
     if not buttons.is_pending(run):
         buttons.show_end(run, status, liveness)
@@ -134,17 +135,11 @@ def _panel(drawn: Drawn, metrics: Snapshot) -> None:
 
 
 def _environment(run: RunDirectory) -> None:
-    """Show the data set and devices of the run, and the notes that it recorded about them."""
+    """Show the notes that the run recorded about its data set and devices."""
     environment = run.read_environment()
     data = environment.get("data")
     data = data if isinstance(data, dict) else {}
     name, reason = data.get("dataset"), data.get("chosen_because")
-    parts = [f"Data set: {plain(str(name))}"] if name else []
-    devices = environment.get("description")
-    if isinstance(devices, str) and devices:
-        parts.append(f"Devices: {plain(devices)}")
-    if parts:
-        st.caption(" · ".join(parts))
     if banner := environment.get("banner"):
         st.caption(f":material/developer_board: {plain(str(banner))}")
     if name == "shapes" and data.get("asked_for") == "auto":
@@ -152,6 +147,17 @@ def _environment(run: RunDirectory) -> None:
         st.caption(
             f":material/dataset: The data set is the built-in **shapes**, not CIFAR-10. {plain(chosen)}"
         )
+
+
+def _data_and_devices(run: RunDirectory) -> None:
+    """Show the data set and devices of the run, where it recorded them."""
+    environment = run.read_environment()
+    data, devices = environment.get("data"), environment.get("description")
+    name = data.get("dataset") if isinstance(data, dict) else None
+    parts = [f"Data set: {plain(str(name))}"] if name else []
+    parts += [f"Devices: {plain(devices)}"] if isinstance(devices, str) and devices else []
+    if parts:
+        st.caption(" · ".join(parts))
 
 
 def _options(run: RunDirectory, metrics: Snapshot | None) -> tuple[Options, list[str]]:

@@ -159,6 +159,8 @@ def test_seeds_have_a_mean_and_a_range_where_all_have_points():
     apart = mean_and_range("both", [several[0], line("b", [0.5, 1.5], [1, 2])])  # seconds of two runs
     assert [(one.name, one.style) for one in apart] == [("a", "thin"), ("b", "thin")]
     assert mean_and_range("one", [several[0], several[2]]) == [several[0]]
+    tested = mean_and_range("both", [line("a", [9], [0.25]), line("b", [9], [0.75])])
+    assert [one.y.tolist() for one in tested] == [[0.75], [0.25], [0.5]]
 
 
 def test_a_scatter_plot_tells_each_runs_values_and_escapes_names():

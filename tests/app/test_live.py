@@ -229,7 +229,8 @@ def test_the_controls_apply_to_all_charts_and_names_are_no_html(make_run):
 def test_any_metric_can_be_compared(make_run):
     for name in ("first", "second"):
         append(make_run(name).metrics_path, train_row(121, noise=0.3), evaluation_row(121, noise=0.4))
-    at, chosen = open_page("compare", "first"), ["noise (train)", "noise (validation)", "Input wait (train)"]
+    chosen = ["noise (train)", "noise (validation)", "Input wait (train)"]
+    at = open_page("compare", "first", single="true")
     at.multiselect(key="more").set_value(chosen)
     drawn = {chart.title: list(chart.lines) for chart in charts(checked(at.run()))}
     assert all(drawn[name] == ["first", "second"] for name in chosen)
