@@ -38,7 +38,7 @@ def draw(run: RunDirectory, status: Status | None, liveness: str) -> None:
             st.caption(":material/hourglass_top: Stopping: it saves first …", width="content")
         else:
             _stop(run)
-    elif acts and liveness in ENDED_EARLY:
+    elif acts and liveness in ENDED_EARLY and _diverged_at(run) is None:
         _resume(run)
     if acts and status is not None:
         again(run, "Again with changes", "Opens the form for a new run with the configuration of this one.")
@@ -229,6 +229,7 @@ def show_end(run: RunDirectory, status: Status | None, liveness: str) -> None:
     if status is None or liveness not in ENDED_EARLY or recorded_by(run):
         return
     words = checkpoint_in_words(run, status)
+    diverged = _diverged_at(run)
     try:
         command = clean(launches.resumption(run).command)
     except InputError as error:
@@ -237,26 +238,34 @@ def show_end(run: RunDirectory, status: Status | None, liveness: str) -> None:
         when = "When the cause is mended, continue" if liveness == "failed" else "Continue"
         how = "with *Resume*, or in a shell with" if state.may_act() else "with"
         inline = len(command) <= LONGEST_INLINE and "`" not in command  # which would end the code
-        st.caption(f"{words} {when} {how} {f'`{command}`' if inline else ''}")
-        if not inline:
-            st.code(command, language="bash", wrap_lines=True)
-    _after_divergence(run)
+        if diverged is not None:
+            st.caption(f"{words} With the same settings a resume would meet the same loss.")
+        else:
+            st.caption(f"{words} {when} {how} {f'`{command}`' if inline else ''}")
+            if not inline:
+                st.code(command, language="bash", wrap_lines=True)
+    if diverged is not None:
+        _after_divergence(run, diverged)
     with st.expander("End of the log", icon=":material/article:", expanded=liveness != "interrupted"):
         _log(run)
 
 
-def _after_divergence(run: RunDirectory) -> None:
-    """Draw what to look at and what to try where the loss of the last step is NaN or infinite."""
+def _diverged_at(run: RunDirectory) -> int | None:
+    """Return the last step of a failed run if its loss is NaN or infinite: a resume would meet it again."""
     (found,) = state.summaries([run], READ_SECONDS)
-    if found.step is None or found.training_loss is None or math.isfinite(found.training_loss):
-        return
-    st.markdown(f"**The loss of step {found.step:,} is no number.** What may help:")
+    loss = found.training_loss
+    return None if found.state != "failed" or loss is None or math.isfinite(loss) else found.step
+
+
+def _after_divergence(run: RunDirectory, step: int) -> None:
+    """Draw what to look at and what to try where the loss of a step is no number."""
+    st.markdown(f"**The loss of step {step:,} is no number.** What may help:")
     with st.container(horizontal=True, gap="small", key="after-divergence"):
         st.button(
             "The batch of that step",
             icon=":material/photo_library:",
             on_click=choose_step,
-            args=(run, found.step),
+            args=(run, step),
             kwargs={"scroll": True},
         )
         if run.layers_path.exists():
