@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 SECONDS_BETWEEN_STATUSES = 2.0
 _NAME = re.compile(r"[^/\\\x00-\x1f]{1,200}")
 _METRIC = re.compile(r"[^\x00-\x1f\x7f]{1,100}")
+_open_here: dict[Path, "Recorder"] = {}  # by the run's path; a cell of a notebook may be run again
 _OWN = ("split", "step", "wall_time", "seconds_per_step", "not_finite", "resumed_at_step")
 
 
@@ -78,6 +80,8 @@ def start_run(
         raise InputError(f"{run.path} holds no run to go on with; leave resume_from out")
     elif not recorded_by(run):
         raise InputError(f"{run.path} was trained by labkit; labkit resume goes on with it")
+    if run.path in _open_here:
+        _open_here[run.path]._end("interrupted", "the same program started it again")
     return Recorder(run, settings, total_steps or 0, overwrite=overwrite, resume_from=resume_from)
 
 
@@ -162,6 +166,7 @@ class Recorder:
         self._thread = threading.Thread(target=self._beat, name="labkit-recorder", daemon=True)
         self._thread.start()
         atexit.register(self._at_exit)
+        _open_here[self.path] = self
 
     # ---- what is recorded
 
@@ -278,6 +283,7 @@ class Recorder:
         if self._over.is_set():
             return
         self._over.set()
+        _open_here.pop(self.path, None)
         atexit.unregister(self._at_exit)
         self._thread.join(5.0)
         self._open.close()

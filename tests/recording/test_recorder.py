@@ -208,12 +208,30 @@ def test_a_run_that_cannot_be_started_writes_nothing(home, given, words):
 
 
 def test_a_run_has_one_writer(home):
-    with labkit.start_run("mine") as run:
-        assert not RunLock(RunDirectory(run.path)).acquire()
+    other = script(
+        home, "import labkit, time\nlabkit.start_run('mine')\nprint('there', flush=True)\ntime.sleep(60)"
+    )
+    try:
+        assert other.stdout.readline() == b"there\n"
         with pytest.raises(InputError, match="being written by another process"):
             labkit.start_run("mine", overwrite=True)
-    with pytest.raises(InputError, match="has ended"):
-        run.log(1, loss=1.0)
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_cell_that_is_run_again_takes_its_run_over():
+    first = labkit.start_run("mine")
+    first.log(1, loss=1.0)
+    with pytest.raises(InputError, match="holds a run"):
+        labkit.start_run("mine")
+    first.log(2, loss=1.0)  # is still the writer
+    with labkit.start_run("mine", overwrite=True) as run:
+        run.log(1, loss=3.0)
+        with pytest.raises(InputError, match="has ended"):
+            first.log(3, loss=1.0)
+        assert not RunLock(RunDirectory(run.path)).acquire()
+    assert labkit.load_run("mine").metrics()["loss"].tolist() == [3.0]
 
 
 def test_who_needs_the_network_says_what_is_missing():
