@@ -81,12 +81,12 @@ def draw_for_widths(wide: str, narrow: str, *, key: str) -> None:
 
 
 def number_text(value: Any, form: str = ".4g") -> str:
-    """Return a number as text; a dash if it is unknown, or isn't a number."""
+    """Return a number as text; a dash if it is unknown, or isn't a number. Percents have a space."""
     if not isinstance(value, int | float):
         return "–"
-    return (
-        format(value, form) if math.isfinite(value) else str(value).replace("inf", "∞").replace("nan", "NaN")
-    )
+    if not math.isfinite(value):
+        return str(value).replace("inf", "∞").replace("nan", "NaN")
+    return format(value, form).replace("%", " %")
 
 
 def facts_html(facts: Sequence[tuple[str, str]]) -> str:

@@ -11,7 +11,7 @@ from app import state
 from app.address import image_address, page_below
 from app.images import cards
 from app.images.sections import same_data
-from app.markup import plain
+from app.markup import number_text, plain
 from app.predictions.images import PAGE_SIZE, part_of
 from app.predictions.source import Source, choose_checkpoint, predictions_of
 from labkit.analysis.predictions import Indices, Predictions
@@ -125,7 +125,7 @@ def _names(source: Source, predictions: Predictions, other: Source, theirs: Pred
     for name, place, shown in (("A", source, predictions), ("B", other, theirs)):
         step = shown.summary.get("checkpoint_step")
         at = f" at step {step:,}" if isinstance(step, int) else ""
-        accuracy = f"{1 - shown.wrong.mean():.2%}" if len(shown) else "–"
+        accuracy = number_text(float(1 - shown.wrong.mean()) if len(shown) else None, ".2%")
         parts.append(f"<b>{name}</b>: {escape(state.clean(place.run.name))}{at}, {accuracy} right")
     return f"<div>{' · '.join(parts)}</div>"
 

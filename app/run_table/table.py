@@ -125,7 +125,7 @@ COLUMNS = {
     "best_validation": Column(
         "Best validation",
         lambda run: _percent(run.best_validation_accuracy),
-        _number("%.2f%%", "Highest validation accuracy."),
+        _number("%.2f %%", "Highest validation accuracy."),
         type=NUMBER,
     ),
     "error": Column(
@@ -134,7 +134,7 @@ COLUMNS = {
         _number("%.4g", "Of labels that are numbers: on the test set, before its evaluation on validation."),
         type=NUMBER,
     ),
-    "test": Column("Test accuracy", lambda run: _percent(run.test_accuracy), _number("%.2f%%"), type=NUMBER),
+    "test": Column("Test accuracy", lambda run: _percent(run.test_accuracy), _number("%.2f %%"), type=NUMBER),
     "active": Column(
         "Last active",
         lambda run: int(1e6 * run.last_active) if _is_time(run.last_active) else None,

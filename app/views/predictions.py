@@ -70,7 +70,7 @@ def _images(source: sources.Source, predictions: Predictions, forgotten: Forgott
 def _facts(predictions: Predictions, split: str) -> list[tuple[str, str]]:
     summary = predictions.summary
     wrong = int(predictions.wrong.sum())
-    accuracy = f"{1 - wrong / len(predictions):.2%}" if len(predictions) else "–"
+    accuracy = number_text(1 - wrong / len(predictions) if len(predictions) else None, ".2%")
     if predictions.multi_label:
         scores = [
             ("Exact match", accuracy),

@@ -64,7 +64,7 @@ def test_the_images_of_the_step_are_shown_as_the_network_saw_them(made):
         assert f"split=train&amp;index={batch.index[place]}" in shown
         assert html.escape(batch.names(place)) in shown
     text = words(at)
-    assert "Loss 9" in text and "Accuracy 99.2%" in text and "Learning rate 0.1" in text
+    assert "Loss 9" in text and "Accuracy 99.2 %" in text and "Learning rate 0.1" in text
     assert "kept no checkpoint" in text
     assert f"labkit replay {run.path} --step 120" in [code.value for code in at.code]
     assert boards(at)[0].seams == {"batch of step 120": 120}

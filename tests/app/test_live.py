@@ -96,7 +96,7 @@ def test_simulated_replicas_another_data_set_and_the_last_test_are_announced(mak
     text = words(open_page("live", run))
     assert "2 replicas simulated" in text and "Devices: CPU" in text
     assert "The data set is the built-in **shapes**, not CIFAR-10. CIFAR-10 can't be reached" in text
-    assert "Test accuracy (step 100) 80.00%" in text
+    assert "Test accuracy (step 100) 80.00 %" in text
 
 
 def test_a_forked_run_shows_its_family_with_links(make_run):

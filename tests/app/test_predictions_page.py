@@ -112,7 +112,7 @@ def test_the_metrics_of_several_labels_are_shown(make_run):
     shown = words(open_predictions(run))
     assert "Micro F1 0.7125" in shown and "Top-5 accuracy" not in shown
     wrong = int(re.search(r"Wrong (\d+)", shown)[1])
-    assert f"Exact match {1 - wrong / 50:.2%}" in shown
+    assert f"Exact match {100 * (1 - wrong / 50):.2f} %" in shown
     assert "Labels" in shown and "Confusion" not in shown
 
 

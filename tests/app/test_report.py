@@ -77,7 +77,7 @@ def test_a_report_holds_everything_and_loads_nothing(make_run):
     assert "default-src 'none'" in text
     mistakes = (arrays["probabilities"].argmax(1) != arrays["labels"]).sum()
     for words in (
-        "State finished", "Steps 121 of 200", "Best validation 90.00%", "3.11.2",
+        "State finished", "Steps 121 of 200", "Best validation 90.00 %", "3.11.2",
         "labkit train --preset smoke --job-dir 'a b'", f"Made by labkit {__version__} on 20",
         f"The {min(mistakes, 24)} most confident mistakes", "Confusion matrix", "run.train_steps 200",
     ):  # fmt: skip
