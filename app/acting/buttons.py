@@ -28,7 +28,7 @@ ENDED_EARLY = ("interrupted", "failed", "lost")
 def draw(run: RunDirectory, status: Status | None, liveness: str) -> None:
     """Draw the buttons that make sense for a run in this state."""
     if by := recorded_by(run):
-        st.caption(f"Recorded with {clean(by)}: another program trains it.", width="content")
+        st.caption(f"Recorded with {clean(by)}: another program makes its steps.", width="content")
         return
     acts = state.may_act()
     if is_pending(run):

@@ -15,6 +15,7 @@ from app.charts.board import PALETTE, Chart, Line, encode
 from app.charts.metric_charts import axis_kind, controls, look_of, metric_lines, remember_window, window_of
 from app.charts.store import AXES, SPLITS, Snapshot, timeline_of
 from labkit.analysis.results import Group, Result
+from labkit.plurals import counted
 
 REFRESH_SECONDS = 5.0
 FEW = len(PALETTE)  # configurations with a colour of their own; of more, only the chosen ones stand out
@@ -54,7 +55,8 @@ def show_curves(groups: Sequence[Group], chosen: Sequence[str]) -> None:
     if any(len(group.results) > 1 for group in groups):
         st.caption(
             "Of runs that differ only in their seed: the mean at the steps that all have, and the range from "
-            "the lowest to the highest. *Single runs* shows each."
+            "the lowest to the highest. Where some have ended, and on an axis of time, single runs are thin. "
+            "*Single runs* shows each."
         )
 
     @st.fragment(run_every=REFRESH_SECONDS, key="compare")
@@ -93,6 +95,7 @@ def mean_and_range(name: str, lines: Sequence[Line]) -> list[Line]:
                [line.x for line in lines])  # fmt: skip
     if len(x) < min(2, max(len(line.x) for line in lines)):
         return [_thin(line) for line in lines]
+    rest = [(line, line.x > x[-1]) for line in lines]  # where some have ended, and others went on
     values = np.stack([line.y[np.searchsorted(line.x, x)] for line in lines])
     first, lowest, highest = lines[0], f"{name}, lowest", f"{name}, highest"
     with np.errstate(invalid="ignore"):  # of infinities
@@ -101,6 +104,11 @@ def mean_and_range(name: str, lines: Sequence[Line]) -> list[Line]:
         Line(highest, x, values.max(axis=0), first.color, "edge", band=lowest),
         Line(lowest, x, values.min(axis=0), first.color, "edge"),
         Line(name, x, mean, first.color, first.style),
+        *(
+            _thin(Line(line.name, line.x[later], line.y[later], line.color))
+            for line, later in rest
+            if any(later)
+        ),
     ]
 
 
@@ -131,7 +139,8 @@ def _board(groups: Sequence[Group], colors: dict[str, tuple[str, bool]], shown: 
             if not outstanding:
                 drawn = [_thin(line) for line in drawn]
             elif len(found) > 1:
-                drawn = mean_and_range(state.clean(group.title), drawn)
+                several = sum(len(line.x) > 0 for line in drawn)
+                drawn = mean_and_range(f"{state.clean(group.name)} ({counted(several, 'run')})", drawn)
             lines += drawn
         look = look_of(value)
         charts.append(

@@ -196,7 +196,7 @@ def _set_archived(paths: list[str], archived: bool, may_undo: bool = True) -> No
 
 def _archive(chosen: Sequence[RunSummary]) -> None:
     back = bool(chosen) and all(run.notes.archived for run in chosen)
-    paths = [run.path for run in chosen]
+    paths = [run.path for run in chosen if run.notes.archived is back]
     st.button(
         "Unarchive" if back else "Archive",
         key="runs-archive",

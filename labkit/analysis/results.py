@@ -145,7 +145,8 @@ def _settings(run: RunDirectory, summary: RunSummary) -> tuple[dict[str, Any], A
     """
     if summary.recorded_by:
         kept = {name: value for name, value in summary.values.items() if name != "seed"}
-        return kept and {**kept, "recorded_by": summary.recorded_by}, summary.values.get("seed")
+        named = {"recorded_by": summary.recorded_by} if summary.values else {}
+        return {**kept, **named}, summary.values.get("seed")
     if summary.settings is not None:
         known = fields_by_name()
         matter = [name for name, field in known.items() if field.identity and name not in _LEFT_OUT]

@@ -94,7 +94,10 @@ def _row(summary: RunSummary, folder: Path) -> tuple[str, ...]:
     step = "-" if summary.step is None else f"{summary.step}/{_or_dash(summary.total_steps)}"
     accuracy = "-"
     if summary.accuracy_split is not None:
-        accuracy = "nan" if summary.accuracy is None else f"{summary.accuracy:.4f}"
+        recorded = summary.results[summary.accuracy_split].get("accuracy")
+        accuracy = (
+            f"{summary.accuracy:.4f}" if summary.accuracy is not None else "-" if recorded is None else "nan"
+        )
         if summary.mean_absolute_error is not None:
             accuracy = f"error {summary.mean_absolute_error:.4g}"
         accuracy += " val" if summary.accuracy_split == "validation" else "    "

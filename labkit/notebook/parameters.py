@@ -15,6 +15,7 @@ from typing import Any
 from labkit.cluster.flags import train_arguments
 from labkit.cluster.local import LocalCluster
 from labkit.config import Config, by_field, fields_by_name
+from labkit.config.model import fields_of_network
 from labkit.config.presets import merged_with_preset
 from labkit.data.recipe import requested_values
 from labkit.errors import InputError
@@ -192,6 +193,9 @@ def parameters_from_values(own: Mapping[str, Any], given: Mapping[str, Any]) -> 
     """
     names = frozenset(by_field(dict.fromkeys(own), beside=BESIDE_CONFIG))
     own = {name: value for name, value in own.items() if name not in given}
+    # A network's name in the cell holds what nobody has changed in the lines below it.
+    held = fields_of_network(own.get("model")).keys() - {"model"}
+    own = {name: value for name, value in own.items() if name not in held or not _is_default(name, value)}
     own = by_field(own, beside=BESIDE_CONFIG)
     given = by_field(given, beside=BESIDE_CONFIG, num_gpus=own.get("num_gpus"))
     changed = {name: value for name, value in own.items() if not _is_default(name, value)}

@@ -16,7 +16,6 @@ from labkit.config.config import RECORDED_BY
 from labkit.data.tfrecord import masked_checksums
 from labkit.errors import InputError, short
 from labkit.home import expanded
-from labkit.plurals import counted
 from labkit.recording.recorder import place, refuse_other_contents
 from labkit.run_directory import RunDirectory, RunLock, Status, write_json_atomic
 from labkit.run_directory.disk import discard
@@ -44,15 +43,17 @@ class ImportedLog:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def add(self, split: str, step: int, name: str, value: float, wall_time: float | None) -> None:
-        """Take a number; of several for one step, the last one counts."""
+        """Take a number; of several for one step, the last one counts, and the others are left out."""
         row = self.rows.setdefault((split, step), {"split": split, "step": step})
+        self.left_out["earlier value of a step"] += name in row
         row[name] = value
         if wall_time is not None:
             row["wall_time"] = wall_time
 
     def told(self) -> str:
         """Return what was left out, in words; "" for nothing."""
-        told = ", ".join(counted(count, what) for what, count in sorted(self.left_out.items()))
+        left_out = sorted((+self.left_out).items())
+        told = ", ".join(f"{count:,} × {what}" for what, count in left_out)
         return f"left out: {told}" if told else ""
 
 
@@ -81,14 +82,23 @@ def import_csv(
     log = ImportedLog()
     try:
         with open(source, newline="", encoding="utf-8-sig") as file:
-            table = csv.DictReader(file)
-            names = [column for column in table.fieldnames or () if column]
+            header = file.readline()
+            mark = max(",;\t", key=header.count)  # between cells
+            columns = [column.strip() for column in next(csv.reader([header], delimiter=mark), [])]
+            table = csv.DictReader(file, columns, delimiter=mark)
+            names = [column for column in columns if column]
+            if len(set(names)) < len(names):
+                raise InputError(f"{source} names a column twice: {', '.join(names)}; rename one")
             if step not in names:
                 raise InputError(
                     f"{source} has no column {step!r}; it has: {', '.join(names) or 'none'}; --step names it"
                 )
             splits = {column: _split_of(column) for column in names if column not in (step, "split")}
             for line, record in enumerate(table, 2):
+                if None in record:
+                    raise InputError(
+                        f"{source}, line {line} has more cells than the {len(columns)} of line 1"
+                    )
                 _take(log, record, step, splits, f"{source}, line {line}")
     except (UnicodeDecodeError, csv.Error, OSError) as error:
         raise InputError(f"{source} can't be read as a CSV file: {error}") from None
@@ -108,7 +118,7 @@ def _take(log: ImportedLog, record: dict[str, Any], step: str, splits: dict[str,
             continue
         value = _number_of(record[column])
         if value is None:
-            log.left_out["text"] += 1
+            log.left_out[f"text in {column}"] += 1
         else:
             given = (record.get("split") or "").strip()
             log.add(_SPLITS.get(given.lower(), given) or split, int(number), metric, value, wall_time)
@@ -131,11 +141,14 @@ def import_tensorboard(
     """
     source = _source(path, Path.is_dir, "a folder of event files")
     logs: dict[str, ImportedLog] = {}
+    folders: dict[str, Path] = {}
     for file in sorted(found for found in source.rglob(EVENTS) if found.is_file()):
         folder = file.parent.relative_to(source)
         split = _SPLITS.get(folder.name.lower())
         of_run = folder.parent if split else folder
         label = "-".join([name or source.name, *of_run.parts])
+        if folders.setdefault(label, of_run) != of_run:
+            raise InputError(f"{source} has two folders for one run, {label}: {folders[label]} and {of_run}")
         _read_events(file, split, logs.setdefault(label, ImportedLog()))
     logs = {label: log for label, log in logs.items() if log.rows}
     if not logs:

@@ -14,8 +14,11 @@ class KerasRecorder(keras.callbacks.Callback):
 
     There is a row for each batch and for each validation. Keras tells the mean over the epoch so far; rows
     have that of the batch alone, computed from two such means. The last batch of an epoch may have fewer
-    images than the others, so it has no row. A metric that isn't a mean over images, such as AUC, is in the
-    rows of validations only.
+    images than the others, so it has no row. With ``steps_per_execution``, a row is of so many batches. A
+    metric that isn't a mean over images, such as AUC, is in the rows of validations only.
+
+    A second ``fit`` with the same callback goes on with the run. Keras doesn't tell callbacks of an error in
+    ``fit``: the run then ends with the program, or with ``recorder.fail``.
 
     Args:
         name, config, job_dir, overwrite: as of ``labkit.start_run``.
@@ -38,6 +41,7 @@ class KerasRecorder(keras.callbacks.Callback):
         self._batches = 0  # of this epoch
         self._sums: dict[str, float] = {}  # over these batches
         self._means: set[str] = set()
+        self._waiting: dict[str, Any] | None = None  # the row of the last batch, if it isn't the epoch's last
 
     @property
     def recorder(self) -> Recorder:
@@ -47,27 +51,37 @@ class KerasRecorder(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         steps, epochs = self.params.get("steps"), self.params.get("epochs")
-        self._recorder = start_run(**self._given, total_steps=steps * epochs if steps and epochs else None)
-        self._step = 0
+        total = self._step + steps * epochs if steps and epochs else None
+        if self._recorder is None:
+            self._recorder = start_run(**self._given, total_steps=total)
+        else:
+            path, step = self._recorder.path, self._step
+            self._recorder = start_run(job_dir=path, total_steps=total, resume_from=step)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        self._epoch, self._batches, self._sums = epoch, 0, {}
+        self._epoch, self._batches, self._sums, self._waiting = epoch, 0, {}, None
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         if not self._means:  # metrics exist after the first batch
             self._means = {"loss", *_means_of(self.model)}
+        if self._waiting is not None:  # it wasn't the last one
+            self.recorder.log(self._waiting.pop("step"), split="train", **self._waiting)
         steps = self.params.get("steps")
         batches = min(batch + 1, steps or batch + 1)  # Keras counts on where the last execution has fewer
         done = batches - self._batches  # several with steps_per_execution
         self._step += done
         means = {name: float(value) for name, value in (logs or {}).items() if name in self._means}
         sums = {name: value * batches for name, value in means.items()}
-        if batches == 1 or batches != steps:
-            row = {name: (total - self._sums.get(name, 0.0)) / done for name, total in sums.items()}
-            row["learning_rate"] = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
-            if steps:
-                row["epoch"] = self._epoch + batches / steps
+        row: dict[str, Any] = {
+            name: (total - self._sums.get(name, 0.0)) / done for name, total in sums.items()
+        }
+        row["learning_rate"] = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+        if steps:
+            row["epoch"] = self._epoch + batches / steps
+        if self._batches == 0:  # its mean is Keras's own
             self.recorder.log(self._step, split="train", **row)
+        else:
+            self._waiting = {"step": self._step, **row}
         self.recorder.reached(self._step)
         self._batches, self._sums = batches, sums
 

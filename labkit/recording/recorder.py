@@ -25,7 +25,7 @@ from labkit.run_directory.disk import check_writable, discard, holds_something_e
 from labkit.run_directory.find import remember
 from labkit.run_directory.machine import machine_recorded
 from labkit.run_directory.metrics import MetricsWriter
-from labkit.run_directory.reader import MetricsReader, summary_of
+from labkit.run_directory.reader import MetricsReader, read_metrics, summary_of
 
 if TYPE_CHECKING:
     from labkit.callbacks.media import MediaWriter
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 SECONDS_BETWEEN_STATUSES = 2.0
 _NAME = re.compile(r"[^/\\\x00-\x1f]{1,200}")
 _METRIC = re.compile(r"[^\x00-\x1f\x7f]{1,100}")
+_SPLIT = re.compile(r"[A-Za-z][\w.-]{0,99}", re.ASCII)  # is the name of a file, too
 _open_here: dict[Path, "Recorder"] = {}  # by the run's path; a cell of a notebook may be run again
 _OWN = ("split", "step", "wall_time", "seconds_per_step", "not_finite", "resumed_at_step")
 
@@ -67,12 +68,15 @@ def start_run(
     Raises InputError, with nothing written, for a name that can't be, a folder with something else, a run
     that is there without ``overwrite`` or ``resume_from``, and one that another process writes.
     """
-    for flag, value in (("total_steps", total_steps), ("resume_from", resume_from)):
-        if value is not None and (type(value) is not int or value < 0):
-            raise InputError(f"{flag} is {short(value)}; allowed: a whole number of at least 0")
-    settings = dict(config or {})
-    if not all(isinstance(key, str) for key in settings):
+    total_steps = None if total_steps is None else _step(total_steps, "total_steps")
+    resume_from = None if resume_from is None else _step(resume_from, "resume_from")
+    if not isinstance(config, Mapping | None) or not all(isinstance(key, str) for key in config or {}):
         raise InputError(f"config is {short(config)}; allowed: a mapping from names to values")
+    if config is not None and resume_from is not None:
+        raise InputError(
+            "config is given with resume_from; a run that goes on keeps its own, so leave it out"
+        )
+    settings = dict(config or {})
     run = place(name, job_dir)
     if resume_from is None:
         refuse_other_contents(run, overwrite, ", or go on with it: resume_from=STEP")
@@ -80,6 +84,12 @@ def start_run(
         raise InputError(f"{run.path} holds no run to go on with; leave resume_from out")
     elif not recorded_by(run):
         raise InputError(f"{run.path} was trained by labkit; labkit resume goes on with it")
+    before = run.read_status() if resume_from is not None else None
+    if resume_from is not None and before is not None:
+        last = max(before.step, summary_of(read_metrics(run)).last_step or 0)  # a kill leaves an older status
+        if resume_from > last:
+            raise InputError(f"resume_from is {resume_from}; allowed: up to {last}, the run's last step")
+        total_steps = before.total_steps if total_steps is None else total_steps
     if run.path in _open_here:
         _open_here[run.path]._end("interrupted", "the same program started it again")
     return Recorder(run, settings, total_steps or 0, overwrite=overwrite, resume_from=resume_from)
@@ -153,6 +163,7 @@ class Recorder:
         self._reader = MetricsReader(run.metrics_path)
         self._media: MediaWriter | None = None
         self._missing = 0
+        self._older_error = getattr(sys, "last_value", None)  # of a cell before, in a notebook
         self._problem = ""
         now, self._first_step = time.time(), resume_from or 0
         self._status = Status(
@@ -184,16 +195,15 @@ class Recorder:
         """
         self._check_open()
         step = _step(step)
+        _check_split(split)
         if step <= self._steps.get(split, -1):
             raise InputError(
                 f"step {step} comes after step {self._steps[split]} of {split}; steps of a split only grow"
             )
-        if not isinstance(split, str) or not _METRIC.fullmatch(split):
-            raise InputError(f"split is {short(split)}; allowed: a name such as 'train' or 'validation'")
         now = time.time()
         row: dict[str, Any] = {"split": split, "step": step}
         for name, value in metrics.items():
-            row[name] = value if type(value) in (float, int) else _number(name, value)
+            row[name] = value if type(value) is float else _number(name, value)
             if name in _OWN or not _METRIC.fullmatch(name):
                 raise InputError(f"a metric is named {short(name)}, which rows have already; rename it")
         if split == "train":
@@ -208,7 +218,7 @@ class Recorder:
 
     def reached(self, step: int) -> None:
         """Say that a step is done, without a row."""
-        if step > self._status.step:
+        if _step(step) > self._status.step:
             self._status = replace(self._status, step=_step(step))
 
     def log_image(self, step: int, name: str, image: Any) -> None:
@@ -253,6 +263,7 @@ class Recorder:
         from labkit.training.recorded_predictions import record_predictions
 
         self._check_open()
+        _check_split(split)
         evaluation = checked_evaluation(images, labels, probabilities, classes)
         row: dict[str, Any] = {"split": split, "step": self._status.step, **evaluation.metrics}
         if self._steps.get(split, -1) < self._status.step:
@@ -298,6 +309,7 @@ class Recorder:
             return
         step, total = self._status.step, self._status.total_steps
         error = getattr(sys, "last_value", None)
+        error = None if error is self._older_error else error
         if error is None and step < total:
             self._end("interrupted", f"the program ended after step {step} of {total}")
         else:
@@ -349,23 +361,30 @@ class Recorder:
             self._run.write_status(told)
 
 
-def _step(step: Any) -> int:
+def _check_split(split: Any) -> None:
+    if not isinstance(split, str) or not _SPLIT.fullmatch(split):
+        raise InputError(f"split is {short(split)}; allowed: a name such as 'train' or 'validation'")
+
+
+def _step(step: Any, name: str = "step") -> int:
     try:
         found = operator.index(step)
     except TypeError:
         found = -1
     if isinstance(step, bool) or not 0 <= found < 2**53:
-        raise InputError(f"step is {short(step)}; allowed: a whole number of at least 0")
+        raise InputError(f"{name} is {short(step)}; allowed: a whole number of at least 0")
     return found
 
 
 def _number(name: str, value: Any) -> float:
     """Return the number that a metric's value is."""
+    if type(value) is int and abs(value) < 2**53:
+        return value
     try:
         if isinstance(value, str | bytes | bool):
             raise TypeError
         return float(value)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise InputError(f"{name} is {short(value)}; allowed: a number, or an array of one") from None
 
 

@@ -151,7 +151,8 @@ def test_seeds_have_a_mean_and_a_range_where_all_have_points():
         return Line(name, np.array(steps, float), np.array(values, float), "#123456", "marked")
 
     several = [line("a", [1, 2, 3, 4], [4, 1, 2, 9]), line("b", [2, 3, 5], [3, np.inf, 1]), line("c", [], [])]
-    high, low, mean = mean_and_range("both", several)
+    high, low, mean, *rest = mean_and_range("both", several)
+    assert [(one.name, one.style, one.x.tolist()) for one in rest] == [("a", "thin", [4]), ("b", "thin", [5])]
     assert low.x.tolist() == high.x.tolist() == mean.x.tolist() == [2, 3]
     assert (low.y.tolist(), high.y.tolist(), mean.y.tolist()) == ([1, 2], [3, np.inf], [2, np.inf])
     assert (mean.name, mean.style, low.style, low.band) == ("both", "marked", "edge", "")

@@ -113,7 +113,7 @@ def test_every_page_opens_for_every_kind_of_run(make_run, page, kind):
 @pytest.mark.parametrize(
     ("page", "sentence"),
     [
-        ("live", "another program trains it"),
+        ("live", "another program makes its steps"),
         ("layers", "Another program recorded this run"),
         ("predictions", "Confusion matrix"),
         ("image", "can't ask its network"),

@@ -65,10 +65,11 @@ def test_a_networks_name_brings_its_depth_where_the_cell_has_another_one():
     # The kernel's variables have the value that papermill gave.
     config = parameters_from_values({**OWN, "model": "vgg11"}, {"model": "vgg11"}).config
     assert (config.model.model, config.model.num_layers) == ("vgg", 11)
-    config = parameters_from_values({**OWN, "model": "resnet14", "num_layers": None}, {}).config
-    assert config.model.num_layers == 14
+    for untouched in (None, OWN["num_layers"]):  # the line below the network's
+        config = parameters_from_values({**OWN, "model": "resnet14", "num_layers": untouched}, {}).config
+        assert config.model.num_layers == 14
     with pytest.raises(InputError, match="--model resnet14 holds --num-layers, too"):
-        parameters_from_values({**OWN, "model": "resnet14"}, {})
+        parameters_from_values({**OWN, "model": "resnet14", "num_layers": 20}, {})
 
 
 @settings(max_examples=40, deadline=None)

@@ -47,6 +47,16 @@ def test_a_csv_file_of_keras(tmp_path):
     assert cli.main(["show", "log"]) == 0
 
 
+def test_semicolons_spaces_and_repeated_steps(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("step; loss ;val loss;note\n1;2.5;2;a\n2;2;1;\n2;1.5;1;\n")
+    assert cli.main(["import", "csv", str(path)]) == 0
+    run = labkit.load_run("log")
+    assert run.metrics()["loss"].tolist() == [2.5, 1.5]
+    assert run.metrics("validation")["loss"].tolist() == [2.0, 1.0]
+    assert run.status.message == "left out: 2 × earlier value of a step, 1 × text in note"
+
+
 def test_a_csv_file_of_labkit_comes_back(tmp_path):
     with labkit.start_run("first") as made:
         for step in range(1, 6):
@@ -70,6 +80,8 @@ def test_a_csv_file_of_labkit_comes_back(tmp_path):
         ("step,loss\n1,high\n", ["no row with a number"]),
         ("", ["no column 'step'", "none"]),
         (b"step,loss\n1,\xff\xfe\n", ["can't be read"]),
+        ("step,loss\n1,0,5\n", ["line 2", "more cells", "2 of line 1"]),
+        ("step,loss,loss\n1,2,3\n", ["names a column twice"]),
     ],
 )
 def test_what_is_no_table_of_steps_is_refused(tmp_path, home, text, words):
@@ -112,7 +124,7 @@ def test_damage_and_other_values_are_left_out_and_counted(tmp_path):
     assert cli.main(["import", "tensorboard", str(tmp_path / "logs")]) == 0
     run = labkit.load_run("logs")
     assert run.metrics()["step"].tolist() == [s for s in range(20) if s != 5]
-    assert run.status.message == "left out: 1 damaged event, 1 half event, 1 other value"
+    assert run.status.message == "left out: 1 × damaged event, 1 × half event, 1 × other value"
 
 
 def test_a_run_that_is_there_stays(tmp_path):

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import labkit
 
@@ -63,3 +64,19 @@ def test_rows_are_those_of_single_batches(tmp_path, monkeypatch, at_once):
     assert (run.state, run.step, run.status.total_steps) == ("finished", 22, 22)
     assert set(train["learning_rate"]) == {0.0}
     assert "accuracy" in train and "spread" not in train and "spread" in validation
+
+
+def test_a_data_set_of_unknown_length_and_a_second_fit(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    inputs = np.arange(35, dtype="float32")[:, None]
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    data = tf.data.Dataset.from_tensor_slices((inputs, inputs * 0)).batch(10).filter(lambda x, y: True)
+    recorder = labkit.KerasRecorder("fit")
+    for _ in range(2):
+        model.fit(data, epochs=2, verbose=0, callbacks=[recorder])
+    run = labkit.load_run("fit")
+    losses = [(inputs[at : at + 10] ** 2).mean() for at in (0, 10, 20)]  # the last batch has five
+    assert run.metrics()["step"].tolist() == [1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15]
+    assert run.metrics()["loss"] == pytest.approx(losses * 4, rel=1e-4)
+    assert (run.state, run.step) == ("finished", 16)

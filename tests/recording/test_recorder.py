@@ -120,6 +120,7 @@ def test_a_kill_takes_no_row_back(home):
     with labkit.start_run("x", resume_from=200) as run:  # and goes on
         run.log(201, loss=0.0)
     assert labkit.load_run("x").metrics()["step"].tolist() == list(range(1, 202))
+    assert labkit.load_run("x").status.total_steps == 1000
 
 
 def test_a_full_disk_ends_no_training(monkeypatch):
@@ -158,6 +159,10 @@ def test_a_full_disk_ends_no_training(monkeypatch):
         (lambda run: run.log(4, loss=True), ["loss is True"]),
         (lambda run: run.log(4, wall_time=1.0), ["'wall_time'", "rename"]),
         (lambda run: run.log(4, split="a\nb", loss=1.0), ["split is", "a name"]),
+        (lambda run: run.log(4, split="../x", loss=1.0), ["split is '../x'"]),
+        (lambda run: run.log(4, loss=10**400), ["loss is", "a number"]),
+        (lambda run: run.reached("5"), ["step is '5'"]),
+        (lambda run: run.predictions("../x", None, None, None), ["split is '../x'"]),
         (lambda run: run.log_image(4, "no name", np.zeros((2, 2))), ["'no name'", "letters"]),
         (
             lambda run: run.predictions("test", np.zeros((2, 4, 4, 3)), [0, 1], [[1, 0]] * 2),
@@ -193,6 +198,9 @@ def test_bad_values_are_one_line_and_leave_no_row(call, words):
         ({"name": "trained", "resume_from": 3}, ["trained by labkit", "labkit resume"]),
         ({"name": "other"}, ["neither empty nor a run"]),
         ({"name": "x", "config": {1: 2}}, ["config is {1: 2}", "names"]),
+        ({"name": "x", "config": [1]}, ["config is [1]", "names"]),
+        ({"name": "there", "resume_from": 3}, ["resume_from is 3", "up to 0"]),
+        ({"name": "there", "resume_from": 0, "config": {"a": 1}}, ["keeps its own"]),
     ],
 )
 def test_a_run_that_cannot_be_started_writes_nothing(home, given, words):
@@ -254,9 +262,11 @@ def test_the_status_follows_without_a_call(monkeypatch):
 
 def test_runs_without_settings_are_not_taken_for_repetitions():
     both = {"width": 7}
-    for name, settings in (("a", {}), ("b", {}), ("c", {**both, "seed": 0}), ("d", {**both, "seed": 1})):
+    given = {"a": {}, "b": {}, "c": {**both, "seed": 0}, "d": {**both, "seed": 1}}
+    given |= {"e": {"seed": 0}, "f": {"seed": 1}}
+    for name, settings in given.items():
         with labkit.start_run(name, settings) as run:
             run.log(1, loss=1.0)
-    results = read_results({name: RunDirectory(labkit.load_run(name).path) for name in "abcd"})
+    results = read_results({name: RunDirectory(labkit.load_run(name).path) for name in given})
     groups = [[one.label for one in group.results] for group in grouped(results)]
-    assert groups == [["a"], ["b"], ["c", "d"]]
+    assert groups == [["a"], ["b"], ["c", "d"], ["e", "f"]]

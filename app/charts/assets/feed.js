@@ -52,7 +52,7 @@
       if (figures && this.html !== html) figures.innerHTML = this.html = html;
       const progress = figures?.querySelector('[aria-valuenow]'); // the tab says how far the run is
       const percent = progress && Math.floor(100 * progress.ariaValueNow / progress.ariaValueMax);
-      if (percent >= 0) document.title = document.title.replace(/^(\d+ % · )?/, `${percent} % · `);
+      if (Number.isFinite(percent)) document.title = document.title.replace(/^(\d+ % · )?/, `${percent} % · `);
       let start = 4 + length;
       for (const [ident, version, size] of boards) {
         const board = globalThis.labkitBoard.byIdent.get(ident);
