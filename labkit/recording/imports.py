@@ -16,9 +16,8 @@ from labkit.config.config import RECORDED_BY
 from labkit.data.tfrecord import masked_checksums
 from labkit.errors import InputError, short
 from labkit.home import expanded
-from labkit.recording.recorder import place, refuse_other_contents
-from labkit.run_directory import RunDirectory, RunLock, Status, write_json_atomic
-from labkit.run_directory.disk import discard
+from labkit.recording.recorder import opened, place, refuse_other_contents
+from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.find import remember
 from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.reader import read_metrics, summary_of
@@ -247,14 +246,8 @@ def _source(path: str | os.PathLike[str], is_there: Any, what: str) -> Path:
 
 def _write(run: RunDirectory, log: ImportedLog, by: str, overwrite: bool) -> None:
     """Write a run that has ended. Rows are in the order of their steps, evaluations after training."""
-    already = run.exists()
-    run.create()
-    lock = RunLock(run)
-    if not lock.acquire():
-        raise InputError(f"{run.path} is being written by another process; choose another name")
+    lock = opened(run, overwrite)
     try:
-        if overwrite and already:
-            discard(run)
         write_json_atomic(run.config_path, {RECORDED_BY: by, "settings": {}})
         write_json_atomic(run.environment_path, {})
         rows = sorted(log.rows.values(), key=lambda row: (row["step"], row["split"] != "train"))

@@ -1,6 +1,7 @@
 """``labkit.start_run``: record any program's training. Rows need neither TensorFlow nor Keras."""
 
 import atexit
+import json
 import operator
 import os
 import re
@@ -76,7 +77,8 @@ def start_run(
         raise InputError(
             "config is given with resume_from; a run that goes on keeps its own, so leave it out"
         )
-    settings = dict(config or {})
+    # JSON has no NaN and no Infinity: they become texts, too.
+    settings = json.loads(json.dumps(dict(config or {}), default=str), parse_constant=str)
     run = place(name, job_dir)
     if resume_from is None:
         refuse_other_contents(run, overwrite, ", or go on with it: resume_from=STEP")
@@ -123,6 +125,21 @@ def refuse_other_contents(run: RunDirectory, overwrite: bool, more: str = "") ->
         raise InputError(f"{run.path} is neither empty nor a run; name another directory")
 
 
+def opened(run: RunDirectory, overwrite: bool) -> RunLock:
+    """Make a run directory and return its lock, which is taken; ``overwrite`` discards the run that is there.
+
+    Raises InputError if another process writes it.
+    """
+    already = run.exists()
+    run.create()
+    lock = RunLock(run)
+    if not lock.acquire():
+        raise InputError(f"{run.path} is being written by another process; name another directory")
+    if overwrite and already:
+        discard(run)
+    return lock
+
+
 class Recorder:
     """Writes a run directory while another program trains; see ``start_run``.
 
@@ -144,14 +161,9 @@ class Recorder:
         resume_from: int | None,
     ) -> None:
         self.path, self._run = run.path, run
-        already = run.exists()
-        run.create()
-        self._lock = RunLock(run)
-        if not self._lock.acquire():
-            raise InputError(f"{run.path} is being written by another process; name another directory")
-        if overwrite and already:
-            discard(run)
-        self._steps: dict[str, int] = {}
+        self._lock = opened(run, overwrite)
+        # Rows up to the step of a resume are there.
+        self._steps: dict[str, int] = {} if resume_from is None else {"train": resume_from}
         self._last_time: float | None = None
         self._rows: MetricsWriter | None = MetricsWriter(run.metrics_path)
         if resume_from is not None:

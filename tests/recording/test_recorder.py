@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,6 +53,13 @@ def test_what_is_logged_is_read_as_of_any_run():
     assert found.metrics("validation")["accuracy"].tolist() == [0.2, 0.4]
     summary = RunDirectory(found.path).read_status().metrics
     assert (summary["last_step"], summary["best_accuracy"]) == (4, 0.4)
+
+
+def test_settings_of_any_kind_are_read_again():
+    settings = {"rate": float("nan"), "most": [float("inf"), 1], "shape": (2, 3), "path": Path("a")}
+    labkit.start_run("mine", settings).finish()
+    found = RunDirectory(labkit.load_run("mine").path).read_config()["settings"]
+    assert found == {"rate": "NaN", "most": ["Infinity", 1], "shape": [2, 3], "path": "a"}
 
 
 def test_nothing_heavy_is_imported(home):
@@ -118,6 +126,8 @@ def test_a_kill_takes_no_row_back(home):
     assert found.state == "lost"
     assert found.metrics()["step"].tolist() == list(range(1, 301))
     with labkit.start_run("x", resume_from=200) as run:  # and goes on
+        with pytest.raises(InputError, match="step 200 comes after step 200 of train"):
+            run.log(200, loss=0.0)
         run.log(201, loss=0.0)
     assert labkit.load_run("x").metrics()["step"].tolist() == list(range(1, 202))
     assert labkit.load_run("x").status.total_steps == 1000
