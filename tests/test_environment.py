@@ -202,6 +202,7 @@ def third_party_imports() -> set[tuple[str, Path]]:
     return found
 
 
+@pytest.mark.long
 def test_every_import_is_a_declared_dependency(project):
     declared = {canonicalize_name(dependency.name) for dependency in direct_dependencies(project)}
     providers = metadata.packages_distributions()

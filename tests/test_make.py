@@ -179,6 +179,7 @@ def test_expected_to_fail():
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ci", "reason", "skipped"),
     [

@@ -274,7 +274,7 @@ def seconds_over_links(runs: Mapping[str, Run]) -> dict[str, tuple[float, float]
     """Return for each run the median seconds of a step, and those of its computing and its bytes together.
 
     Args:
-        runs: synchronous runs, by the rate of their links, such as ``100mbit``.
+        runs: synchronous runs, by the rate of their links, such as ``10mbit``.
     """
     found = {}
     for link, run in runs.items():
@@ -298,7 +298,7 @@ def links_figure(seconds: Mapping[str, tuple[float, float]]) -> "Figure":
             bars = axis.bar(place + 0.4 * number - 0.2, values, 0.38, color=colour, label=name)
             axis.bar_label(bars, fmt="%.0f", fontsize=8)
         axis.set_xticks(place, [_rate(check_link(link) or 0.0) for link in seconds])
-        axis.set(title="The same steps over three links", ylabel="milliseconds a step")
+        axis.set(title="The same steps over two links", ylabel="milliseconds a step")
         axis.margins(y=0.15)
         axis.legend(loc="upper right")
     return figure

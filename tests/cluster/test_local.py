@@ -332,7 +332,9 @@ def test_a_lost_chief_or_server_restarts_all(start, name):
     assert f"[cluster] {name} was killed by SIGKILL; restart 1 of 3" in cluster.lines()
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 143])
+@pytest.mark.parametrize(
+    "code", [0, pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long), 143]
+)
 def test_the_chief_decides_how_an_asynchronous_run_ends(start, code):
     cluster = start(workers=1, ps=1)
     cluster.wait_for("chief:0", "worker:0", "ps:0")

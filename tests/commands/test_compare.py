@@ -300,7 +300,12 @@ def test_a_measurement_of_a_run_that_was_removed_is_not_kept(output, faked):
 @pytest.mark.parametrize(
     ("how", "said", "again"),
     [
-        ("fail", "resnet8, seed 0: failed at step 1: loss is nan at step 1", "--retry-failed"),
+        pytest.param(
+            "fail",
+            "resnet8, seed 0: failed at step 1: loss is nan at step 1",
+            "--retry-failed",
+            marks=pytest.mark.long,
+        ),
         ("kill", "resnet8, seed 0 failed (killed by SIGKILL); the comparison continues", None),
     ],
 )
@@ -329,6 +334,7 @@ def test_what_is_refused_first_leaves_nothing_behind(output, faked, monkeypatch,
     assert (capsys.readouterr().err == error) is (code == 3)
 
 
+@pytest.mark.long
 def test_a_network_that_cannot_be_is_refused_before_any_training(output, faked, monkeypatch, capfd):
     monkeypatch.setattr(comparison, "check_command", CHECK)
     command = arguments(output, "resnet8,tutorial_cnn", 1, progressive_resizing="16:0.5")

@@ -88,6 +88,7 @@ def test_the_table_has_a_row_for_each_lesson(built):
     assert 'href="../notebooks/00_first.html"' in text(built, "docs/course.html")
 
 
+@pytest.mark.long
 def test_the_sources_of_this_checkout_make_a_site(tmp_path):
     paths = Paths(build=tmp_path)
     build_site(paths)

@@ -46,7 +46,7 @@ def _assert_same_as_training(manifest, data, *, seed, step):
     assert batch.index.tobytes() == index.numpy().tobytes()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     augmentation=st.builds(
         Augmentation,

@@ -103,6 +103,7 @@ def test_where_nothing_is_measured_it_says_why(monkeypatch):
         batch_size._measured(Config(), print)
 
 
+@pytest.mark.long
 def test_a_run_records_the_number_and_keeps_it(data_dir, tmp_path, monkeypatch):
     fields = FIELDS | {"data_dir": data_dir, "job_dir": tmp_path / "run", "train_batch_size": "auto"}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]

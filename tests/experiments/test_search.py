@@ -302,6 +302,7 @@ def test_a_search_killed_at_any_moment_is_the_search_never_killed(kills, undistu
         ]
 
 
+@pytest.mark.long
 def test_a_journal_with_a_torn_line_goes_on(undisturbed, tmp_path):
     folder = tmp_path / "search"
     process = subprocess.Popen([*FAKE, "search", "--output", str(folder), *COMMON, *RATE, *HALVING])

@@ -141,12 +141,12 @@ def test_a_file_that_fails_its_check_is_not_written(run, here, monkeypatch, caps
     assert os.listdir(here) == []
 
 
-def test_a_failed_write_leaves_the_older_export(run, here, monkeypatch, capsys):
+def test_a_failed_write_leaves_the_older_export(smoke, here, monkeypatch, capsys):
     before = (here / "a.keras", here / "a.keras.json")
     for path in before:
         path.write_text("older")
     monkeypatch.setitem(FORMATS, "keras", dataclasses.replace(FORMATS["keras"], write=write_half))
-    assert cli.main(["export", str(run), "--output", "a.keras", "--overwrite"]) == 2
+    assert cli.main(["export", str(smoke), "--output", "a.keras", "--overwrite"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert sorted(os.listdir(here)) == ["a.keras", "a.keras.json"]
     assert [path.read_text() for path in before] == ["older", "older"]

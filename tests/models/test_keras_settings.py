@@ -62,12 +62,16 @@ def built(config: ModelConfig, data_format: str) -> tuple[list[Any], list[Any]]:
 # What the networks of ARCHITECTURES that aren't here are made of, is in these.
 NETWORKS = ("resnet", "se_resnet", "wide_resnet", "vgg", "tutorial_cnn", "fast", "keras_application")
 NETWORKS += ("vit", "convnext")
+LARGE = ("vgg", "keras_application", "vit", "convnext")
 
 
 @pytest.mark.parametrize(
     ("name", "precision", "data_format"),
     [
-        *((name, "float32", "channels_last") for name in NETWORKS),
+        *(
+            pytest.param(name, "float32", "channels_last", marks=pytest.mark.long if name in LARGE else ())
+            for name in NETWORKS
+        ),
         ("resnet", "mixed_bfloat16", "channels_last"),
         ("resnet", "float64", "channels_last"),
     ],

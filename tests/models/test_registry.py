@@ -48,7 +48,9 @@ ALEXNET: dict[str, dict] = {"alexnet": {"model": "alexnet"}}
 CASES = WITH_REFERENCE | PUBLISHED_SIZE | TRANSFORMERS | ALEXNET
 ONE_OF_EACH = ["resnet8", "se_resnet8", "wide_resnet10_2", "vgg11", "tutorial_cnn", "fast_0.25", "lenet"]
 ONE_OF_EACH += [*PUBLISHED_SIZE, *TRANSFORMERS, *ALEXNET]
-EACH = [pytest.param(name, marks=pytest.mark.long if name in PUBLISHED_SIZE else ()) for name in ONE_OF_EACH]
+# make test has the small ones.
+LARGE = PUBLISHED_SIZE | TRANSFORMERS | ALEXNET
+EACH = [pytest.param(name, marks=pytest.mark.long if name in LARGE else ()) for name in ONE_OF_EACH]
 
 
 def build(name: str, *, seed: int = 0, data_format: str = "channels_last", size=(32, 32, 3), **fields):
@@ -87,7 +89,9 @@ def test_logits_equal_those_of_pytorch(name):
     assert relative_error(logits(name), expected) < 1e-4
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in LARGE else ()) for name in CASES]
+)
 def test_layouts_give_the_same_logits(name):
     first = build(name, data_format="channels_first")
     first.set_weights(built(name).get_weights())

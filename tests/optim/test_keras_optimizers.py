@@ -36,7 +36,8 @@ def test_some_steps_equal_those_of_keras(name):
     keras_updates.check(tf.distribute.get_strategy(), name)
 
 
-@pytest.mark.parametrize("strategy", ["mirrored", pytest.param("central", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["mirrored", "central"])
 def test_they_do_on_two_devices(strategy):
     command = [sys.executable, "-m", "tests.optim.keras_updates", strategy]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=280)

@@ -74,10 +74,9 @@ RECIPES = {
     },
 }
 SAVED = {"fast": 4, "averaged": 4, "transfer": 10}  # among smaller images, and in the middle of thawing
-OTHERS = [pytest.param(name, marks=pytest.mark.long) for name in ("fast", "transfer")]
 LAST = {name: fields["train_steps"] for name, fields in RECIPES.items()}
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -119,14 +118,13 @@ def whole(folder, fields_of) -> Callable[[str], Path]:
     return made
 
 
-@pytest.mark.parametrize("recipe", ["averaged", *OTHERS])
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_going_on_equals_no_interruption(whole, fields_of, recipe):
     stopped = killed_behind(whole(recipe), SAVED[recipe])
     train(stopped, **fields_of(recipe))
     assert_same_run(whole(recipe), stopped, LAST[recipe])
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_two_replicas_equal_one(whole, fields_of, recipe):
     run = whole(recipe)
@@ -147,7 +145,6 @@ def test_two_replicas_equal_one(whole, fields_of, recipe):
 # ---- fast ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
 def test_kernels_keep_their_length(whole):
     values = checkpoint_values(whole("fast"), LAST["fast"] - 2)
     kernels = [value for name, value in values.items() if name.startswith("model/") and value.ndim == 4]
@@ -170,7 +167,6 @@ def same(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> set[str
     return {name for name in first if first[name].tobytes() == second[name].tobytes()}
 
 
-@pytest.mark.long
 def test_the_first_state_is_the_source_but_for_the_head(whole, folder):
     run = whole("transfer")
     first, source = own(checkpoint_values(run, 0)), own(checkpoint_values(folder / "moved", 10))
@@ -182,7 +178,6 @@ def test_the_first_state_is_the_source_but_for_the_head(whole, folder):
     assert report["replaced"] == ["logits/kernel", "logits/bias"]
 
 
-@pytest.mark.long
 def test_each_stage_changes_from_its_step_on_and_the_stem_never(whole):
     states = [own(checkpoint_values(whole("transfer"), step)) for step in range(0, LAST["transfer"], 2)]
     changed = [now.keys() - same(before, now) for before, now in itertools.pairwise(states)]
@@ -202,7 +197,6 @@ def test_a_replayed_step_has_the_loss_of_its_row(whole):
     np.testing.assert_allclose(made.losses.mean(), made.metrics["loss"], rtol=1e-6)
 
 
-@pytest.mark.long
 def test_evaluation_and_predictions_use_the_average(whole):
     run = labkit.load_run(whole("averaged"))
     recorded = json.loads((whole("averaged") / "predictions" / "test.json").read_text())
@@ -242,7 +236,6 @@ def test_evaluation_and_predictions_use_the_average(whole):
         np.testing.assert_allclose(arrays["probabilities"], network.probabilities(images[:3]), atol=1e-5)
 
 
-@pytest.mark.long
 def test_an_exported_network_crops_and_standardizes_by_itself(whole, tmp_path):
     for more in ([], ["--standardized-input"]):
         path = tmp_path / f"network{len(more)}.keras"

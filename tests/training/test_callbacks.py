@@ -107,7 +107,14 @@ def test_early_stopping_by_its_flag_stops_where_it_would_without_an_interruption
     assert "early stopping: no better validation" in status.message
 
 
-@pytest.mark.parametrize("method", ["before_step", "after_checkpoint", "on_end"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param("before_step", marks=pytest.mark.long),
+        "after_checkpoint",
+        pytest.param("on_end", marks=pytest.mark.long),
+    ],
+)
 def test_a_callback_that_raises_fails_the_run_and_loses_no_step(method, whole, data_dir, tmp_path):
     def raises(self, training, *arguments):
         if training.step in (0, 5, STEPS):

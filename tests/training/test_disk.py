@@ -90,8 +90,8 @@ def fail_in_predictions(patch) -> None:
     [
         (fail_in_metrics, errno.ENOSPC, 4),
         (fail_in_checkpoint, errno.ENOSPC, 4),
-        (fail_in_status, errno.EROFS, 3),
-        (fail_in_predictions, errno.EIO, STEPS),
+        pytest.param(fail_in_status, errno.EROFS, 3, marks=pytest.mark.long),
+        pytest.param(fail_in_predictions, errno.EIO, STEPS, marks=pytest.mark.long),
     ],
 )
 def test_the_run_fails_with_its_reason_and_then_ends_as_the_undisturbed_one(

@@ -165,6 +165,7 @@ def test_a_run_records_predictions_in_the_unit_of_the_labels(run):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_going_on_equals_no_interruption(run, manifest):
     stopped = killed_behind(run, 4)
     train(stopped, **FIELDS, data_dir=manifest.directory.parent)
