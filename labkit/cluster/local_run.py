@@ -57,7 +57,7 @@ def run_local_cluster(
     address while training continues; the loss of the chief or a parameter server restarts all tasks. A
     restart of all tasks takes new ports, in case another process has taken one meanwhile.
 
-    SIGINT, SIGTERM and SIGHUP become SIGTERM for the tasks, which save and end; a second one kills them.
+    SIGTERM and SIGHUP become SIGTERM for the tasks, SIGINT stays: they save and end; a second one kills them.
 
     Args:
         command: the same for all tasks, such as ``[sys.executable, "-m", "labkit", "train", …]``.
@@ -224,7 +224,7 @@ class _Run:
         first = {chief} if self._cluster.asynchronous and chief in self._supervisor.running else self._tasks
         self._closing, self._deadline = True, time.monotonic() + self._patience.stop
         self._supervisor.say(f"asked to stop; the tasks have {self._patience.stop:.0f} s to save and end")
-        self._supervisor.terminate(first)
+        self._supervisor.terminate(first, self._signals[0])
 
     def _schedule_replacement(self, ended: TaskExit) -> None:
         """Plan the replacement of an asynchronous worker, or give up."""

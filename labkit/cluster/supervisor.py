@@ -5,6 +5,7 @@ Each task is a ``labkit.startup.process.Child``: it ends with the launcher, even
 
 import os
 import selectors
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -134,10 +135,10 @@ class Supervisor:
         for stream in started.streams:
             self._selector.register(stream, selectors.EVENT_READ, task.name)
 
-    def terminate(self, names: Iterable[str]) -> None:
-        """Send SIGTERM to the process groups of those tasks that run."""
+    def terminate(self, names: Iterable[str], number: int = signal.SIGTERM) -> None:
+        """Send SIGTERM to the process groups of those tasks that run; SIGINT where that is the ``number``."""
         for name in self.running.intersection(names):
-            self._tasks[name].child.terminate()
+            self._tasks[name].child.terminate(number)
 
     def kill(self, names: Iterable[str], because: str) -> None:
         """Kill tasks and all that they started. ``because``: a verb phrase such as "did not end in time"."""

@@ -126,9 +126,9 @@ class Child:
             time.sleep(POLL_SECONDS)
         return code
 
-    def terminate(self) -> None:
-        """Send SIGTERM to the command's process group."""
-        self._tell(b"T")
+    def terminate(self, number: int = signal.SIGTERM) -> None:
+        """Send SIGTERM to the command's process group; SIGINT where that is the ``number``."""
+        self._tell(b"I" if number == signal.SIGINT else b"T")
 
     def kill(self) -> None:
         """Kill the command and all that it started."""

@@ -4,9 +4,9 @@ Run as a script: ``python -I -S subreaper.py CONTROL LAUNCHER COMMAND…``. It s
 session and ends as the command does, with the same exit code or by the same signal.
 
 CONTROL is the reading end of a pipe whose writing end only the launcher holds. ``T`` in it sends SIGTERM to
-the command's process group, ``K`` kills it. The end of the pipe means that the launcher has ended, for
-whatever reason, and kills as well. LAUNCHER is the launcher's process id, in case another process has
-inherited the writing end.
+the command's process group, ``I`` SIGINT, and ``K`` kills it. The end of the pipe means that the launcher has
+ended, for whatever reason, and kills as well. LAUNCHER is the launcher's process id, in case another process
+has inherited the writing end.
 
 Processes that the command started are killed with it. On Linux this process is a subreaper (prctl): when the
 command ends, its descendants in any session or group become children of this process, which kills them all.
@@ -131,6 +131,8 @@ def watch(task: int, control: int, launcher: int, wake: int) -> int:
             return kill_all(task)
         # Pass on requests to this process; SIGCHLD, from an ended child, wakes it as well.
         signals = os.read(wake, 100) if wake in ready else b""
+        if b"I" in told:
+            kill_group(task, signal.SIGINT)
         if b"T" in told or any(number in REQUESTS for number in signals):
             kill_group(task, signal.SIGTERM)
 

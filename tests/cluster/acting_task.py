@@ -21,7 +21,8 @@ def main() -> int:
     state, folder = Path(sys.argv[1]), Path(sys.argv[2])
     task = parse_tf_config(os.environ["TF_CONFIG"])
     asked: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+    for wanted in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(wanted, lambda number, frame: asked.append(number))
     # A helper that is hard to kill: it has its own session and ignores SIGTERM.
     helper = subprocess.Popen(["sh", "-c", "trap '' TERM HUP; exec sleep 1000"], start_new_session=True)
     life = {"pid": os.getpid(), "helper": helper.pid, "address": task.address, "time": time.time()}
@@ -64,7 +65,7 @@ def work(task: ClusterTask, state: Path, peers: Peers, asked: list[int]) -> int:
     print(f"{task.name} goes on from step {step}" if is_chief(task) else f"{task.name} is here", flush=True)
     while True:
         if asked and not (state / "stubborn").exists():
-            (state / f"asked-{task.name}").touch()
+            (state / f"asked-{task.name}").write_text(str(int(asked[0])))
             if task.count("ps") and not is_chief(task):
                 return 143
             (state / "stop").touch()  # as in training, one that is asked stops all
