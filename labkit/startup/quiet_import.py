@@ -7,13 +7,16 @@ silences them, and a one-line error of labkit is easy to miss among them. Only t
 
 import json
 import os
+import platform
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
-from labkit.errors import InputError
+from labkit.errors import InputError, short
 from labkit.startup import interruption
 
 # Keras imports these where they are installed: for its galleries, data frames, and wrappers for scikit-learn.
@@ -82,6 +85,7 @@ def import_tensorflow() -> None:
     """
     check_keras_backend()
     if "tensorflow" in sys.modules:
+        _tell_of_slow_kernels()
         return
     choose_kernels(os.environ)
     print_all = os.environ.setdefault(_LEVEL, _OWN_LEVEL) == "0"
@@ -91,14 +95,31 @@ def import_tensorflow() -> None:
         tf.config.list_physical_devices()
 
 
+def _tell_of_slow_kernels() -> None:
+    """Warn where TensorFlow was imported without ``choose_kernels``, and steps are slower for it."""
+    if "TF_ENABLE_ONEDNN_OPTS" in os.environ or platform.machine() != "x86_64":
+        return
+    from labkit.startup.tf_compat import uses_onednn
+
+    if not uses_onednn():
+        warnings.warn(
+            "TensorFlow was imported before labkit could turn oneDNN on, without which steps take about "
+            "twice as long on this CPU; restart the kernel with TF_ENABLE_ONEDNN_OPTS=1",
+            stacklevel=3,
+        )
+
+
 def check_keras_backend() -> None:
-    """Raise InputError if Keras has, or would have, another backend than TensorFlow. Imports neither."""
+    """Raise InputError if Keras can't be loaded, or has another backend than TensorFlow. Imports neither."""
     keras = sys.modules.get("keras")
     if keras is not None and hasattr(keras, "config"):
         backend, way_out = keras.config.backend(), "restart the kernel with KERAS_BACKEND=tensorflow"
         named = "in this process"
     else:
-        backend, named = _configured_backend()
+        settings, path = _keras_settings()
+        backend, named = settings.get("backend", "tensorflow"), str(path)
+        if os.environ.get("KERAS_BACKEND"):
+            backend, named = os.environ["KERAS_BACKEND"], "KERAS_BACKEND"
         way_out = "set KERAS_BACKEND=tensorflow, for this command alone or for good"
     if backend != "tensorflow":
         raise InputError(
@@ -106,17 +127,38 @@ def check_keras_backend() -> None:
         )
 
 
-def _configured_backend() -> tuple[str, str]:
-    """Return the backend that Keras will load, and what names it."""
-    if os.environ.get("KERAS_BACKEND"):
-        return os.environ["KERAS_BACKEND"], "KERAS_BACKEND"
+# What keras.json may hold; with anything else, the import of Keras fails.
+_KERAS_CHOICES = {
+    "floatx": ("float32", "float16", "float64"),
+    "image_data_format": ("channels_last", "channels_first"),
+}
+
+
+def _keras_settings() -> tuple[dict[str, Any], Path]:
+    """Return the settings that Keras will load, and their file. Raises InputError for what it refuses."""
     home = os.path.expanduser("~")
     folder = os.path.join(home if os.access(home, os.W_OK) else "/tmp", ".keras")
     path = Path(os.path.expanduser(os.environ.get("KERAS_HOME", folder)), "keras.json")
+    way_out = "correct that, or remove the file, which Keras then writes anew"
     try:
-        return json.loads(path.read_text()).get("backend", "tensorflow"), str(path)
-    except (OSError, ValueError, AttributeError):
-        return "tensorflow", "Keras's default"
+        settings = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # of a damaged file Keras takes nothing
+        return {}, path
+    except OSError as error:
+        raise InputError(f"{path} can't be read by Keras: {error.strerror}; {way_out}") from None
+    if not isinstance(settings, dict):
+        raise InputError(f"{path} isn't a JSON object, which Keras needs; {way_out}")
+    for name, allowed in _KERAS_CHOICES.items():
+        if settings.get(name, allowed[0]) not in allowed:
+            raise InputError(
+                f"{path}: {name} is {short(settings[name])}; allowed: {', '.join(allowed)}; {way_out}"
+            )
+    if not isinstance(settings.get("epsilon", 0.0), float):
+        raise InputError(
+            f"{path}: epsilon is {short(settings['epsilon'])}; allowed: a number with a decimal point; "
+            f"{way_out}"
+        )
+    return settings, path
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from labkit.data.manifest import Manifest
+from labkit.errors import InputError
+from labkit.startup.quiet_import import check_keras_backend, import_tensorflow
 
 pytestmark = pytest.mark.slow
 
@@ -134,3 +136,28 @@ def test_another_backend_of_keras_is_one_line(way: str, tmp_path: Path) -> None:
             assert ended.returncode == 1
         else:
             assert ended.returncode == 2 and "Traceback" not in shown
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({"floatx": "half"}, "floatx is 'half'; allowed: float32, float16, float64"),
+        ({"epsilon": 1}, "epsilon is 1; allowed: a number with a decimal point"),
+        (["jax"], "isn't a JSON object"),
+    ],
+)
+def test_settings_that_keras_refuses_are_one_line(content, reason, monkeypatch, tmp_path: Path) -> None:
+    (tmp_path / "keras.json").write_text(json.dumps(content))
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "keras", None)
+    with pytest.raises(InputError, match=f"{tmp_path}/keras.json.*{reason}.*remove the file"):
+        check_keras_backend()
+
+
+def test_a_kernel_without_the_quicker_kernels_is_told_so(monkeypatch) -> None:
+    monkeypatch.setattr("labkit.startup.tf_compat.uses_onednn", lambda: False)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    import_tensorflow()  # a choice, here of the tests: nothing to tell
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS")
+    with pytest.warns(UserWarning, match="twice as long.*restart the kernel with TF_ENABLE_ONEDNN_OPTS=1"):
+        import_tensorflow()
