@@ -108,7 +108,7 @@ def configure_tensorflow(
         raise InputError(
             f"TensorFlow is already running in this process, which can't join a cluster any more; {_WAY_OUT}"
         )
-    gpus = _gpus(tf.config.get_visible_devices("GPU"))
+    gpus = _gpus(_visible_before or tf.config.get_visible_devices("GPU"))
     if (config.num_gpus or 0) > len(gpus):  # perhaps among those that were hidden from this process
         gpus = _gpus(tf.config.list_physical_devices("GPU"))
     coordinates = task is not None and task.asynchronous_by_default
@@ -136,6 +136,7 @@ def configure_tensorflow(
 
 
 _WAY_OUT = "restart the kernel, or start a new process"
+_visible_before: list[tf.config.PhysicalDevice] = []  # those of which a training of this process hid some
 
 
 def _check_surroundings() -> None:
@@ -171,8 +172,10 @@ def _gpus(physical: Sequence[tf.config.PhysicalDevice]) -> list[tf.config.Physic
 
 def _show_gpus(used: Sequence[tf.config.PhysicalDevice]) -> None:
     """Hide the other GPUs from this process, if it isn't too late, and let those used grow in memory."""
+    global _visible_before
     used = list(dict.fromkeys(used))
     visible = tf.config.get_visible_devices("GPU")
+    _visible_before = _visible_before or visible
     try:
         tf.config.set_visible_devices(used, "GPU")
         for gpu in used:
@@ -181,8 +184,8 @@ def _show_gpus(used: Sequence[tf.config.PhysicalDevice]) -> None:
     except RuntimeError:
         if visible[: len(used)] != used:
             raise InputError(
-                f"--num-gpus is {len(used)}, but TensorFlow is already running in this process with "
-                f"{len(visible)}; {_WAY_OUT}"
+                f"{counted(len(used), 'GPU')} would train (--num-gpus), but TensorFlow is already running in "
+                f"this process with {len(visible)}; give --num-gpus {len(visible)}, or {_WAY_OUT}"
             ) from None
 
 

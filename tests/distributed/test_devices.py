@@ -104,3 +104,34 @@ def test_whether_operations_may_move_to_another_device_reaches_tensorflow(monkey
     config = DistributionConfig(allow_soft_placement=allowed, num_gpus=0)
     devices.configure_tensorflow(config, deterministic=False)
     assert given == [allowed]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_training_on_all_gpus_after_one_on_fewer_does_not_take_fewer_silently(monkeypatch, first):
+    found, runs = [tf.config.PhysicalDevice(f"gpu{number}", "GPU") for number in range(2)], []
+    visible = list(found)
+
+    def show(used, kind):
+        if runs and list(used) != visible:
+            raise RuntimeError
+        visible[:] = used
+
+    monkeypatch.setattr(devices, "_visible_before", [])
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: found)
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: list(visible))
+    monkeypatch.setattr(tf.config, "set_visible_devices", show)
+    monkeypatch.setattr(tf.config, "get_logical_device_configuration", lambda gpu: None)
+    monkeypatch.setattr(tf.config.experimental, "set_memory_growth", lambda gpu, grows: None)
+
+    def trained_on(num_gpus):
+        config = DistributionConfig(num_gpus=num_gpus)
+        return devices.configure_tensorflow(config, deterministic=False).names
+
+    fewer = ("/gpu:0",) if first else ("/cpu:0",)
+    assert trained_on(first) == fewer
+    assert trained_on(None) == ("/gpu:0", "/gpu:1"), "TensorFlow hasn't begun"
+    trained_on(first)
+    runs.append(True)
+    with pytest.raises(InputError, match=f"2 GPUs would train.*with {first}; give --num-gpus {first}"):
+        trained_on(None)
+    assert trained_on(first) == fewer
