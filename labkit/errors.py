@@ -61,6 +61,11 @@ def short(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
 
+def reason_of(error: BaseException) -> str:
+    """Return what went wrong, without the system's number of it and the file's name."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
 def unknown_name_error(kind: str, name: Any, known: Iterable[str]) -> InputError:
     """Return an InputError that names the known name that was meant, or the first of those that are known."""
     names = list(known)

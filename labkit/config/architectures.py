@@ -395,6 +395,23 @@ def _unknown(name: str) -> InputError:
     depths = [model for model in known if model.startswith(name)] if name in ARCHITECTURES else []
     if depths:
         return InputError(f"model {name!r} lacks its depth; known, among others: {', '.join(depths)}")
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else "known, among others: " + ", ".join(known)
+    near = _near(name)
+    hint = f"did you mean {near!r}?" if near else "known, among others: " + ", ".join(known)
     return InputError(f"unknown model {name!r}; {hint}")
+
+
+def _near(name: str, likeness: float = 0.5) -> str:
+    known = [*(model.name for model in KNOWN_MODELS), *map(str.lower, APPLICATIONS)]
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=likeness)), "")
+
+
+def misspelled(name: Any) -> str:
+    """Return what is wrong with a text that is nearly a network's name, with what to write; else ""."""
+    is_file = isinstance(name, str) and ("/" in name or ":" in name or name.endswith((".py", ".keras")))
+    if not isinstance(name, str) or is_file or name in ARCHITECTURES or not _near(name, 0.7):
+        return ""
+    try:
+        parse_model_name(name)
+    except InputError as error:
+        return str(error)
+    return ""

@@ -137,6 +137,8 @@ class Config:
         for old, new in _RENAMED.items():
             if old in values:
                 values[new] = values.pop(old)
+        if values.get("learning_rate_schedule") != "one_cycle":  # with which alone it has an effect
+            values.pop("one_cycle_peak", None)
         if "decay_norm_and_bias" in values:
             values["weight_decay_of"] = "all" if values.pop("decay_norm_and_bias") else "kernels"
         for name, default in _REMOVED.items():
@@ -273,7 +275,8 @@ def with_network(values: Mapping[str, Any]) -> dict[str, Any]:
     InputError for one whose name holds what the other values give.
     """
     fields = fields_of_network(values.get("model"))
-    if twice := [name for name in fields if name != "model" and values.get(name) is not None]:
+    other = [name for name, value in fields.items() if plain(values.get(name)) not in (None, value)]
+    if twice := [name for name in other if name != "model"]:
         flag = fields_by_name()[twice[0]].flag
         raise InputError(f"--model {values['model']} holds {flag}, too; leave that out")
     return {**values, **fields}

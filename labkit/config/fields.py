@@ -262,7 +262,7 @@ class FieldInfo:
         try:
             return self.type(text)
         except ValueError:
-            raise InputError(f"{self.flag} is {text!r}; allowed: {self.allowed}") from None
+            raise InputError(f"{self.flag} is {short(text)}; allowed: {self.allowed}") from None
 
     def check(self, value: Any) -> Any:
         """Return ``value`` in the field's type. Raises InputError naming flag, value and what is allowed."""

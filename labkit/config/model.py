@@ -10,6 +10,7 @@ from labkit.config.architectures import (
     architecture_of,
     default_depth,
     larger_relative,
+    misspelled,
     parse_model_name,
     resolved_depth,
 )
@@ -159,12 +160,14 @@ class ModelConfig(FieldOwner):
             )
 
     def _refuse_network_name(self) -> None:
-        """Raise InputError, with what to write, where ``model`` is the name of two networks: resnet50."""
+        """Raise InputError, with what to write, for the name of two networks (resnet50), or of nearly one."""
         larger = larger_relative(self.model) if isinstance(self.model, str) else None
         if larger is not None:
             small = _flags(self.model)
             write = f"{small} for small images or --model {larger}" if small else f"--model {larger}"
             raise InputError(f"--model is {self.model!r}; write {write} for larger images")
+        if reason := misspelled(self.model):
+            raise InputError(f"--model: {reason}")
 
     @property
     def norm_decay(self) -> float:

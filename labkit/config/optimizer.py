@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 
 from labkit.config.fields import OF_THE_OPTIMIZER, FieldOwner, has_type, option
-from labkit.errors import InputError, short
+from labkit.errors import InputError, reason_of, short
 from labkit.home import expanded
 
 LABKITS = ("sgd", "adamw", "muon")
@@ -60,8 +60,7 @@ def spelled_class_weights(text: str) -> str:
         good = isinstance(weights, dict) and any(weights.values())
         good = good and all(has_type(weight, float) and 0 <= weight < 2**31 for weight in weights.values())
     except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"--class-weights is {short(text)} ({reason}); {allowed}") from None
+        raise InputError(f"--class-weights is {short(text)} ({reason_of(error)}); {allowed}") from None
     if not good:
         raise InputError(f"--class-weights is {short(text)}; {allowed}, none below 0 and one above")
     return json.dumps(weights, sort_keys=True, ensure_ascii=False)
@@ -137,7 +136,11 @@ class OptimizerConfig(FieldOwner):
         0, "Steps over which the learning rate rises linearly from zero to the schedule's.", minimum=0
     )
     one_cycle_peak: float = option(
-        0.25, "Fraction of the run at which one_cycle reaches its peak.", minimum=0, below=1
+        0.25,
+        "Fraction of the run at which one_cycle reaches its peak.",
+        minimum=0,
+        below=1,
+        only_with=("learning_rate_schedule", "one_cycle"),
     )
     one_cycle_start: float = option(
         0.0,

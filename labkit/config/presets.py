@@ -14,7 +14,7 @@ from labkit.config.architectures import architecture_of
 from labkit.config.config import by_field, fields_by_name
 from labkit.config.fields import CODE, argument
 from labkit.config.optimizer import ADAPTIVE, KERAS_LEARNING_RATE
-from labkit.errors import InputError, unknown_name_error
+from labkit.errors import InputError, reason_of, unknown_name_error
 
 
 def estimator_2017() -> Mapping[str, Any]:
@@ -179,7 +179,7 @@ def preset_values(name: str) -> Mapping[str, Any]:
         try:
             values = json.loads(Path(name).read_text())
         except (OSError, ValueError) as error:
-            raise InputError(f"--preset {name} can't be read: {error}") from None
+            raise InputError(f"--preset {name} can't be read: {reason_of(error)}") from None
         if not isinstance(values, dict):
             raise InputError(f"--preset {name} is no JSON object; allowed: values of flags by their names")
         return by_field(values)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from labkit.data.manifest import MANIFEST_NAME, Manifest
-from labkit.errors import InputError
+from labkit.errors import InputError, reason_of
 
 _LOCK_NAME = ".lock"
 _PREVIOUS_NAME = "manifest.previous.json"
@@ -24,7 +24,9 @@ def writing_errors(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"{directory} cannot be written to: {error}; choose another --data-dir") from None
+        raise InputError(
+            f"{directory} cannot be written to: {reason_of(error)}; choose another --data-dir"
+        ) from None
 
 
 @contextmanager
@@ -40,7 +42,7 @@ def path_errors(data_dir: Path, archive: Path | None = None) -> Iterator[None]:
         path = str(error.filename or data_dir)
         of_archive = archive is not None and path.startswith(str(archive))
         way_out = "give another --archive" if of_archive else "choose another --data-dir"
-        raise InputError(f"{path} cannot be used: {error.strerror or error}; {way_out}") from None
+        raise InputError(f"{path} cannot be used: {reason_of(error)}; {way_out}") from None
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import numpy as np
 from labkit.data.given.arrays import parts_of_npz
 from labkit.data.manifest import file_sha256
 from labkit.data.subset import ImageData
-from labkit.errors import InputError, require_extra, short
+from labkit.errors import InputError, reason_of, require_extra, short
 
 _PARTS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 _MAX_UNPACKED = 2**27  # the largest of the files has 47 MB
@@ -104,7 +104,7 @@ def _read_idx(path: Path, rank: int) -> np.ndarray:
         with gzip.open(path) if packed else open(path, "rb") as file:
             content = file.read(_MAX_UNPACKED)
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path} cannot be read: {error}; get it again") from None
+        raise InputError(f"{path} cannot be read: {reason_of(error)}; get it again") from None
     start = 4 + 4 * rank
     shape = np.frombuffer(content[4:start].ljust(4 * rank, b"\0"), ">u4").tolist()
     if content[:4] != bytes((0, 0, 8, rank)) or len(content) - start != np.prod(shape, dtype=object):

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit import home
-from labkit.config import Config, by_field, presets
+from labkit.config import Config, by_field, fields_by_name, presets
 from labkit.config.config import flags_of
 from labkit.config.data_sets import AUTO, GENERATED
 from labkit.config.fields import CODE, argument, plain
 from labkit.config.optimizer import ADAPTIVE
 from labkit.config.presets import merged_with_preset, preset_values
 from labkit.data.manifest import find_manifest
+from labkit.errors import InputError
 from labkit.parts.trust import check_preset_file
 
 CIFAR10_EXAMPLES = 45_000
@@ -136,10 +137,17 @@ def requested_config(
 
     ``flags``: by the names of their fields or aliases. ``announce`` takes the line on the recipe.
     """
-    values, recipe = requested_values(preset, by_field(flags), asynchronous=asynchronous)
+    given = by_field(flags)
+    values, recipe = requested_values(preset, given, asynchronous=asynchronous)
     if recipe:
         announce(recipe)
-    return Config.from_flat(values)
+    try:
+        return Config.from_flat(values)
+    except InputError as error:
+        flag, known = str(error).split()[0], fields_by_name()
+        if flag in [known[name].flag for name in values.keys() - given.keys()]:
+            raise InputError(f"{error} ({flag} is of --preset {preset or presets.AUTO})") from None
+        raise
 
 
 def _facts(dataset: str, data_dir: Any) -> DataFacts | None:

@@ -198,7 +198,7 @@ def schedule_designer(learning_rate: float, epochs: int, steps_per_epoch: int) -
             learning_rate=rate.value,
             learning_rate_schedule=name.value,
             warmup_steps=warmup.value * steps_per_epoch,
-            one_cycle_peak=peak.value,
+            **({"one_cycle_peak": peak.value} if name.value == "one_cycle" else {}),
         )
         return schedule_figure({name.value: config}, epochs * steps_per_epoch, steps_per_epoch)
 

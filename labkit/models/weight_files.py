@@ -13,7 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from labkit.errors import InputError, short
+from labkit.errors import InputError, reason_of, short
 from labkit.run_directory.files import open_regular
 
 LARGEST_HEADER = 100_000_000  # bytes, as in the format's own library
@@ -38,8 +38,7 @@ def read_weight_file(path: Path) -> dict[str, np.ndarray]:
     try:
         return _safetensors(path) if kind == "safetensors" else _weights_h5(path)
     except (OSError, ValueError, TypeError, KeyError, RuntimeError, RecursionError, MemoryError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        reason = reason.splitlines()[0][:200]
+        reason = reason_of(error).splitlines()[0][:200]
         raise InputError(f"--start-from {path} can't be read as a {kind} file: {reason}") from None
 
 

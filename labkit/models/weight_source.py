@@ -7,7 +7,7 @@ from pathlib import Path
 from labkit.config import ModelConfig
 from labkit.config.architectures import ARCHITECTURES
 from labkit.config.fields import CODE
-from labkit.errors import InputError, short
+from labkit.errors import InputError, reason_of, short
 from labkit.home import expanded
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.files import open_regular
@@ -92,10 +92,9 @@ def read_name_map(name_map: str) -> dict[str, str]:
         if wrong := [pair for pair in pairs if len(pair) != 2 or not isinstance(pair[1], str)]:
             raise ValueError(f"{short(wrong[0])} is no pair of names")
     except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"{flag} can't be read ({reason}); allowed: a JSON object, or lines of two names, the source's "
-            "and the network's"
+            f"{flag} can't be read ({reason_of(error)}); allowed: a JSON object, or lines of two names, the "
+            "source's and the network's"
         ) from None
     if twice := {pair[0] for pair in pairs if sum(other[0] == pair[0] for other in pairs) > 1}:
         raise InputError(f"{flag} names {min(twice)!r} twice; name each once")

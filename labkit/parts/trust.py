@@ -20,7 +20,7 @@ from typing import Any
 
 from labkit.config import Config, fields_by_name
 from labkit.config.config import PLACES
-from labkit.errors import InputError, short
+from labkit.errors import InputError, reason_of, short
 from labkit.home import expanded, state_home
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.files import open_regular
@@ -188,7 +188,7 @@ def accept(config: Config, files: Mapping[str, bytes], tasks: Tasks = None, *, n
     except OSError as error:
         if now:
             raise InputError(
-                f"the consent can't be kept in {state_home()}: {error.strerror or error}; make that folder "
+                f"the consent can't be kept in {state_home()}: {reason_of(error)}; make that folder "
                 "writable, or set XDG_STATE_HOME to one that is"
             ) from None
 

@@ -15,7 +15,7 @@ from typing import IO, Annotated, Any
 
 import msgspec
 
-from labkit.errors import InputError
+from labkit.errors import InputError, reason_of
 
 #: A number of steps or bytes, as float64 knows it too.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
@@ -108,10 +108,8 @@ def read_json(path: str | Path, kind: Any = dict[str, Any]) -> Any:
         reason = "it is nested too deeply"
     except UnicodeDecodeError:
         reason = "it isn't text in UTF-8"
-    except OSError as error:
-        reason = error.strerror or str(error)
-    except ValueError as error:
-        reason = str(error)
+    except (OSError, ValueError) as error:
+        reason = reason_of(error)
     raise InputError(f"{path} can't be read: {reason}")
 
 

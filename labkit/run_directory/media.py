@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import InputError
+from labkit.errors import InputError, reason_of
 from labkit.run_directory.directory import RunDirectory
 from labkit.run_directory.files import open_run_file
 from labkit.run_directory.metrics import is_superseded
@@ -83,7 +83,7 @@ def read_image(run: RunDirectory, medium: Medium) -> bytes:
         with open_run_file(path) as file:
             content = file.read(LARGEST_IMAGE + 1)
     except OSError as error:
-        raise InputError(f"{path} can't be read: {error.strerror or error}") from None
+        raise InputError(f"{path} can't be read: {reason_of(error)}") from None
     if not content.startswith(_PNG) or len(content) > LARGEST_IMAGE:
         raise InputError(f"{path} is no PNG image of at most {LARGEST_IMAGE >> 20} MiB")
     return content

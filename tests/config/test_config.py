@@ -119,9 +119,11 @@ def test_any_value_outside_of_a_fields_limits_is_refused_with_flag_value_and_wha
             ["--model resnet --num-layers 50 for small images or --model imagenet_resnet50 for larger"],
         ),
         ({"model": "resnet18"}, ["'resnet18'", "write --model imagenet_resnet18 for larger images"]),
-        ({"model": "resnat20"}, ["--model", "'resnat20'", "allowed: one of resnet, se_resnet"]),
+        ({"model": "resnat20"}, ["--model", "'resnat20'", "did you mean 'resnet20'?"]),
+        ({"model": "resnet21"}, ["--model", "'resnet21'", "6n+2, for example 20 or 26"]),
         ({"model": "imagenet_resnet", "num_layers": 20}, ["--num-layers is 20", "18, 34, 50, 101, 152"]),
-        ({"model": "densenet"}, ["--model", "'densenet'", "resnet, se_resnet, wide_resnet, vgg"]),
+        ({"model": "densenet"}, ["--model", "'densenet'", "did you mean 'densenet"]),
+        ({"model": "transformer"}, ["'transformer'", "resnet, se_resnet, wide_resnet, vgg"]),
         ({"variable_strategy": "GPU", "num_gpus": 0}, ["--variable-strategy", "GPU", "--num-gpus 0"]),
         (
             {"train_batch_size": 128, "num_gpus": 3, "simulate_missing_gpus": True},
@@ -136,6 +138,7 @@ def test_any_value_outside_of_a_fields_limits_is_refused_with_flag_value_and_wha
             ["--one-cycle-start is 0.2", "with --learning-rate-schedule cosine: 0.0"],
         ),
         ({"one_cycle_end": 0.1}, ["--one-cycle-end is 0.1", "steps: 0.0"]),
+        ({"one_cycle_peak": 0.1}, ["--one-cycle-peak is 0.1", "steps: 0.25"]),
         (
             {"cutout_size": 8, "use_distortion_for_training": False},
             ["--cutout-size is 8", "with --no-use-distortion-for-training: 0"],
@@ -272,6 +275,9 @@ def test_a_preset_is_also_a_file_of_values(tmp_path):
         file.write_text(text)
         with pytest.raises(InputError, match=told):
             merged_with_preset(str(file), {})
+    file.unlink()
+    with pytest.raises(InputError, match="can't be read: No such file or directory$"):
+        merged_with_preset(str(file), {})
 
 
 @pytest.mark.parametrize(
@@ -287,4 +293,5 @@ def test_a_preset_is_also_a_file_of_values(tmp_path):
 )
 def test_a_networks_name_stands_for_its_fields(name, fields):
     assert Config.from_flat({"model": name}) == Config.from_flat(fields)
+    assert Config.from_flat(fields | {"model": name}) == Config.from_flat(fields), "said twice"
     assert model_name(Config.from_flat({"model": name}).model) == name

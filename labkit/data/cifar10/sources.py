@@ -17,7 +17,7 @@ from labkit.data.cifar10.archives import CIFAR10, CIFAR100, CIFAR100_COARSE
 from labkit.data.cifar10.archives import Form as CifarForm
 from labkit.data.manifest import file_sha256
 from labkit.data.published import FASHION_MNIST, MNIST, SVHN, GreyForm, SvhnForm
-from labkit.errors import InputError
+from labkit.errors import InputError, reason_of
 from labkit.plurals import without_secrets
 
 DEFAULT_TIMEOUT = 30.0
@@ -185,7 +185,9 @@ def download(
                     folder.rmdir()
         return folder if several else target
     except OSError as error:  # errors of requests are handled in labkit.data.cifar10.download
-        raise InputError(f"download into {folder} failed: {error}; choose another --data-dir") from None
+        raise InputError(
+            f"download into {folder} failed: {reason_of(error)}; choose another --data-dir"
+        ) from None
 
 
 def _download(
@@ -250,7 +252,7 @@ def check_connection(url: str, timeout: float) -> None:
             socket.create_connection((parts.hostname or "", port), timeout=timeout).close()
             outcome.put(None)
         except OSError as error:
-            outcome.put(error.strerror or str(error))
+            outcome.put(reason_of(error))
 
     threading.Thread(target=probe, daemon=True).start()
     try:
