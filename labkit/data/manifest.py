@@ -18,14 +18,12 @@ import msgspec
 
 from labkit import home
 from labkit.config.data_sets import PUBLISHED, Targets, is_own, prepare_command, unknown_data_set
-from labkit.errors import InputError
+from labkit.errors import InputError, reason_of
 from labkit.plurals import facts_html, facts_text, listed, printable
 from labkit.run_directory.files import open_regular
 
 FORMAT_VERSION = 3
 MANIFEST_NAME = "manifest.json"
-_FILES_NAME = "files.json"  # beside it: which file each image was made from
-_COLUMNS_NAME = "columns.json"  # and what else is known of each image
 _SHARD_NAME = re.compile(r"[a-z]+-\d{5}-of-\d{5}\.tfrecord")
 
 
@@ -251,7 +249,9 @@ def find_manifest(data_dir: str | os.PathLike[str], dataset: str) -> Manifest | 
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}; {_way_out(data_dir, dataset)}") from None
+        raise InputError(
+            f"{path} cannot be read: {reason_of(error)}; {_way_out(data_dir, dataset)}"
+        ) from None
     try:
         manifest = Manifest.from_json(text, path.parent)
     except _OtherFormat as error:
@@ -301,10 +301,9 @@ def write_manifest(manifest: Manifest) -> Path:
     return replace_file(manifest.directory / MANIFEST_NAME, manifest.to_json())
 
 
-def write_files(directory: Path, files: Mapping[str, list[str]]) -> None:
-    """Write which file each image was made from, by split and row; nothing where ``files`` is empty."""
-    if files:
-        replace_file(directory / _FILES_NAME, json.dumps(files))
+def write_files(manifest: Manifest, files: Mapping[str, list[str]]) -> None:
+    """Write which file each image was made from, by split and row; ``files`` may be empty."""
+    _write_beside(manifest, "files", files)
 
 
 def files_of(manifest: Manifest, split: str) -> list[str] | None:
@@ -312,35 +311,41 @@ def files_of(manifest: Manifest, split: str) -> list[str] | None:
 
     None where images have numbers only, and where an earlier version of labkit prepared the data set.
     """
-    try:
-        with open_regular(manifest.directory / _FILES_NAME) as file:
-            files = msgspec.json.decode(file.read(), type=dict[str, list[str]])
-    except (OSError, ValueError):
-        return None
-    return files.get(split) if len(files.get(split, ())) == manifest.count(split) else None
+    files = _read_beside(manifest, "files", dict[str, list[str]]).get(split, [])
+    return files if len(files) == manifest.count(split) else None
 
 
 def write_columns(manifest: Manifest, columns: Mapping[str, Mapping[str, list[str]]]) -> None:
-    """Write what else is known of each image, by split, column and row; nothing without columns."""
-    if any(columns.values()):
-        content = {"checksum": manifest.checksum, "columns": columns}
-        replace_file(manifest.directory / _COLUMNS_NAME, json.dumps(content))
+    """Write what else is known of each image, by split, column and row; there may be no columns."""
+    _write_beside(manifest, "columns", columns)
 
 
 def columns_of(manifest: Manifest, split: str) -> dict[str, list[str]]:
     """Return what else is known of the images of a split: a text for each row, by column."""
-    try:
-        with open_regular(manifest.directory / _COLUMNS_NAME) as file:
-            found = msgspec.json.decode(file.read(), type=_Columns)
-    except (OSError, ValueError):
-        return {}
-    columns = found.columns.get(split, {}) if found.checksum == manifest.checksum else {}
+    columns = _read_beside(manifest, "columns", dict[str, dict[str, list[str]]]).get(split, {})
     return {name: values for name, values in columns.items() if len(values) == manifest.count(split)}
 
 
-class _Columns(msgspec.Struct):
-    checksum: str
-    columns: dict[str, dict[str, list[str]]]
+def _write_beside(manifest: Manifest, what: str, content: Mapping[str, Any]) -> None:
+    """Write ``<what>.json`` beside the manifest, and whose it is; nothing without content."""
+    if any(content.values()):
+        text = json.dumps({"checksum": manifest.checksum, what: content})
+        replace_file(manifest.directory / f"{what}.json", text)
+
+
+def _read_beside(manifest: Manifest, what: str, kind: type) -> Any:
+    """Return what ``<what>.json`` beside the manifest holds as a ``kind``; empty unless it is this one's.
+
+    Earlier versions of labkit wrote the names of files alone.
+    """
+    try:
+        with open_regular(manifest.directory / f"{what}.json") as file:
+            found = msgspec.json.decode(file.read(), type=dict[str, Any])
+        if found.pop("checksum", manifest.checksum) == manifest.checksum:
+            return msgspec.convert(found.get(what, found), kind)
+    except (OSError, ValueError):
+        pass
+    return kind()
 
 
 def replace_file(path: Path, text: str) -> Path:

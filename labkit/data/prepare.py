@@ -318,7 +318,7 @@ def _write(request: Request, source: Source, messages: list[str]) -> PrepareResu
         retire_manifest(request.directory)
         written = finished | write_shards(waiting, plan.key, journal, request.announce)
         manifest = _manifest(request, plan, written)
-        write_files(request.directory, plan.files)
+        write_files(manifest, plan.files)
         write_columns(manifest, plan.columns)
         write_manifest(manifest)
         clean(request.directory, manifest)

@@ -14,6 +14,7 @@ from PIL import Image
 import labkit
 from labkit.analysis.predictions import load_predictions
 from labkit.commands import main as cli
+from labkit.data.manifest import files_of
 from labkit.data.prepare import prepare
 from labkit.data.shards import load_split
 from labkit.errors import InputError
@@ -91,7 +92,7 @@ def test_a_picture_is_fitted_as_those_of_the_data_set(tmp_path, resize):
         eval_batch_size=4,
     )
     run = labkit.load_run(tmp_path / "run")
-    names = json.loads((made.directory / "files.json").read_text())["test"]
+    names = files_of(made, "test")
     found = run.predict([tmp_path / "pets" / name for name in names])
     stored = run.predict(load_split(made, "test")[0])
     np.testing.assert_allclose(found.probabilities, stored.probabilities, atol=1e-6)

@@ -1,6 +1,7 @@
 """Marks of people, and the data sets that are made of them: what changes, what stays, what is refused."""
 
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -81,6 +82,11 @@ def test_jpegs_are_copied_byte_by_byte_and_files_follow(pets, tmp_path):
     assert files_of(made, "train") == [files[row] for row in rows]
     assert files_of(made, "test") == files_of(base, "test")
     assert columns_of(made, "train") == {"number": [str(row) for row in rows]}
+    beside = made.directory / "files.json"
+    shutil.copy(base.directory / "files.json", beside)
+    assert files_of(made, "test") is None, "of another data set, though as many"
+    beside.write_text(json.dumps({"test": files_of(base, "test")}))
+    assert files_of(made, "test") == files_of(base, "test"), "as an earlier labkit wrote it"
     assert made.source["resize"] == base.source["resize"]
     assert read_marks(base).of("train", 6).file == files[6]
 

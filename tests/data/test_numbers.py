@@ -11,7 +11,7 @@ from labkit.config import Config
 from labkit.data import shapes
 from labkit.data.batch_of_step import batch_of_step
 from labkit.data.inputs import augmentation_of
-from labkit.data.manifest import Manifest, load_manifest
+from labkit.data.manifest import Manifest, files_of, load_manifest
 from labkit.data.pipeline import train_dataset
 from labkit.data.prepare import prepare
 from labkit.data.shards import load_split, read_labels
@@ -96,7 +96,7 @@ def test_columns_of_a_table_are_numbers(faces, tmp_path):
     rows = [f"{number}.png,{20 + number / 4},{-number}" for number in range(20)]
     made = prepare(None, tmp_path / "data", images=write(faces, "path,Age,weight", rows)).manifest
     assert made.classes == ("Age", "weight") and made.targets == "numbers"
-    files = json.loads((made.directory / "files.json").read_text())
+    files = {split: files_of(made, split) for split in made.splits}
     assert sum(map(len, files.values())) == 20
     for split, names in files.items():
         numbers = [int(name.removesuffix(".png")) for name in names]
