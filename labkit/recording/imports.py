@@ -14,7 +14,7 @@ from typing import Any
 
 from labkit.config.config import RECORDED_BY
 from labkit.data.tfrecord import masked_checksums
-from labkit.errors import InputError, short
+from labkit.errors import InputError, reason_of, short
 from labkit.home import expanded
 from labkit.recording.recorder import opened, place, refuse_other_contents
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
@@ -100,7 +100,7 @@ def import_csv(
                     )
                 _take(log, record, step, splits, f"{source}, line {line}")
     except (UnicodeDecodeError, csv.Error, OSError) as error:
-        raise InputError(f"{source} can't be read as a CSV file: {error}") from None
+        raise InputError(f"{source} can't be read as a CSV file: {reason_of(error)}") from None
     if not log.rows:
         raise InputError(f"{source} has no row with a number")
     _write(run, log, f"labkit import csv {source.name}", overwrite)

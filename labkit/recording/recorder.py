@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from labkit import home
 from labkit.config.config import RECORDED_BY, recorded_by
-from labkit.errors import InputError, short
+from labkit.config.fields import argument
+from labkit.errors import InputError, reason_of, short
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, RunLock, Status, write_json_atomic
 from labkit.run_directory.disk import check_writable, discard, holds_something_else
@@ -99,6 +100,7 @@ def start_run(
 
 def place(name: str | None, job_dir: str | os.PathLike[str] | None = None) -> RunDirectory:
     """Return the run directory of a name, or of a path. Raises InputError for one that can't be."""
+    job_dir = argument("job_dir", job_dir, os.PathLike, optional=True)
     if name is not None and job_dir is not None:
         raise InputError(f"name is {short(name)} with a job_dir; give one of the two")
     if name is None:
@@ -216,6 +218,10 @@ class Recorder:
         row: dict[str, Any] = {"split": split, "step": step}
         for name, value in metrics.items():
             row[name] = value if type(value) is float else _number(name, value)
+            if name == "accuracy" and row[name] > 1.001:  # a mean in float32 may be a little over 1
+                raise InputError(
+                    f"accuracy is {short(value)}; allowed: 0 to 1; divide percents by 100, or rename it"
+                )
             if name in _OWN or not _METRIC.fullmatch(name):
                 raise InputError(f"a metric is named {short(name)}, which rows have already; rename it")
         if split == "train":
@@ -303,7 +309,7 @@ class Recorder:
         self._end(*_reason_of(error))
 
     def _end(self, state: str, message: str) -> None:
-        if self._over.is_set():
+        if self._over.is_set() or os.getpid() != self._status.pid:  # a process that was forked off
             return
         self._over.set()
         _open_here.pop(self.path, None)
@@ -317,8 +323,6 @@ class Recorder:
         self._lock.release()
 
     def _at_exit(self) -> None:
-        if os.getpid() != self._status.pid:  # a process that was forked off
-            return
         step, total = self._status.step, self._status.total_steps
         error = getattr(sys, "last_value", None)
         error = None if error is self._older_error else error
@@ -332,6 +336,11 @@ class Recorder:
     def _check_open(self) -> None:
         if self._over.is_set():
             raise InputError(f"the run {self._run.name} has ended; labkit.start_run starts another one")
+        if os.getpid() != self._status.pid:
+            raise InputError(
+                f"the run {self._run.name} was started by process {self._status.pid}, and this is another, "
+                f"{os.getpid()}, that was forked off; record in that one alone"
+            )
 
     def _append(self, row: Mapping[str, Any]) -> None:
         try:
@@ -344,7 +353,7 @@ class Recorder:
                     self._rows.close()
             self._rows = None
             self._missing += 1
-            self._problem = f"{counted(self._missing, 'row')} couldn't be written: {error.strerror or error}"
+            self._problem = f"{counted(self._missing, 'row')} couldn't be written: {reason_of(error)}"
             if self._missing == 1:
                 warnings.warn(f"{self.path}: {self._problem}; the training goes on", stacklevel=3)
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -167,6 +168,7 @@ def test_a_full_disk_ends_no_training(monkeypatch):
         (lambda run: run.log(4, loss="low"), ["loss is 'low'", "a number"]),
         (lambda run: run.log(4, loss=np.ones(3)), ["loss is array", "a number"]),
         (lambda run: run.log(4, loss=True), ["loss is True"]),
+        (lambda run: run.log(4, accuracy=87.5), ["accuracy is 87.5", "0 to 1", "divide percents by 100"]),
         (lambda run: run.log(4, wall_time=1.0), ["'wall_time'", "rename"]),
         (lambda run: run.log(4, split="a\nb", loss=1.0), ["split is", "a name"]),
         (lambda run: run.log(4, split="../x", loss=1.0), ["split is '../x'"]),
@@ -236,6 +238,20 @@ def test_a_run_has_one_writer(home):
     finally:
         other.kill()
         other.wait()
+
+
+def test_a_process_that_was_forked_off_writes_nothing():
+    with labkit.start_run("mine") as run:
+        run.log(1, loss=1.0)
+        if not (child := os.fork()):
+            with suppress(InputError):
+                run.log(2, loss=1.0)
+            run.finish()
+            os._exit(0)
+        os.waitpid(child, 0)
+        run.log(3, loss=1.0)
+        assert labkit.load_run("mine").state == "running"
+    assert labkit.load_run("mine").metrics()["step"].tolist() == [1, 3]
 
 
 def test_a_cell_that_is_run_again_takes_its_run_over():
