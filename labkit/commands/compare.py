@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from labkit.commands.flags import Flag, LocalPath, Preset, converter, takes
+from labkit.commands.runs import print_damage
 from labkit.config import by_field, fields_by_name
 from labkit.config.architectures import parse_model_name
 from labkit.errors import InputError, require_extra
@@ -140,9 +141,11 @@ def _compare_runs(names: Sequence[str]) -> int:
     )
     from labkit.analysis.versus import told_of_two
 
-    groups = grouped(read_results(_named_runs(names)))
+    results = read_results(_named_runs(names))
+    groups = grouped(results)
     header, rows = result_rows(groups)
     print_table(header, rows)
+    print_damage(result.summary for result in results)
     measure = next((name for name in known_measures(groups) if MEASURES[name].better), None)
     if measure is None:
         print("\nNone of these runs has a result yet.")

@@ -46,10 +46,18 @@ def rename(run: RunName, new: str) -> int:
         os.rename(old.path, renamed.path)
     remember(renamed)
     print(f"renamed {old.name} to {renamed.path}")
+    if old.path.parent == home.runs_home() and _NAMED_BY_SETTINGS.search(old.name):
+        print(
+            f"note: the same labkit train without --job-dir starts a new run, {old.name}; labkit resume "
+            f"{shlex.quote(renamed.name)} goes on with this one"
+        )
     for other in others.values():
         for line in _still_naming(other, old, renamed):
             print(line)
     return 0
+
+
+_NAMED_BY_SETTINGS = re.compile(r"-[0-9a-f]{8}(-|$)")  # as labkit train names a run that nobody named
 
 
 @contextmanager
@@ -189,12 +197,13 @@ def restore(run: Annotated[str, Flag(metavar="RUN")]) -> int:
     Args:
         run: The run's name or directory before it was moved.
     """
-    given = Path(os.path.expanduser(run))
-    folder = given.absolute().parent if len(given.parts) > 1 else home.runs_home()
-    trashed = list_trash(folder)
+    given = Path(os.path.expanduser(run)).absolute()
+    folders = [given.parent] if os.sep in run else [given.parent, home.runs_home()]
+    trashed = [one for folder in folders for one in list_trash(folder)]
     found = [one for one in trashed if one.name == given.name or one.path.name == given.name]
     if not found:
         names = ", ".join(dict.fromkeys(one.name for one in trashed)) or "nothing"
-        raise InputError(f"no run {given.name!r} in the trash of {folder}, which holds {names}")
+        where = " and ".join(map(str, folders))
+        raise InputError(f"no run {given.name!r} in the trash of {where}, which holds {names}")
     print(f"restored {restore_from_trash(found[0]).path}")
     return 0

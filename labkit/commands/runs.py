@@ -70,9 +70,7 @@ def runs(
         print(f"none of the {len(listed)} runs in {folder} matches --filter {' '.join(filter)}")
     elif not found:
         print(f"no runs in {folder}; start one with: labkit train --preset smoke")
-    for summary in chosen:
-        if summary.damage:
-            print(f"note: {printable(summary.name)}: {printable('; '.join(summary.damage))}", file=sys.stderr)
+    print_damage(chosen)
     for run in lost_runs(folder):
         print(f"not shown: {printable(str(run.path))}, {missing_config(run)}", file=sys.stderr)
     if hidden := len(found) - len(listed):
@@ -80,6 +78,13 @@ def runs(
             f"not shown: {counted(hidden, 'archived run')}; labkit runs --archived shows all", file=sys.stderr
         )
     return 0
+
+
+def print_damage(summaries: Iterable[RunSummary]) -> None:
+    """Print a line to stderr for each run with files that can't be read, or not whole."""
+    for summary in summaries:
+        if summary.damage:
+            print(f"note: {printable(summary.name)}: {printable('; '.join(summary.damage))}", file=sys.stderr)
 
 
 def _sorted(summaries: Iterable[RunSummary], field: str) -> list[RunSummary]:
@@ -186,14 +191,14 @@ def _finite(value: Any) -> Any:
 
 
 def _print(shown: dict[str, Any]) -> None:
-    step = "-" if shown["step"] is None else f"{shown['step']} of {shown['total_steps']}"
+    total = "" if shown["total_steps"] is None else f" of {shown['total_steps']}"
     # What is wrong with the files has lines of its own.
     said = [text for text in shown["message"].split("; ") if text not in "; ".join(shown["damage"])]
     message = f" ({'; '.join(said)})" if said else ""
     lines = [
         ("run", shown["name"]),
         ("state", f"{shown['state']}{message}, last active {_age_in_words(shown['age'])} ago"),
-        ("step", step),
+        ("step", f"{_or_dash(shown['step'])}{total}"),
         ("model", shown["model"] or "unknown"),
         ("data set", shown["dataset"] or "unknown"),
     ]

@@ -43,13 +43,19 @@ def test_mistakes(folder, flags, words):
     assert read_notes(run) == Notes()
 
 
-def test_a_run_goes_to_the_trash_and_comes_back(folder):
+@pytest.mark.parametrize("name", ["mine", "./mine"])
+def test_a_run_goes_to_the_trash_and_comes_back(folder, monkeypatch, name):
     run = make_run(folder, "mine")
     assert answer("delete", "mine", "--trash").code == 0
     assert not run.exists()
     assert "no runs in" in answer("runs").out
     assert "which holds mine" in refused("restore", "other")
     assert answer("restore", run.path).code == 0
+    assert run.exists()
+    assert answer("delete", "mine", "--trash").code == 0
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("LABKIT_HOME", str(folder / "another"))
+    assert answer("restore", name).code == 0
     assert run.exists()
 
 
@@ -87,8 +93,14 @@ def test_a_run_gets_another_name_and_its_forks_follow(runs):
     lineage = read_lineage(RunDirectory(runs / "old-fork-5"))
     assert lineage == Lineage(str(runs / "new"), 5, {"learning_rate": (0.1, 0.01)})
     assert read_lineage(RunDirectory(runs / "new")).parent == str(runs / "elder")
-    assert "old-fork-5, a fork of it, names its new directory" in said
+    assert "old-fork-5, a fork of it, names its new directory" in said and "starts a new run" not in said
     assert answer("show", "new").code == 0
+
+
+def test_a_command_that_would_start_anew_after_a_rename_is_named(folder):
+    make_run(folder, "resnet8-shapes-0123abcd-2gpus")
+    said = answer("rename", "resnet8-shapes-0123abcd-2gpus", "new").out
+    assert "starts a new run, resnet8-shapes-0123abcd-2gpus; labkit resume new goes on with this one" in said
 
 
 def test_a_run_outside_of_labkits_home_is_still_listed(runs, tmp_path):

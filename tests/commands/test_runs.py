@@ -217,7 +217,9 @@ def test_damaged_rows_are_counted_wherever_the_run_is_shown(folder, damage, coun
     run = make_run(folder, "mine", rows=train_rows(20))
     run.metrics_path.write_bytes(run.metrics_path.read_bytes() + damage)
     said = f"left out of metrics.jsonl: {count} damaged line{'s' if count > 1 else ''}"
-    assert f"note: mine: {said}" in answer("runs").err
+    make_run(folder, "other")
+    for words in (["runs"], ["compare", "mine", "other"]):
+        assert f"note: mine: {said}" in answer(*words).err
     assert said in answer("show", "mine").out
     written = answer("metrics", "mine", "--output", folder / "m.csv").out
     assert "left out: " + said.partition(": ")[2] in written
@@ -240,6 +242,8 @@ def test_a_damaged_status_and_environment_are_named_and_leave_the_number_of_step
     shown = answer("show", "mine").out
     assert "6 of 20" in shown and "status.json is damaged" in shown and "environment.json is damaged" in shown
     assert table()[0][:3] == ["mine", "unknown", "6/20"]
+    run.config_path.write_text("[1")
+    assert "6 of" not in answer("show", "mine").out, "a number of steps that nobody knows"
 
 
 @pytest.mark.parametrize("command", ["show", "evaluate", "resume", "metrics", "export"])
