@@ -12,7 +12,7 @@ from labkit.data.recipe import requested_config
 from labkit.errors import InputError, short
 from labkit.parts.code import note_of_code
 from labkit.parts.objects import as_files
-from labkit.run import Run, load_run, tensorflow_left_as_it_was
+from labkit.run import Run, checkpoint_name, load_run, tensorflow_left_as_it_was
 from labkit.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -155,14 +155,12 @@ def evaluate(
 
     Returns ``split``, ``examples``, ``checkpoint_step``, ``loss`` (mean, in nats), ``accuracy`` (0 to 1), the
     other metrics of the run's loss, ``classes``, and ``per_class``, a list with one mapping for each class.
-    The images and probabilities are in ``load_run(run).predictions(split)`` afterwards.
+    The images and probabilities are in ``load_run(run).predictions(split, checkpoint_step)`` afterwards.
 
     Raises InputError where the run, the checkpoint or the data set is missing, or a value isn't allowed.
     """
     found = run if isinstance(run, Run) else load_run(run)
-    split, checkpoint = argument("split", split, str), plain(checkpoint)
-    kind = int if has_type(checkpoint, int) else str
-    checkpoint = argument("checkpoint", checkpoint, kind, allowed="best, last, or a step")
+    split, checkpoint = argument("split", split, str), checkpoint_name(checkpoint)
     folder = argument("data_dir", data_dir, os.PathLike, optional=True)
     from labkit.training.plan import plan_evaluation
     from labkit.training.train import evaluate as evaluate_as_planned
@@ -175,11 +173,11 @@ def evaluate(
             eval_batch_size=eval_batch_size,
             num_intra_threads=num_intra_threads,
             test_time_augmentation=test_time_augmentation,
-            checkpoint=str(checkpoint),
+            checkpoint=checkpoint,
         )
         if plan.data_note:
             print(plan.data_note)
-        metrics = evaluate_as_planned(plan, split, str(checkpoint))
+        metrics = evaluate_as_planned(plan, split, checkpoint)
     if note := note_of_code(plan.run, metrics["checkpoint_step"]):
         print(note)
     return metrics

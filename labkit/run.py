@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.config import Config
 from labkit.config.config import recorded_config
-from labkit.config.fields import argument, plain
+from labkit.config.fields import argument, has_type, plain
 from labkit.errors import InputError, short
 from labkit.parts.trust import with_consent
 from labkit.run_directory import RunDirectory, Status, list_runs
@@ -185,8 +185,13 @@ class Run:
             if all(isinstance(row.get(name, 0), int | float) for row in kept)
         }
 
-    def predictions(self, split: str = "test") -> "Predictions":
-        """Return what the last evaluation of a split predicted, with the images.
+    def predictions(self, split: str = "test", checkpoint: int | None = None) -> "Predictions":
+        """Return what an evaluation of a split predicted, with the images.
+
+        Args:
+            split: ``test``, ``validation`` or ``train``.
+            checkpoint: the step of the checkpoint that was evaluated. None: the one that the run is judged
+                by, or the last one that was evaluated if that one wasn't.
 
         Returns an object with ``images`` uint8 [n, height, width, channels], ``labels`` int64 [n],
         ``probabilities`` float32 [n, classes], ``predicted`` int64 [n], ``wrong`` bool [n], ``classes``
@@ -194,11 +199,11 @@ class Run:
         is int64 [n, classes], ``predicted`` bool [n, classes], and ``confusion`` None. Warns if these test
         predictions are of another checkpoint than the run's own test result.
 
-        Raises InputError where the split wasn't evaluated yet, or the file is damaged.
+        Raises InputError where that wasn't evaluated yet, or the file is damaged.
         """
         from labkit.analysis.predictions import predictions_of_run
 
-        return predictions_of_run(self._directory, split, self._predictions)
+        return predictions_of_run(self._directory, split, self._predictions, checkpoint)
 
     def slices(self, by: str, split: str | None = None) -> "list[Slice]":
         """Return how good the predictions are on parts of a split, the worst first.
@@ -242,9 +247,8 @@ class Run:
         """
         from labkit.analysis.predict import predict
 
-        return predict(
-            self._directory, images, checkpoint=str(plain(checkpoint)), skip_damaged=bool(skip_damaged)
-        )
+        name = checkpoint_name(checkpoint)
+        return predict(self._directory, images, checkpoint=name, skip_damaged=bool(skip_damaged))
 
     def tested(self) -> "Predictions":
         """Return the predictions of the run's result: of the test images, or else the validation images.
@@ -393,6 +397,12 @@ class Run:
         status = self.status
         steps = f", step {status.step} of {status.total_steps}" if status else ""
         return f"<labkit run {self.name}: {self.state}{steps}>"
+
+
+def checkpoint_name(checkpoint: Any) -> str:
+    """Return ``best``, ``last`` or a step as a text. Raises InputError for a value of another type."""
+    kind = int if has_type(plain(checkpoint), int) else str
+    return str(argument("checkpoint", checkpoint, kind, allowed="best, last, or a step"))
 
 
 def _evaluate(run: RunDirectory, split: str) -> None:

@@ -120,7 +120,7 @@ def load_network(
     manifest, note = data_of_run(directory, config)
     if note:
         announce(note)
-    check_checkpoint(directory.checkpoints_path, directory.checkpoint_steps(), checkpoint)
+    check_checkpoint(directory.checkpoints_path, checkpoint)
     classifier, _ = restored_network(directory, config, manifest, checkpoint)
     if note := note_of_code(directory, classifier.step):
         announce(note)

@@ -165,7 +165,7 @@ def network_to_ask(run: RunDirectory, checkpoint: str, data_dir: str | None = No
     """
     config = recorded_config(run)
     manifest = recorded_manifest(run) or data_of_run(run, config, data_dir)[0]
-    check_checkpoint(run.checkpoints_path, run.checkpoint_steps(), checkpoint)
+    check_checkpoint(run.checkpoints_path, checkpoint)
     return restored_network(run, config, manifest, checkpoint)[0]
 
 

@@ -6,6 +6,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import IO, Any, Protocol
@@ -18,10 +19,11 @@ from labkit.config.data_sets import Targets
 from labkit.config.fields import argument
 from labkit.data.of_run import data_set_of
 from labkit.data.shards import SplitImages
-from labkit.errors import InputError, short
+from labkit.errors import InputError, reason_of, short
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.files import open_run_file, read_object
 from labkit.run_directory.reader import own_test_step_of
+from labkit.training.recorded_predictions import predictions_name
 from labkit.training.scores import class_metrics, confusion_counts, indicators, right
 
 Indices = NDArray[np.intp]
@@ -258,10 +260,10 @@ def of_another_checkpoint(run: RunDirectory, predictions: Predictions) -> str:
 Signature = tuple[tuple[int, int], ...]
 
 
-def signature(run: RunDirectory, split: str = "test") -> Signature:
+def signature(run: RunDirectory, name: str = "test") -> Signature:
     """Return the modification times (ns) and sizes of a split's files, which change when the files do."""
     found = []
-    for path in (run.predictions_path / f"{split}.npz", run.predictions_path / f"{split}.json"):
+    for path in (run.predictions_path / f"{name}.npz", run.predictions_path / f"{name}.json"):
         try:
             stat = path.stat()
             found.append((stat.st_mtime_ns, stat.st_size))
@@ -271,7 +273,10 @@ def signature(run: RunDirectory, split: str = "test") -> Signature:
 
 
 def load_predictions(
-    run: RunDirectory, split: str = "test", known: dict[str, tuple[Signature, Predictions]] | None = None
+    run: RunDirectory,
+    split: str = "test",
+    known: dict[str, tuple[Signature, Predictions]] | None = None,
+    step: int | None = None,
 ) -> Predictions:
     """Read and check the predictions of one split. The arrays are read-only.
 
@@ -280,14 +285,16 @@ def load_predictions(
     Args:
         run: the run.
         split: the split.
-        known: of earlier calls for this run, by split. Those are returned as long as the files are the same.
+        known: of earlier calls for this run, by name. Those are returned as long as the files are the same.
+        step: of the checkpoint; None: those that are recorded for the run.
 
     Raises FileNotFoundError if there are none, InputError if the file is damaged or its arrays are invalid,
     or if its images are those of a data set that is gone.
     """
-    path, now = run.predictions_path / f"{split}.npz", signature(run, split)
-    if known and split in known and known[split][0] == now:
-        return known[split][1]
+    name = split if step is None else predictions_name(run, split, step)
+    path, now = run.predictions_path / f"{name}.npz", signature(run, name)
+    if known and name in known and known[name][0] == now:
+        return known[name][1]
     try:
         with open_run_file(path) as file, np.load(_checked(file), allow_pickle=False) as archive:
             names = (*(["images"] if "images" in archive else []), "labels", "probabilities")
@@ -305,7 +312,7 @@ def load_predictions(
         NotImplementedError,
     ) as error:
         # NumPy's advice to load objects of Python nevertheless would run code of the file.
-        reason = "it holds no arrays of numbers" if "pickle" in str(error) else error
+        reason = "it holds no arrays of numbers" if "pickle" in str(error) else reason_of(error)
         raise InputError(f"{path} is damaged: {reason}") from None
     for array in (*arrays.values(), index):
         array.setflags(write=False)
@@ -317,7 +324,7 @@ def load_predictions(
     if images is none:
         images = SplitImages(data_set_of(run), split, index)
     probabilities = arrays["probabilities"]
-    summary = _summary(run, split, len(arrays["labels"]))
+    summary = _summary(run, name, len(arrays["labels"]))
     classes = summary.get("classes")
     if not isinstance(classes, list) or len(classes) != probabilities.shape[1]:
         classes = [f"class {number}" for number in range(probabilities.shape[1])]
@@ -325,7 +332,7 @@ def load_predictions(
         images, **arrays, index=index, classes=[str(name) for name in classes], summary=summary
     )
     if known is not None:
-        known[split] = now, found
+        known[name] = now, found
     return found
 
 
@@ -338,24 +345,28 @@ def predictions_of_run(
     run: RunDirectory,
     split: str,
     known: dict[str, tuple[Signature, Predictions]] | None = None,
+    step: int | None = None,
     *,
     stacklevel: int = 2,
 ) -> Predictions:
     """Return the predictions of a split as ``load_predictions`` does, for a user who asked for them.
 
-    Warns if these test predictions are of another checkpoint than the run's own test result.
+    Without a ``step``, warns if these test predictions are of another checkpoint than the run's own test
+    result.
 
-    Raises InputError where the split wasn't evaluated yet, and for what ``load_predictions`` refuses.
+    Raises InputError where the checkpoint wasn't evaluated on the split, and as ``load_predictions``.
     """
-    split = argument("split", split, str)
-    try:
-        found = load_predictions(run, split, known)
-    except FileNotFoundError:
+    split, step = argument("split", split, str), argument("checkpoint", step, int, optional=True)
+    found = None
+    with suppress(FileNotFoundError):
+        found = load_predictions(run, split, known, step)
+    if found is None or step not in (None, found.summary.get("checkpoint_step")):
+        of, way = (f" of step {step}", f" --checkpoint {step}") if step is not None else ("", "")
         raise InputError(
-            f"run {run.name} has no predictions of the split {split!r}; make them with: "
-            f"labkit evaluate {run.path} --split {split}"
-        ) from None
-    if other := of_another_checkpoint(run, found):
+            f"run {run.name} has no predictions{of} of the split {split!r}; make them with: "
+            f"labkit evaluate {run.path} --split {split}{way}"
+        )
+    if step is None and (other := of_another_checkpoint(run, found)):
         warnings.warn(other, stacklevel=stacklevel + 1)
     return found
 
@@ -402,8 +413,8 @@ def _checked(file: IO[bytes]) -> IO[bytes]:
     return file
 
 
-def _summary(run: RunDirectory, split: str, count: int) -> dict[str, Any]:
-    value = read_object(run.predictions_path / f"{split}.json")
+def _summary(run: RunDirectory, name: str, count: int) -> dict[str, Any]:
+    value = read_object(run.predictions_path / f"{name}.json")
     # The two files are replaced one after the other, so the summary may be of another evaluation.
     return value if value.get("examples") == count else {}
 

@@ -13,18 +13,19 @@ from labkit.cluster.hosts import Hosts, PrivateNetwork
 from labkit.cluster.local import LocalCluster, own_host
 from labkit.cluster.local_run import run_local_cluster
 from labkit.config import Config, fields_by_name
+from labkit.distributed.cpu import has_no_gpu
 from labkit.distributed.task import ClusterTask, split_address
 from labkit.errors import InputError
 from labkit.models.weight_source import IMAGENET
 from labkit.parts.trust import APPROVED, acting, digest_of
-from labkit.plurals import listed
+from labkit.plurals import counted, listed
 from labkit.run_directory import RunDirectory, RunLock
 from labkit.run_directory.disk import discard
 from labkit.run_directory.files import open_run_file
 from labkit.run_directory.stop import forget_request
 from labkit.startup.child import python_command
 from labkit.startup.others import other_users
-from labkit.training.place import DATA_CHOICE
+from labkit.training.place import DATA_CHOICE, nothing_left
 from labkit.training.plan import RunPlan, plan_run
 
 
@@ -44,8 +45,7 @@ class Launch:
         Raises InputError if another launcher or process trains the run.
         """
         if self.finished:
-            how = self.run.read_environment().get("description", "unknown devices")
-            output(f"nothing left to do: {self.run.path} is finished; it was trained on {how}")
+            output(nothing_left(self.run))
             return 0
         self.run.create()
         # Between a loss and the restart no task holds the run's lock; this one is held throughout.
@@ -171,6 +171,13 @@ def plan_launch(
     made_hosts = _hosts(config, cluster, link) if hosts else None
     if link is not None and not hosts:
         raise InputError(f"--link is {link!r} without --hosts, which make the links; add --hosts")
+    wanted, gpus = workers * (distribution.num_gpus or 0), visible_gpus()
+    is_missing = has_no_gpu() or (gpus and len(gpus) < wanted)
+    if wanted and is_missing and not distribution.simulate_missing_gpus:
+        raise InputError(
+            f"--num-gpus is {distribution.num_gpus} in each of {workers} tasks that train, and "
+            f"{counted(len(gpus), 'GPU')} found here; give fewer, or add --simulate-missing-gpus"
+        )
     host = own_host(distribution.bind)
     config = config.replace({"sync": not cluster.asynchronous})
     train_arguments(config)

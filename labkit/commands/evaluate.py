@@ -59,12 +59,12 @@ def evaluate(
     metrics = api.evaluate(found.path, split=split, checkpoint=checkpoint or "best", **given)
     _print_metrics(metrics)
     if by is not None:
-        _print_slices(found, split, by)
+        _print_slices(found, split, metrics["checkpoint_step"], by)
     own = own_test_step_of(found)
     if split == "test" and own is not None and own != metrics["checkpoint_step"]:
         print(
-            f"note: the test result of {found.name} stays that of step {own}; its predictions are now those "
-            f"of step {metrics['checkpoint_step']}, until labkit evaluate {run} --checkpoint {own}"
+            f"note: the test result of {found.name} stays that of step {own}, and so do its predictions if "
+            f"they were recorded; in Python, predictions('test', {metrics['checkpoint_step']}) gives these"
         )
     return 0
 
@@ -85,13 +85,13 @@ def _print_metrics(metrics: dict[str, Any]) -> None:
     _print_classes(metrics["per_class"])
 
 
-def _print_slices(run: RunDirectory, split: str, by: str) -> None:
+def _print_slices(run: RunDirectory, split: str, step: int, by: str) -> None:
     """Print the accuracy of each part, or its error where labels are numbers, with its interval of 95 %."""
     from labkit.analysis.predictions import load_predictions
     from labkit.analysis.slices import slices_by
     from labkit.data.of_run import data_set_of
 
-    predictions = load_predictions(run, split)
+    predictions = load_predictions(run, split, step=step)
     found = slices_by(predictions, data_set_of(run), split, by)
     what, form = ("mean absolute error", ".4g") if predictions.are_numbers else ("accuracy", ".1%")
     rows = [

@@ -100,7 +100,7 @@ def resume(
         accept_changed_code: Goes on with this file of your own code, in place of the run's copy of the same
             name, which stays in the run.
     """
-    from labkit.training.place import fork_command
+    from labkit.training.place import fork_command, nothing_left
 
     found = RunDirectory(find_run(run))
     config = recorded_config(found).replace({"job_dir": str(found.path)})
@@ -113,8 +113,7 @@ def resume(
         way_out = fork_command(found, step, **changed) if step else "start it anew with labkit train"
         raise InputError(f"{named} can't be changed in a run; to go on from it with others: {way_out}")
     if status and status.state == "finished":
-        more = fork_command(found, step, train_steps=2 * step)
-        print(f"nothing left to do: {found.name} is finished at step {step}; for more steps: {more}")
+        print(nothing_left(found))
         return 0
     process = training_process(found)
     if process is not None:

@@ -74,7 +74,7 @@ def export(
         raise InputError(
             f"--check needs test images, but {manifest.dataset} in {manifest.directory} has none"
         )
-    check_checkpoint(run.checkpoints_path, run.checkpoint_steps(), checkpoint)
+    check_checkpoint(run.checkpoints_path, checkpoint)
     if note:
         announce(note)
 

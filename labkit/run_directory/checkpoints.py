@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from labkit.errors import InputError
@@ -48,8 +47,14 @@ def best_checkpoint(folder: Path) -> int | None:
     return best if best in steps else steps[-1] if steps else None
 
 
-def check_checkpoint(folder: Path, steps: Sequence[int], checkpoint: str) -> None:
-    """Raise InputError unless ``checkpoint`` is best, last or one of ``steps``, those kept in ``folder``."""
+def check_checkpoint(folder: Path, checkpoint: str) -> None:
+    """Raise InputError unless ``checkpoint`` is best, last or a step that is kept in ``folder``."""
+    steps = checkpoint_steps(folder)
+    if not steps and read_object(folder.parent / "status.json").get("state") == "finished":
+        raise InputError(
+            f"{folder} holds no checkpoint any more, and the run is finished; restore the folder from a copy "
+            "or train the run anew (labkit show has its settings)"
+        )
     if not steps:
         raise InputError(f"{folder} holds no checkpoint yet; train the run further")
     is_step = checkpoint.isascii() and checkpoint.isdecimal() and len(checkpoint) < 20

@@ -22,6 +22,7 @@ from labkit.run_directory.rows import (
     RowReader,
     as_line,
     is_row,
+    is_step,
     number,
     restored,
     result_name,
@@ -29,6 +30,9 @@ from labkit.run_directory.rows import (
 )
 
 MAX_SECONDS_BETWEEN_ROWS = 6 * 3600.0  # beside the step itself; a validation takes minutes
+# In a row of evaluations.jsonl: how many resume points the run had when the checkpoint was read. Clocks of
+# two machines differ, and one that was set back would make a later evaluation an earlier one.
+RESUMES = "resume_points"
 VIEWS = "test_time_augmentation"  # in a row of ``labkit evaluate`` that was given other views than the run's
 Row = Mapping[str, Any]
 LOCK_TIMEOUT_SECONDS = 30.0  # writing a row takes milliseconds; a process that holds the lock longer hangs
@@ -276,7 +280,7 @@ def evaluations_that_count(
     """Return the rows of ``evaluations.jsonl`` that count: the first one for each split and step.
 
     As in ``metrics.jsonl``, a resume point at step s makes earlier rows of later steps invalid. Here a row
-    is earlier if its checkpoint was read (``wall_time``) before the time of the resume point.
+    is earlier if its checkpoint was read before (``is_taken_back``).
 
     Args:
         rows: in the order written.
@@ -289,16 +293,25 @@ def evaluations_that_count(
     others = set(map(key, known))
     kept: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in filter(is_row, rows):
-        wall_time = row.get("wall_time")
-        read = wall_time if isinstance(wall_time, int | float) else math.inf
-        if key(row) not in others and not is_superseded(_step_of(row), read, points):
-            kept.setdefault(key(row), row)
+        if key(row) not in others and not is_taken_back(row, points):
+            kept.setdefault(key(row), {name: value for name, value in row.items() if name != RESUMES})
     return list(kept.values())
 
 
 def damaged_rows(rows: Iterable[Row]) -> int:
     """Return how many rows of ``evaluations.jsonl`` never count, because they are damaged."""
     return sum(not is_row(row) for row in rows)
+
+
+def is_taken_back(row: Row, resume_points: Sequence[ResumePoint]) -> bool:
+    """Return whether the run was resumed from before a row's step after its checkpoint was read.
+
+    Rows of earlier versions have the time (``wall_time``) in place of ``RESUMES``.
+    """
+    known, read = row.get(RESUMES), row.get("wall_time")
+    if is_step(known):
+        return is_superseded(_step_of(row), -math.inf, resume_points[known:])
+    return is_superseded(_step_of(row), read if isinstance(read, int | float) else math.inf, resume_points)
 
 
 def is_superseded(step: float, wall_time: float, resume_points: Iterable[ResumePoint]) -> bool:

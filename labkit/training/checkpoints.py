@@ -155,9 +155,8 @@ class CheckpointStore:
 
         Raises InputError if there is no checkpoint.
         """
+        check_checkpoint(self._folder, "best")
         steps = self.steps()
-        if not steps:
-            raise InputError(f"{self._folder} holds no checkpoint yet; train the run further")
         best = self.state(steps[-1]).best_step
         return best if best in steps else steps[-1]
 
@@ -165,8 +164,8 @@ class CheckpointStore:
         """Return the step for ``best``, ``last`` or a number. Raises InputError if it has no checkpoint."""
         if checkpoint == "best":
             return self.chosen_step()
+        check_checkpoint(self._folder, checkpoint)
         steps = self.steps()
-        check_checkpoint(self._folder, steps, checkpoint)
         return steps[-1] if checkpoint == "last" else int(checkpoint)
 
     def _prune(self, best_step: int | None) -> None:

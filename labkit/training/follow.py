@@ -16,12 +16,13 @@ from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import (
+    RESUMES,
     VIEWS,
     append_evaluation,
     evaluation_key,
     evaluations_path,
     evaluations_that_count,
-    is_superseded,
+    is_taken_back,
     metrics_in_words,
 )
 from labkit.run_directory.reader import MetricsReader, read_metrics
@@ -34,6 +35,7 @@ from labkit.training.checkpoints import CheckpointStore
 from labkit.training.evaluate import Evaluation, write_predictions
 from labkit.training.network import Network
 from labkit.training.plan import EvaluationPlan, on_one_device, plan_evaluation
+from labkit.training.recorded_predictions import predictions_name
 
 
 class CheckpointEvaluator:
@@ -110,10 +112,14 @@ def evaluate_checkpoint(plan: EvaluationPlan, split: str, checkpoint: str) -> di
     step = store.step_of(checkpoint)
     check_same_data(manifest, store.state(step).data_checksum, run.path)
     evaluator = CheckpointEvaluator(plan, split, num_gpus=1)
+    reader = read_metrics(run)
+    known = len(reader.resume_points)
     evaluator.load(step)
     evaluation, row = evaluator.evaluate()
-    metrics = write_predictions(run, evaluation, manifest, checkpoint_step=step)
-    reader = read_metrics(run)
+    row[RESUMES] = known
+    name = predictions_name(run, split, step)
+    metrics = write_predictions(run, evaluation, manifest, checkpoint_step=step, name=name)
+    reader.poll()
     views = plan.config.run.test_time_augmentation
     if evaluation.augmented is not None and views != recorded_config(run).run.test_time_augmentation:
         row[VIEWS] = views
@@ -282,7 +288,7 @@ class Follower:
         return {row["step"] for row in rows if row.get("split") == self._split and type(row["step"]) is int}
 
     def _take(self, step: int) -> None:
-        restarts = self._training.generation
+        restarts, known = self._training.generation, len(self._training.resume_points)
         try:
             self._evaluator.load(step)
         except InputError as error:
@@ -295,9 +301,10 @@ class Follower:
                 self._announce(f"the checkpoint of step {step} was removed before it was read")
             return
         _, row = self._evaluator.evaluate()
+        row[RESUMES] = known
         self._recorded()
         points = self._training.resume_points
-        if self._training.generation != restarts or is_superseded(step, row["wall_time"], points):
+        if self._training.generation != restarts or is_taken_back(row, points):
             self._announce(
                 f"step {step} was left out: the run was started over, or resumed from an earlier step"
             )

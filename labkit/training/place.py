@@ -110,6 +110,17 @@ def fork_command(run: RunDirectory, step: int, **settings: Any) -> str:
     return shlex.join(["labkit", "fork", name, "--at", str(step), "--set", *given])
 
 
+def nothing_left(run: RunDirectory) -> str:
+    """Return the sentence that a run is finished, and how to go on from it."""
+    status = run.read_status()
+    step = status.step if status else 0
+    how = run.read_environment().get("description", "unknown devices")
+    more = f"for more steps: {fork_command(run, step, train_steps=2 * step)}"
+    if not run.checkpoint_steps():
+        more = "its checkpoints are gone, so it can't go on; --overwrite trains it anew"
+    return f"nothing left to do: {run.path} is finished at step {step}; it was trained on {how}; {more}"
+
+
 def check_place(config: Config, run: RunDirectory) -> None:
     """Raise InputError if ``run`` can't be written, holds something else, or has too little disk space."""
     check_writable(run.path, "--job-dir")

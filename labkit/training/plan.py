@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from labkit.callbacks.callback import Callback, callbacks_of, checked_callbacks
 from labkit.config import Config
 from labkit.config.config import recorded_config
+from labkit.config.data_sets import AUTO, GENERATED
 from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_of_run
 from labkit.distributed.cpu import has_no_gpu, missing_gpus_error
@@ -35,8 +36,8 @@ from labkit.training.checks import (
 from labkit.training.place import (
     check_place,
     check_shards,
-    fork_command,
     launchers_choice,
+    nothing_left,
     place_run,
     with_crop,
     with_data_set,
@@ -215,6 +216,9 @@ def plan_run(
     config, manifest, why = with_data_set(
         config, may_prepare=task is None or launches, announce=announce, before_preparing=first
     )
+    steps = config.run.train_steps
+    if asked_for == AUTO and manifest.dataset in GENERATED and steps == type(config.run).train_steps:
+        why += f"; {steps:,} steps, made for cifar10, take hours: --dataset {manifest.dataset} fits them"
     config, run, run_state = place_run(
         config,
         manifest,
@@ -318,7 +322,7 @@ def plan_evaluation(
             f"--split is {split!r}; {manifest.dataset} is prepared with: {', '.join(manifest.splits)}"
         )
     if checkpoint is not None:
-        check_checkpoint(run.checkpoints_path, run.checkpoint_steps(), checkpoint)
+        check_checkpoint(run.checkpoints_path, checkpoint)
     return EvaluationPlan(config, manifest, run, note)
 
 
@@ -369,9 +373,5 @@ def finished_result(run: RunDirectory) -> TrainResult:
     status = run.read_status()
     step = status.step if status else 0
     test = own_test(reader.split("test"), None, ())
-    how = run.read_environment().get("description", "unknown devices")
-    message = (
-        f"nothing left to do: {run.path} is finished at step {step}; it was trained on {how}; "
-        f"for more steps: {fork_command(run, step, train_steps=2 * step)}"
-    )
-    return TrainResult("finished", run, step, message, None if test is None else dict(test), did_work=False)
+    own = None if test is None else dict(test)
+    return TrainResult("finished", run, step, nothing_left(run), own, did_work=False)

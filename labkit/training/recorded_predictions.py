@@ -7,8 +7,23 @@ from typing import Any
 import numpy as np
 
 from labkit.run_directory import RunDirectory, write_json_atomic
+from labkit.run_directory.checkpoints import checkpoint_path
 from labkit.run_directory.directory import replacing
+from labkit.run_directory.files import read_object
+from labkit.run_directory.reader import own_test_step_of
 from labkit.training.scores import class_metrics, confusion_counts, number_metrics
+
+
+def predictions_name(run: RunDirectory, split: str, step: int) -> str:
+    """Return the name of the files with the predictions of a checkpoint: ``test``, or ``test-step-00000100``.
+
+    The split alone names the newest, but another checkpoint doesn't take the place of the one that the run is
+    judged by.
+    """
+    kept = read_object(run.predictions_path / f"{split}.json").get("checkpoint_step")
+    if kept in (None, step) or kept != own_test_step_of(run):
+        return split
+    return f"{split}-{checkpoint_path(run.path, step).name}"
 
 
 def record_predictions(
@@ -18,27 +33,30 @@ def record_predictions(
     row: Mapping[str, Any],
     classes: Sequence[str],
     predicted: np.ndarray | None = None,
+    name: str = "",
 ) -> dict[str, Any]:
-    """Write ``predictions/<split>.npz`` and ``.json``, each atomically; return the JSON's content.
+    """Write ``predictions/<name>.npz`` and ``.json``, each atomically; return the JSON's content.
 
     The JSON file holds the row, the metrics of each class as ``per_class``, and the confusion matrix, which
     is null for several labels, for numbers, and for more than ``MAX_CONFUSION_CLASSES``.
 
     Args:
         run: the run directory.
-        split: names the files.
+        split: names the files, if there is no ``name``.
         arrays: labels int32 [n], or [n, num_classes] if an image has several, or float32 [n, numbers];
             probabilities float32 [n, num_classes], which for numbers are the predicted numbers; index int64
             [n]; and perhaps images uint8 [n, height, width, channels].
         row: of the evaluation, with ``checkpoint_step``.
         classes: their names, or those of the numbers.
         predicted: classes int64 [n], or labels bool [n, num_classes]. Default: the most probable class.
+        name: of the files (``predictions_name``).
     """
     run.predictions_path.mkdir(exist_ok=True)
+    name = name or split
     archive = io.BytesIO()
     # Uncompressed (30 MB), because photographs hardly compress and the dashboard loads it faster.
     np.savez(archive, **arrays)  # type: ignore[arg-type]  # numpy's own flag is meant
-    with replacing(run.predictions_path / f"{split}.npz") as temporary:
+    with replacing(run.predictions_path / f"{name}.npz") as temporary:
         temporary.write_bytes(archive.getbuffer())
     labels = arrays["labels"]
     if predicted is None:
@@ -51,5 +69,5 @@ def record_predictions(
         "per_class": each(labels, predicted, classes),
         "confusion": None if confusion is None else confusion.tolist(),
     }
-    write_json_atomic(run.predictions_path / f"{split}.json", content)
+    write_json_atomic(run.predictions_path / f"{name}.json", content)
     return content

@@ -19,7 +19,8 @@ from labkit.training import place
     [
         (["--workers", "0"], {}, "--workers is 0"),
         (["--workers", "3"], {}, "allowed: multiples of 3"),
-        (["--ps", "1"], {"num_gpus": 2}, "one worker for each GPU"),
+        (["--ps", "1"], {"num_gpus": 2, "simulate_missing_gpus": True}, "one worker for each GPU"),
+        ([], {"num_gpus": 1}, "--num-gpus is 1 in each of 2 tasks that train, and 0 GPUs found here"),
         (
             ["--ps", "1"],
             {"sync_batch_norm": True},
@@ -44,6 +45,7 @@ def test_what_cannot_be_started_is_refused_in_one_line_before_anything_is_writte
 ):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "has_no_gpu", lambda: True)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letters.txt").write_text("mine")
     values = {"dataset": "shapes", "train_batch_size": 16, "job_dir": "run"} | fields
@@ -67,6 +69,7 @@ def test_the_tasks_learn_what_was_asked_for_and_why_it_is_shapes(shapes_dir, tmp
 
     monkeypatch.setattr(module, "run_local_cluster", run)
     assert launch.start() == 0
+    assert "80,000 steps, made for cifar10, take hours: --dataset shapes fits them" in said[-1]
     assert json.loads(given["LABKIT_DATA_CHOICE"]) == {"asked_for": "auto", "note": said[-1]}
     monkeypatch.setenv("LABKIT_DATA_CHOICE", given["LABKIT_DATA_CHOICE"])
     assert place.launchers_choice() == ("auto", said[-1])

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import labkit
 from labkit.commands import main as cli
 from labkit.config import fields_by_name
 from labkit.distributed import task as cluster_task
@@ -104,6 +105,10 @@ def test_flags_override_the_preset_and_none_clears_an_optional_field(captured):
         ("--preset=", ["unknown preset ''; known: auto, estimator_2017, tutorial_2017", "smoke"]),
         ("--preset resnet20_one_cycl", ["preset", "did you mean 'resnet20_one_cycle'"]),
         ("--learning-rate fast", ["--learning-rate", "fast"]),
+        (
+            "--preset smoke --num-gpus 3 --simulate-missing-gpus",
+            ["--train-batch-size is 32 with 3 replicas", "(--train-batch-size is of --preset smoke)"],
+        ),
         ("--sync perhaps", ["--sync", "perhaps", "True or False"]),
         ("--data-format NCHW", ["--data-format", "NCHW", "channels_first"]),
         ("--dataset cifar10", ["cifar10", "labkit data prepare"]),
@@ -237,6 +242,7 @@ def test_the_2017_command_line_trains_and_then_has_nothing_left_to_do(tmp_path):
     prepare_tiny(tmp_path / "data")
     job_dir = tmp_path / "job"
     command = ["train", "--data-dir", tmp_path / "data", "--job-dir", job_dir, *COMMAND_OF_2017.split()]
+    command += ["--checkpoint-every-steps", "3"]
     first = answer(*command)
     assert first.code == 0, first.err
     assert "step 6/6" in first.out
@@ -258,4 +264,16 @@ def test_the_2017_command_line_trains_and_then_has_nothing_left_to_do(tmp_path):
     assert figures["examples"] == 40 == sum(map(sum, figures["confusion"]))
     assert f"top-1 {figures['accuracy']:.4f}" in evaluated.out
     wrong = answer("evaluate", job_dir, "--checkpoint", "999")
-    assert wrong.code == 2 and "best, last, or one of the steps 6" in wrong.err
+    assert wrong.code == 2 and "best, last, or one of the steps 3, 6" in wrong.err
+
+    other = answer("evaluate", job_dir, "--checkpoint", "3", "--by", "class")
+    assert other.code == 0 and "stays that of step 6, and so do its predictions" in other.out
+    assert json.loads((job_dir / "predictions" / "test.json").read_text()) == figures
+    run = labkit.load_run(job_dir)
+    assert run.predictions("test").summary["checkpoint_step"] == 6
+    assert run.predictions("test", 3).summary["checkpoint_step"] == 3
+    with pytest.raises(labkit.InputError, match="of step 5 .*labkit evaluate .* --split test --checkpoint 5"):
+        run.predictions("test", 5)
+
+    shutil.rmtree(job_dir / "checkpoints")
+    assert "no checkpoint any more, and the run is finished" in refused("evaluate", job_dir)

@@ -188,12 +188,14 @@ def test_a_run_is_continued_with_the_same_data_of_todays_home(folder, resumed, t
 
 @pytest.mark.parametrize("words", ["", "--train-steps 200", "--steps 200 --lr=0.5"])
 def test_a_finished_run_and_other_settings_are_answered_with_the_command_that_goes_on(words, folder, resumed):
-    make_run(folder, "mine")
+    run = make_run(folder, "mine")
+    if not words:
+        assert "its checkpoints are gone, so it can't go on" in answer("resume", "mine")[1]
+        (run.checkpoints_path / "step-00000020").mkdir(parents=True)
     code, out, err = answer("resume", "mine", *words.split())
     assert not resumed
     if not words:
-        assert code == 0
-        assert out.startswith("nothing left to do: mine is finished at step 20; for more steps: labkit fork")
+        assert code == 0 and f"{run.path} is finished at step 20" in out and "labkit fork" in out
         return
     assert code == 2 and "mine --at 20 --set train_steps=200" in err
     assert ("learning_rate=0.5" in err) == ("--lr" in words)
