@@ -75,6 +75,20 @@ CALLS = {
     "runs": lambda run, bad: labkit.runs(given(bad, 5)),
     "metrics": lambda run, bad: run.metrics(bad),
     "predictions": lambda run, bad: run.predictions(bad),
+    "predictions checkpoint": lambda run, bad: run.predictions("test", given(bad, "best")),
+    "evaluations": lambda run, bad: run.evaluations(bad),
+    "slices": lambda run, bad: run.slices(bad, "test"),
+    "predict": lambda run, bad: run.predict(bad),
+    "predict checkpoint": lambda run, bad: run.predict(["x.png"], checkpoint=bad),
+    "confusion_matrix": lambda run, bad: run.confusion_matrix(given(bad, 5)),
+    "find_learning_rate": lambda run, bad: labkit.find_learning_rate(given(bad, 0)),
+    "correct_data": lambda run, bad: labkit.correct_data(bad, name="x"),
+    "correct_data name": lambda run, bad: labkit.correct_data("shapes", name=bad),
+    "search": lambda run, bad: labkit.search(bad),
+    "start_run": lambda run, bad: labkit.start_run(given(bad, 5)),
+    "start_run config": lambda run, bad: labkit.start_run("mine", given(bad, 5)),
+    "start_run total_steps": lambda run, bad: labkit.start_run("mine", total_steps=given(bad, "ten")),
+    "start_run job_dir": lambda run, bad: labkit.start_run(job_dir=given(bad, 5)),
     "batch": lambda run, bad: run.batch(bad),
     "batch data_dir": lambda run, bad: run.batch(1, data_dir=given(bad, 5)),
     "replay": lambda run, bad: run.replay(bad),
@@ -120,6 +134,7 @@ def test_a_wrong_value_is_one_short_line(call: str, run: labkit.Run, monkeypatch
     good = {
         "prepare_data classes": words,
         "prepare_data class_names": words,
+        "start_run config": ("a dict",),
         "field class_weights": ("a dict",),
     }
     for kind, value in WRONG.items():

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from labkit.config import Config, by_field, fields_by_name, with_network
@@ -13,6 +13,7 @@ from labkit.parts.code import with_whole_paths
 
 _FORMS = "A,B,C for choices; int:LOW:HIGH, float:LOW:HIGH, log:LOW:HIGH or logint:LOW:HIGH for a range"
 _RANGE = re.compile(r"(int|float|log|logint):([^:]*):([^:]*)")
+LONGEST = 120  # characters of the values of a setting in an error
 # Why trials couldn't be compared that differ in these settings.
 _FIXED = {
     "seed": "a seed is chance, not a setting; --seeds says how many each trial has",
@@ -33,11 +34,12 @@ def parse_space(space: Any, given: Mapping[str, Any]) -> dict[str, Dimension]:
     Raises InputError for an unknown setting, one that can't be searched or is given, and for bad values.
     """
     if not isinstance(space, Mapping) or not space:
-        what = f"is {short(space)}" if space else "is missing"
+        what = "is missing" if isinstance(space, Mapping | None) else f"is {short(space)}"
         raise InputError(f"--space {what}; name settings and their values: --space learning_rate=log:0.01:1")
     parsed: dict[str, Dimension] = {}
     for name, values in space.items():
-        text = values if isinstance(values, str) else ",".join(map(str, values))
+        choices = values if isinstance(values, Iterable) else [values]
+        text = values if isinstance(values, str) else ",".join(map(str, choices))
         field, _, argument = str(name).partition(".")
         (field,) = by_field({field: None})
         info, called = fields_by_name()[field], f"{field}.{argument}" if argument else field
@@ -56,7 +58,8 @@ def parse_space(space: Any, given: Mapping[str, Any]) -> dict[str, Dimension]:
             parsed[called] = _dimension(text, None if argument else info)
         except (ValueError, SyntaxError) as error:
             told = error if isinstance(error, InputError) else f"allowed: {_FORMS}"
-            raise InputError(f"--space {called}={text}: {told}") from None
+            shown = text if text.isprintable() and len(text) < LONGEST else short(values)
+            raise InputError(f"--space {called}={shown}: {told}") from None
     return parsed
 
 
