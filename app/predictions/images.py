@@ -103,9 +103,11 @@ def _grid(
             return f"margin {predictions.margin[position]:.3f}"
         return f"forgotten {counts[position]}×" if order == "forgetting" and counts is not None else ""
 
+    no_mistake = shown_order == "confidence" and not predictions.wrong[positions].any()
+    first = "the least confident first" if no_mistake else ORDERS[shown_order]
     page, above = page_below(len(positions), PAGE_SIZE, "page", bound=True)
     with above, cards.readable():
-        part = part_of(positions, page, f"{ORDERS[shown_order]}.")
+        part = part_of(positions, page, f"{first}.")
         split, link = source.split, functools.partial(image_address, source.split)
         made = cards.prediction_cards(predictions, part, split, link, note)
         if predictions.multi_label:

@@ -123,6 +123,9 @@ def test_filters_and_order_of_the_address_are_applied(run):
     assert 'lk-card right"' not in html_of(at)
     at = open_predictions(run, show="Nonsense", sort="x", true="y", confidence="z", loss="-5", page="-1")
     assert "of 60, the most confident mistakes first" in words(at)
+    assert "the least confident first" in words(open_predictions(run, show="Right")), (
+        "no mistake is among them"
+    )
     at = open_predictions(run, confidence=["0.4", "0.6"])
     inside = ((predictions.confidence >= 0.4) & (predictions.confidence <= 0.6)).sum()
     assert f"of {inside}," in words(at)
