@@ -188,10 +188,8 @@ class Run:
     def predictions(self, split: str = "test", checkpoint: int | None = None) -> "Predictions":
         """Return what an evaluation of a split predicted, with the images.
 
-        Args:
-            split: ``test``, ``validation`` or ``train``.
-            checkpoint: the step of the checkpoint that was evaluated. None: the one that the run is judged
-                by, or the last one that was evaluated if that one wasn't.
+        ``checkpoint``: the step that was evaluated. None: the one that the run is judged by, or the last one
+        that was evaluated if that one wasn't.
 
         Returns an object with ``images`` uint8 [n, height, width, channels], ``labels`` int64 [n],
         ``probabilities`` float32 [n, classes], ``predicted`` int64 [n], ``wrong`` bool [n], ``classes``

@@ -28,6 +28,7 @@ from labkit.training.scores import class_metrics, confusion_counts, indicators, 
 
 Indices = NDArray[np.intp]
 MOST_ARRAYS = 2**33  # bytes; those of 50,000 images of 64 × 64 take 620 MB
+_DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError)
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 SMALLEST_SHARE = 1e-45  # of float32 above zero: the loss of a probability that was rounded to zero
 
@@ -302,15 +303,7 @@ def load_predictions(
             index = archive["index"] if "index" in archive else np.arange(len(arrays["labels"]))
     except FileNotFoundError:
         raise
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        EOFError,
-        zipfile.BadZipFile,
-        zlib.error,
-        NotImplementedError,
-    ) as error:
+    except _DAMAGE as error:
         # NumPy's advice to load objects of Python nevertheless would run code of the file.
         reason = "it holds no arrays of numbers" if "pickle" in str(error) else reason_of(error)
         raise InputError(f"{path} is damaged: {reason}") from None

@@ -132,13 +132,7 @@ def _shared_values(preset: str | None, flags: Mapping[str, Any]) -> tuple[dict[s
 
 def _compare_runs(names: Sequence[str]) -> int:
     """Print the results of runs that are there, and what is known of their difference. Returns 0."""
-    from labkit.analysis.results import (
-        MEASURES,
-        grouped,
-        known_measures,
-        read_results,
-        result_rows,
-    )
+    from labkit.analysis.results import MEASURES, grouped, known_measures, read_results, result_rows
     from labkit.analysis.versus import told_of_two
 
     results = read_results(_named_runs(names))

@@ -407,11 +407,12 @@ def _near(name: str, likeness: float = 0.5) -> str:
 
 def misspelled(name: Any) -> str:
     """Return what is wrong with a text that is nearly a network's name, with what to write; else ""."""
-    is_file = isinstance(name, str) and ("/" in name or ":" in name or name.endswith((".py", ".keras")))
-    if not isinstance(name, str) or is_file or name in ARCHITECTURES or not _near(name, 0.7):
-        return ""
+    is_one = (
+        isinstance(name, str) and name not in ARCHITECTURES and not re.search(r"[/:]|\.(py|keras)$", name)
+    )
     try:
-        parse_model_name(name)
+        if is_one and _near(name, 0.7):
+            parse_model_name(name)
     except InputError as error:
         return str(error)
     return ""

@@ -134,9 +134,8 @@ class Config:
         if not known or not all(isinstance(owner, Mapping) for owner in owners):
             raise InputError(f"a configuration of a run has the parts {', '.join(_OWNERS)}, and no others")
         values = {name: item for owner in owners for name, item in owner.items()}
-        for old, new in _RENAMED.items():
-            if old in values:
-                values[new] = values.pop(old)
+        if "histograms_every_steps" in values:
+            values["inspect_every_steps"] = values.pop("histograms_every_steps")
         if values.get("learning_rate_schedule") != "one_cycle":  # with which alone it has an effect
             values.pop("one_cycle_peak", None)
         if "decay_norm_and_bias" in values:
@@ -208,9 +207,6 @@ _LATER: dict[str, Any] = {
     "trivial_augment": False,
     "fold": None,
 }
-
-# Renamed fields that older versions recorded.
-_RENAMED = {"histograms_every_steps": "inspect_every_steps"}
 
 _OWNERS: dict[str, type] = {
     "data": DataConfig,

@@ -280,7 +280,7 @@ def evaluations_that_count(
     """Return the rows of ``evaluations.jsonl`` that count: the first one for each split and step.
 
     As in ``metrics.jsonl``, a resume point at step s makes earlier rows of later steps invalid. Here a row
-    is earlier if its checkpoint was read before (``is_taken_back``).
+    is earlier if its checkpoint was read before (``is_superseded``).
 
     Args:
         rows: in the order written.
@@ -293,7 +293,9 @@ def evaluations_that_count(
     others = set(map(key, known))
     kept: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in filter(is_row, rows):
-        if key(row) not in others and not is_taken_back(row, points):
+        wall_time = row.get("wall_time")
+        read = wall_time if isinstance(wall_time, int | float) else math.inf
+        if key(row) not in others and not is_superseded(_step_of(row), read, points, row.get(RESUMES)):
             kept.setdefault(key(row), {name: value for name, value in row.items() if name != RESUMES})
     return list(kept.values())
 
@@ -303,23 +305,17 @@ def damaged_rows(rows: Iterable[Row]) -> int:
     return sum(not is_row(row) for row in rows)
 
 
-def is_taken_back(row: Row, resume_points: Sequence[ResumePoint]) -> bool:
-    """Return whether the run was resumed from before a row's step after its checkpoint was read.
-
-    Rows of earlier versions have the time (``wall_time``) in place of ``RESUMES``.
-    """
-    known, read = row.get(RESUMES), row.get("wall_time")
-    if is_step(known):
-        return is_superseded(_step_of(row), -math.inf, resume_points[known:])
-    return is_superseded(_step_of(row), read if isinstance(read, int | float) else math.inf, resume_points)
-
-
-def is_superseded(step: float, wall_time: float, resume_points: Iterable[ResumePoint]) -> bool:
+def is_superseded(
+    step: float, wall_time: float, resume_points: Iterable[ResumePoint], known: Any = None
+) -> bool:
     """Return whether the run was resumed from before ``step`` later than ``wall_time``.
 
-    A row of that step and time, in a file beside ``metrics.jsonl``, then no longer counts.
+    A row of that step and time, in a file beside ``metrics.jsonl``, then no longer counts. ``known``: the
+    row's ``RESUMES``, which counts in place of the time.
     """
-    return any(step > point.step and wall_time < point.wall_time for point in resume_points)
+    points, counted = list(resume_points), is_step(known)
+    later = points[known:] if counted else points
+    return any(step > point.step and (counted or wall_time < point.wall_time) for point in later)
 
 
 def append_evaluation(

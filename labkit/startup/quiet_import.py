@@ -128,9 +128,10 @@ def check_keras_backend() -> None:
 
 
 # What keras.json may hold; with anything else, the import of Keras fails.
-_KERAS_CHOICES = {
-    "floatx": ("float32", "float16", "float64"),
-    "image_data_format": ("channels_last", "channels_first"),
+_KERAS_TAKES = {
+    "floatx": "float32, float16, float64",
+    "image_data_format": "channels_last, channels_first",
+    "epsilon": "a number with a decimal point",
 }
 
 
@@ -139,25 +140,17 @@ def _keras_settings() -> tuple[dict[str, Any], Path]:
     home = os.path.expanduser("~")
     folder = os.path.join(home if os.access(home, os.W_OK) else "/tmp", ".keras")
     path = Path(os.path.expanduser(os.environ.get("KERAS_HOME", folder)), "keras.json")
-    way_out = "correct that, or remove the file, which Keras then writes anew"
     try:
         settings = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # of a damaged file Keras takes nothing
+    except (OSError, ValueError):  # of a damaged file Keras takes nothing
         return {}, path
-    except OSError as error:
-        raise InputError(f"{path} can't be read by Keras: {error.strerror}; {way_out}") from None
+    way_out = "correct that, or remove the file, which Keras then writes anew"
     if not isinstance(settings, dict):
         raise InputError(f"{path} isn't a JSON object, which Keras needs; {way_out}")
-    for name, allowed in _KERAS_CHOICES.items():
-        if settings.get(name, allowed[0]) not in allowed:
-            raise InputError(
-                f"{path}: {name} is {short(settings[name])}; allowed: {', '.join(allowed)}; {way_out}"
-            )
-    if not isinstance(settings.get("epsilon", 0.0), float):
-        raise InputError(
-            f"{path}: epsilon is {short(settings['epsilon'])}; allowed: a number with a decimal point; "
-            f"{way_out}"
-        )
+    for name in _KERAS_TAKES.keys() & settings.keys():
+        value, allowed = settings[name], _KERAS_TAKES[name]
+        if not (isinstance(value, float) if name == "epsilon" else value in allowed.split(", ")):
+            raise InputError(f"{path}: {name} is {short(value)}; allowed: {allowed}; {way_out}")
     return settings, path
 
 

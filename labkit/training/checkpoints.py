@@ -26,7 +26,13 @@ from labkit.models.registry import build_model, in_checkpoints
 from labkit.models.weight_names import transfer_to
 from labkit.models.weight_source import WeightSource, find_weight_source
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.checkpoints import check_checkpoint, checkpoint_path, checkpoint_steps, state_path
+from labkit.run_directory.checkpoints import (
+    best_checkpoint,
+    check_checkpoint,
+    checkpoint_path,
+    checkpoint_steps,
+    state_path,
+)
 from labkit.run_directory.directory import flush
 from labkit.run_directory.files import check_regular, read_json
 
@@ -150,23 +156,15 @@ class CheckpointStore:
         for path in self._folder.glob(".step-*.tmp"):
             path.unlink() if path.is_symlink() else shutil.rmtree(path)
 
-    def chosen_step(self) -> int:
-        """Return the step of the checkpoint chosen on validation, or of the newest if that is missing.
-
-        Raises InputError if there is no checkpoint.
-        """
-        check_checkpoint(self._folder, "best")
-        steps = self.steps()
-        best = self.state(steps[-1]).best_step
-        return best if best in steps else steps[-1]
-
     def step_of(self, checkpoint: str) -> int:
-        """Return the step for ``best``, ``last`` or a number. Raises InputError if it has no checkpoint."""
-        if checkpoint == "best":
-            return self.chosen_step()
+        """Return the step for ``best`` (on validation; else the newest), ``last`` or a number.
+
+        Raises InputError if it has no checkpoint.
+        """
         check_checkpoint(self._folder, checkpoint)
-        steps = self.steps()
-        return steps[-1] if checkpoint == "last" else int(checkpoint)
+        if checkpoint == "best":
+            return best_checkpoint(self._folder) or 0
+        return self.steps()[-1] if checkpoint == "last" else int(checkpoint)
 
     def _prune(self, best_step: int | None) -> None:
         steps = self.steps()
@@ -236,7 +234,7 @@ def prepare_transfer(config: Config, manifest: Manifest, model: keras.Model) -> 
 def _weights_of_run(source: WeightSource, run: RunDirectory, manifest: Manifest) -> InitialWeights:
     config = recorded_config(run)
     store = CheckpointStore(run.checkpoints_path)
-    step = store.chosen_step()
+    step = store.step_of("best")
     recorded = run.read_environment().get("data")
     data: dict[str, Any] = recorded if isinstance(recorded, dict) else {}
     classes = data.get("classes")

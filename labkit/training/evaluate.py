@@ -197,10 +197,7 @@ def _gathered(strategy: tf.distribute.Strategy, local: list[np.ndarray], num_wor
 def write_predictions(
     run: RunDirectory, evaluation: Evaluation, manifest: Manifest, *, checkpoint_step: int, name: str = ""
 ) -> dict[str, Any]:
-    """Record the predictions of a split, with its images if they take at most ``MOST_IMAGE_BYTES``.
-
-    ``name``: of the files; by default the split's.
-    """
+    """Record predictions of a split, by a name or its own, with images of at most ``MOST_IMAGE_BYTES``."""
     stored: dict[str, np.ndarray] = {}
     if len(evaluation.index) * math.prod(manifest.image_shape) <= MOST_IMAGE_BYTES:
         stored["images"] = load_split(manifest, evaluation.split)[0][evaluation.index]
@@ -211,7 +208,7 @@ def write_predictions(
     }
     row = evaluation.row() | {"checkpoint_step": checkpoint_step}
     return record_predictions(
-        run, evaluation.split, arrays, row, manifest.classes, evaluation.predictions, name
+        run, name or evaluation.split, arrays, row, manifest.classes, evaluation.predictions
     )
 
 

@@ -22,7 +22,7 @@ from labkit.run_directory.metrics import (
     evaluation_key,
     evaluations_path,
     evaluations_that_count,
-    is_taken_back,
+    is_superseded,
     metrics_in_words,
 )
 from labkit.run_directory.reader import MetricsReader, read_metrics
@@ -304,7 +304,7 @@ class Follower:
         row[RESUMES] = known
         self._recorded()
         points = self._training.resume_points
-        if self._training.generation != restarts or is_taken_back(row, points):
+        if self._training.generation != restarts or is_superseded(step, 0.0, points, known):
             self._announce(
                 f"step {step} was left out: the run was started over, or resumed from an earlier step"
             )

@@ -384,7 +384,7 @@ class TrainLoop:
             # Each worker knows the best step; waiting here ensures that the chief has saved it.
             self.engine.agree(self.selection.step or 0, "the step chosen on validation")
             alone = self.membership is None
-            chosen = self.store.chosen_step() if alone else self.selection.step or self.step
+            chosen = self.store.step_of("best") if alone else self.selection.step or self.step
             if chosen != self.step:
                 self.store.restore(self.network.model_checkpoint(), chosen, partial=True)
                 if self.writes:

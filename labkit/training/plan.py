@@ -28,11 +28,7 @@ from labkit.run_directory.disk import check_writable
 from labkit.run_directory.metrics import own_test
 from labkit.run_directory.reader import read_metrics
 from labkit.startup.quiet_import import check_keras_backend, import_tensorflow
-from labkit.training.checks import (
-    check_cluster,
-    check_layout,
-    refuse_cluster,
-)
+from labkit.training.checks import check_cluster, check_layout, refuse_cluster
 from labkit.training.place import (
     check_place,
     check_shards,

@@ -33,30 +33,27 @@ def record_predictions(
     row: Mapping[str, Any],
     classes: Sequence[str],
     predicted: np.ndarray | None = None,
-    name: str = "",
 ) -> dict[str, Any]:
-    """Write ``predictions/<name>.npz`` and ``.json``, each atomically; return the JSON's content.
+    """Write ``predictions/<split>.npz`` and ``.json``, each atomically; return the JSON's content.
 
     The JSON file holds the row, the metrics of each class as ``per_class``, and the confusion matrix, which
     is null for several labels, for numbers, and for more than ``MAX_CONFUSION_CLASSES``.
 
     Args:
         run: the run directory.
-        split: names the files, if there is no ``name``.
+        split: names the files; or their name, where it is another (``predictions_name``).
         arrays: labels int32 [n], or [n, num_classes] if an image has several, or float32 [n, numbers];
             probabilities float32 [n, num_classes], which for numbers are the predicted numbers; index int64
             [n]; and perhaps images uint8 [n, height, width, channels].
         row: of the evaluation, with ``checkpoint_step``.
         classes: their names, or those of the numbers.
         predicted: classes int64 [n], or labels bool [n, num_classes]. Default: the most probable class.
-        name: of the files (``predictions_name``).
     """
     run.predictions_path.mkdir(exist_ok=True)
-    name = name or split
     archive = io.BytesIO()
     # Uncompressed (30 MB), because photographs hardly compress and the dashboard loads it faster.
     np.savez(archive, **arrays)  # type: ignore[arg-type]  # numpy's own flag is meant
-    with replacing(run.predictions_path / f"{name}.npz") as temporary:
+    with replacing(run.predictions_path / f"{split}.npz") as temporary:
         temporary.write_bytes(archive.getbuffer())
     labels = arrays["labels"]
     if predicted is None:
@@ -69,5 +66,5 @@ def record_predictions(
         "per_class": each(labels, predicted, classes),
         "confusion": None if confusion is None else confusion.tolist(),
     }
-    write_json_atomic(run.predictions_path / f"{name}.json", content)
+    write_json_atomic(run.predictions_path / f"{split}.json", content)
     return content
