@@ -259,6 +259,7 @@ def of_another_checkpoint(run: RunDirectory, predictions: Predictions) -> str:
 
 
 Signature = tuple[tuple[int, int], ...]
+Known = dict[str, tuple[Signature, Predictions]]
 
 
 def signature(run: RunDirectory, name: str = "test") -> Signature:
@@ -274,10 +275,7 @@ def signature(run: RunDirectory, name: str = "test") -> Signature:
 
 
 def load_predictions(
-    run: RunDirectory,
-    split: str = "test",
-    known: dict[str, tuple[Signature, Predictions]] | None = None,
-    step: int | None = None,
+    run: RunDirectory, split: str = "test", known: Known | None = None, step: int | None = None
 ) -> Predictions:
     """Read and check the predictions of one split. The arrays are read-only.
 
@@ -337,7 +335,7 @@ def tested_split(run: RunDirectory) -> str:
 def predictions_of_run(
     run: RunDirectory,
     split: str,
-    known: dict[str, tuple[Signature, Predictions]] | None = None,
+    known: Known | None = None,
     step: int | None = None,
     *,
     stacklevel: int = 2,

@@ -172,8 +172,7 @@ def plan_launch(
     if link is not None and not hosts:
         raise InputError(f"--link is {link!r} without --hosts, which make the links; add --hosts")
     wanted, gpus = workers * (distribution.num_gpus or 0), visible_gpus()
-    is_missing = has_no_gpu() or (gpus and len(gpus) < wanted)
-    if wanted and is_missing and not distribution.simulate_missing_gpus:
+    if wanted and not distribution.simulate_missing_gpus and (has_no_gpu() or 0 < len(gpus) < wanted):
         raise InputError(
             f"--num-gpus is {distribution.num_gpus} in each of {workers} tasks that train, and "
             f"{counted(len(gpus), 'GPU')} found here; give fewer, or add --simulate-missing-gpus"

@@ -203,7 +203,6 @@ def restore(run: Annotated[str, Flag(metavar="RUN")]) -> int:
     found = [one for one in trashed if one.name == given.name or one.path.name == given.name]
     if not found:
         names = ", ".join(dict.fromkeys(one.name for one in trashed)) or "nothing"
-        where = " and ".join(map(str, folders))
-        raise InputError(f"no run {given.name!r} in the trash of {where}, which holds {names}")
+        raise InputError(f"no run {given.name!r} in the trash of {folders[-1]}, which holds {names}")
     print(f"restored {restore_from_trash(found[0]).path}")
     return 0

@@ -338,8 +338,7 @@ class Recorder:
             raise InputError(f"the run {self._run.name} has ended; labkit.start_run starts another one")
         if os.getpid() != self._status.pid:
             raise InputError(
-                f"the run {self._run.name} was started by process {self._status.pid}, and this is another, "
-                f"{os.getpid()}, that was forked off; record in that one alone"
+                f"the run {self._run.name} is recorded in process {self._status.pid}, and this is its fork"
             )
 
     def _append(self, row: Mapping[str, Any]) -> None:

@@ -50,13 +50,10 @@ def best_checkpoint(folder: Path) -> int | None:
 def check_checkpoint(folder: Path, checkpoint: str) -> None:
     """Raise InputError unless ``checkpoint`` is best, last or a step that is kept in ``folder``."""
     steps = checkpoint_steps(folder)
-    if not steps and read_object(folder.parent / "status.json").get("state") == "finished":
-        raise InputError(
-            f"{folder} holds no checkpoint any more, and the run is finished; restore the folder from a copy "
-            "or train the run anew (labkit show has its settings)"
-        )
     if not steps:
-        raise InputError(f"{folder} holds no checkpoint yet; train the run further")
+        is_over = read_object(folder.parent / "status.json").get("state") == "finished"
+        way = "any more; restore it from a copy, or train anew" if is_over else "yet; train the run further"
+        raise InputError(f"{folder} holds no checkpoint {way}")
     is_step = checkpoint.isascii() and checkpoint.isdecimal() and len(checkpoint) < 20
     if checkpoint not in ("best", "last") and not (is_step and int(checkpoint) in steps):
         known = ", ".join(map(str, steps))

@@ -116,10 +116,9 @@ def check_keras_backend() -> None:
         backend, way_out = keras.config.backend(), "restart the kernel with KERAS_BACKEND=tensorflow"
         named = "in this process"
     else:
-        settings, path = _keras_settings()
-        backend, named = settings.get("backend", "tensorflow"), str(path)
-        if os.environ.get("KERAS_BACKEND"):
-            backend, named = os.environ["KERAS_BACKEND"], "KERAS_BACKEND"
+        settings, file = _keras_settings()
+        given = os.environ.get("KERAS_BACKEND")
+        backend, named = (given, "KERAS_BACKEND") if given else (settings.get("backend", "tensorflow"), file)
         way_out = "set KERAS_BACKEND=tensorflow, for this command alone or for good"
     if backend != "tensorflow":
         raise InputError(
@@ -135,7 +134,7 @@ _KERAS_TAKES = {
 }
 
 
-def _keras_settings() -> tuple[dict[str, Any], Path]:
+def _keras_settings() -> tuple[dict[str, Any], str]:
     """Return the settings that Keras will load, and their file. Raises InputError for what it refuses."""
     home = os.path.expanduser("~")
     folder = os.path.join(home if os.access(home, os.W_OK) else "/tmp", ".keras")
@@ -143,7 +142,7 @@ def _keras_settings() -> tuple[dict[str, Any], Path]:
     try:
         settings = json.loads(path.read_text())
     except (OSError, ValueError):  # of a damaged file Keras takes nothing
-        return {}, path
+        return {}, str(path)
     way_out = "correct that, or remove the file, which Keras then writes anew"
     if not isinstance(settings, dict):
         raise InputError(f"{path} isn't a JSON object, which Keras needs; {way_out}")
@@ -151,7 +150,7 @@ def _keras_settings() -> tuple[dict[str, Any], Path]:
         value, allowed = settings[name], _KERAS_TAKES[name]
         if not (isinstance(value, float) if name == "epsilon" else value in allowed.split(", ")):
             raise InputError(f"{path}: {name} is {short(value)}; allowed: {allowed}; {way_out}")
-    return settings, path
+    return settings, str(path)
 
 
 @contextmanager

@@ -276,4 +276,4 @@ def test_the_2017_command_line_trains_and_then_has_nothing_left_to_do(tmp_path):
         run.predictions("test", 5)
 
     shutil.rmtree(job_dir / "checkpoints")
-    assert "no checkpoint any more, and the run is finished" in refused("evaluate", job_dir)
+    assert "no checkpoint any more; restore it from a copy" in refused("evaluate", job_dir)

@@ -13,7 +13,6 @@ from labkit.parts.code import with_whole_paths
 
 _FORMS = "A,B,C for choices; int:LOW:HIGH, float:LOW:HIGH, log:LOW:HIGH or logint:LOW:HIGH for a range"
 _RANGE = re.compile(r"(int|float|log|logint):([^:]*):([^:]*)")
-LONGEST = 120  # characters of the values of a setting in an error
 # Why trials couldn't be compared that differ in these settings.
 _FIXED = {
     "seed": "a seed is chance, not a setting; --seeds says how many each trial has",
@@ -58,8 +57,7 @@ def parse_space(space: Any, given: Mapping[str, Any]) -> dict[str, Dimension]:
             parsed[called] = _dimension(text, None if argument else info)
         except (ValueError, SyntaxError) as error:
             told = error if isinstance(error, InputError) else f"allowed: {_FORMS}"
-            shown = text if text.isprintable() and len(text) < LONGEST else short(values)
-            raise InputError(f"--space {called}={shown}: {told}") from None
+            raise InputError(f"--space {called}={text}: {told}") from None
     return parsed
 
 
