@@ -41,8 +41,8 @@ class MetricsReader(AppendedLines):
     """Follows ``metrics.jsonl``: each poll reads only the bytes that were appended since the last one.
 
     Only rows that count are kept: after a resume point at step s, earlier rows with a step greater than s are
-    dropped. Lines that aren't JSON objects, and rows with a split whose step is no whole number, are skipped
-    and counted in ``damaged_lines``.
+    dropped. Lines that aren't JSON objects, and rows without a split and a step, are skipped and counted in
+    ``damaged_lines``.
 
     Attributes:
         train: the rows of training steps.
@@ -273,13 +273,13 @@ def _apart(lines: bytes) -> tuple[bytes, list[tuple[int, bytes]]]:
 def _objects(lines: list[bytes]) -> tuple[list[Row | None], int]:
     """Return the row of each line that isn't blank, and how many are damaged.
 
-    None stands for a damaged line, and for one without a split, which is no row.
+    None stands for a damaged line.
     """
     rows: list[Row | None] = []
     damaged = 0
     for value in parse_lines(lines):
         row = restored(value) if isinstance(value, dict) else None
         whole = row is not None and is_row(row)
-        damaged += row is None or ("split" in row and not whole)
+        damaged += not whole
         rows.append(row if whole else None)
     return rows, damaged

@@ -211,6 +211,7 @@ def train_rows(count):
         (b'{"split": "train", "step": 21, "lo\n', 1),
         (b'{"split": "train", "step": 21, "loss": \xe9}\n', 1),
         (b"no row\n\n[1, 2]\n", 2),
+        (b'{"splat": "train", "step": 21, "loss": 1.0}\n', 1),
     ],
 )
 def test_damaged_rows_are_counted_wherever_the_run_is_shown(folder, damage, count):
