@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app import state
 from app.acting import buttons
@@ -16,7 +17,7 @@ from app.charts.machine import MachineStore, machine_charts
 from app.charts.metric_charts import Options, board_of, look_of, metric_chart, window_in
 from app.charts.store import Snapshot, timeline_of
 from app.feed import Update
-from app.markup import duration, facts_html, number_text, progress_html
+from app.markup import duration, facts_html, number_text, plain, progress_html
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.rows import result_name
 
@@ -31,6 +32,25 @@ STATES = {
     "failed": ("failed", "red", ":material/error:", False),
     "no status": ("no status yet", "gray", ":material/help:", True),
 }
+
+
+def heading(run: RunDirectory, page: str = "") -> DeltaGenerator:
+    """Draw the name and the state of a run in a row. Returns the row.
+
+    Args:
+        run: the run.
+        page: what stands before the name; its page is then drawn again when the state changes.
+    """
+    liveness = liveness_of(run.read_status())
+    label, color, icon, _ = STATES[liveness]
+    row = st.container(horizontal=True, vertical_alignment="center", gap="small", key="run-head")
+    with row:
+        name = plain(run.name)
+        st.subheader(f"{page} · {name}" if page else name, anchor=False, width="content")
+        st.badge(label, icon=icon, color=color)  # type: ignore[arg-type]
+    if page:
+        state.watch("state", lambda: liveness_of(run.read_status()), seen=liveness)
+    return row
 
 
 @dataclass(frozen=True)
@@ -74,7 +94,7 @@ def liveness_of(status: Status | None) -> str:
 def key_figures(
     status: Status | None, liveness: str, metrics: Snapshot, seconds: float | None
 ) -> list[tuple[str, str]]:
-    """Return what the head of the page shows, each with its label. ``seconds``: the duration of the run."""
+    """Return the known figures of the head, each with its label. ``seconds``: the duration of the run."""
     name = result_name(dict.fromkeys(metrics.metrics()))
     form, best_of = (".2%", np.max) if name == "accuracy" else (".4g", np.min)
     best = metrics.curve("validation", name).y
@@ -98,7 +118,7 @@ def key_figures(
     ]
     if status and liveness == "running":
         facts.append(("Time left", duration(status.eta_seconds)))
-    return facts
+    return [fact for fact in facts if fact[1] != "–"]
 
 
 @dataclass(frozen=True)

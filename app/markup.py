@@ -33,23 +33,26 @@ def show_log(text: str) -> None:
     """Draw the text of a log, or say that it is empty."""
     if text.strip():
         # Not st.code: its text can't be scrolled by the keyboard.
-        st.html(f'<pre class="lk-log" tabindex="0" aria-label="End of the log">{html.escape(text)}</pre>')
+        st.html(f'<pre class="lk-log" tabindex="0" aria-label="Log">{html.escape(text)}</pre>')
     else:
         st.caption("The log is empty.")
 
 
-def tail(path: Path, max_bytes: int = 32_768) -> str:
+def tail(path: Path, max_bytes: int) -> str:
     """Return the last whole lines of a text file, at most ``max_bytes``; empty if it can't be read."""
+    return read_end(path, max_bytes).decode(errors="replace")
+
+
+def read_end(path: Path, max_bytes: int) -> bytes:
+    """Return the last whole lines of a file of a run, at most ``max_bytes``; empty if it can't be read."""
     try:
         with open_run_file(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - max_bytes))
-            data = file.read(max_bytes)
+            data: bytes = file.read(max_bytes)
     except OSError:
-        return ""
-    if size > max_bytes:
-        data = data[data.find(b"\n") + 1 :]
-    return data.decode(errors="replace")
+        return b""
+    return data[data.find(b"\n") + 1 :] if size > max_bytes else data
 
 
 DRAWING = Path(__file__).parent / "charts" / "assets" / "drawing.js"

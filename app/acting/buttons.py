@@ -10,7 +10,7 @@ import streamlit as st
 from app import address, state
 from app.acting import launches
 from app.charts.picked import choose_step
-from app.markup import plain, show_log, tail
+from app.markup import plain
 from app.state import clean
 from labkit.cluster.flags import acts, making_command
 from labkit.config.config import recorded_by, recorded_config
@@ -220,12 +220,11 @@ def _refused(run: RunDirectory, why: str) -> None:
 
 
 LONGEST_INLINE = 100  # characters of a command within a line of text
-LAST_BYTES = 12_000  # of a log
 READ_SECONDS = 0.5  # the longest that metrics are read
 
 
 def show_end(run: RunDirectory, status: Status | None, liveness: str) -> None:
-    """Draw the last checkpoint, the command that continues the run and the ends of its logs."""
+    """Draw the last checkpoint and the command that continues the run, if it ended early."""
     if status is None or liveness not in ENDED_EARLY or recorded_by(run):
         return
     words = checkpoint_in_words(run, status)
@@ -246,8 +245,6 @@ def show_end(run: RunDirectory, status: Status | None, liveness: str) -> None:
                 st.code(command, language="bash", wrap_lines=True)
     if diverged is not None:
         _after_divergence(run, diverged)
-    with st.expander("End of the log", icon=":material/article:", expanded=liveness != "interrupted"):
-        _log(run)
 
 
 def _diverged_at(run: RunDirectory) -> int | None:
@@ -284,22 +281,3 @@ def checkpoint_in_words(run: RunDirectory, status: Status) -> str:
     again = max(0, status.step - steps[-1])
     rest = f" A resume makes {counted(again, 'step')} again." if again else " No step is lost."
     return f"The last checkpoint is of step {steps[-1]:,} of {status.total_steps:,}.{rest}"
-
-
-def _log(run: RunDirectory) -> None:
-    logs = {"out.log": run.log_path}
-    if run.console_path.is_file():
-        logs["console.log"] = run.console_path
-    if run.cluster_path.is_dir():
-        logs |= {path.stem.replace("-", ":"): path for path in sorted(run.cluster_path.glob("*.log"))}
-    chosen = "out.log"
-    if len(logs) > 1:
-        chosen = st.selectbox(
-            "Log",
-            list(logs),
-            key=f"log-{clean(run.path)}",
-            help="`out.log` is the run's, `console.log` what its process printed, errors of Python too; "
-            "the others are of the tasks of a cluster.",
-            width=260,
-        )
-    show_log(tail(logs.get(chosen, run.log_path), LAST_BYTES))

@@ -78,7 +78,8 @@ def machine_charts(machine: Machine, metrics: Snapshot, axis: str) -> list[Chart
     """
     shown = dict(list(machine.tables.items())[:MAX_PROCESSES])
     alone = len(shown) == 1
-    processor, memory, disk = [], [], []
+    processor, memory = [], []
+    disk: list[Line] = []
     gpu_use: list[Line] = []
     gpu_memory: list[Line] = []
     for number, (name, table) in enumerate(shown.items()):
@@ -90,12 +91,13 @@ def machine_charts(machine: Machine, metrics: Snapshot, axis: str) -> list[Chart
             machine_cpu = _column(table, "machine_cpu_fraction")
             processor.append(_line("whole machine", x, machine_cpu, PALETTE[7]))
         memory.append(_line(label, x, _column(table, "memory_bytes"), color))
-        for what, other in (("read", color), ("written", PALETTE[1] if alone else color)):
+        for what in ("read", "written"):
             rate = _column(table, f"{what}_bytes_per_second")
-            disk.append(_line(what if alone else f"{name}, {what}", x, rate, other))
+            own = PALETTE[len(disk) % len(PALETTE)]  # two lines of a process would look alike
+            disk.append(_line(what if alone else f"{name}, {what}", x, rate, own))
         for gpu in _gpus(table):
             label = f"GPU {gpu}" if alone else f"{name}, GPU {gpu}"
-            other = PALETTE[(gpu if alone else number) % len(PALETTE)]
+            other = PALETTE[len(gpu_use) % len(PALETTE)]
             gpu_use.append(_line(label, x, _column(table, f"gpu{gpu}_use_fraction"), other))
             gpu_memory.append(_line(label, x, _column(table, f"gpu{gpu}_memory_bytes"), other))
     charts = [

@@ -79,7 +79,7 @@ def controls(choose: Callable[[], list[str]] = list) -> tuple[Options, list[str]
         choose: draws the selection of further metrics among the options, and returns the chosen ones.
     """
     _understand_axis()
-    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", width="content"):
         axis = st.segmented_control(
             "Over",
             list(AXES),

@@ -6,16 +6,19 @@ from typing import Any
 
 import numpy as np
 import streamlit as st
+from numpy.lib.stride_tricks import sliding_window_view
 
 from app import address
 from app.charts.board import Seam
 from app.charts.metric_charts import Options, place_of
-from app.charts.store import Snapshot, timeline_of
+from app.charts.store import Curve, Snapshot, timeline_of
 from labkit.run_directory import RunDirectory
 
 HINT = "the images of this batch"
 PARAMETER = "batch"  # of the URL
 AROUND = 25  # steps on either side that a step's loss is compared with
+JUMPS = 5  # of the loss, that are listed
+COMPARED = 100  # parts of a curve that may have a jump
 
 
 def chosen_step(run: RunDirectory) -> int | None:
@@ -57,9 +60,10 @@ def on_pick(key: str, run: RunDirectory, metrics: Snapshot, options: Options) ->
     """Return the callback for a click on a point of the board ``key``: it chooses the step of the point."""
 
     def pick() -> None:
-        step = step_of_point(metrics, options, st.session_state[key].get("picked"))
+        point = st.session_state[key].get("picked")
+        step = step_of_point(metrics, options, point)
         if step is not None:
-            choose_step(run, step, scroll=True)
+            choose_step(run, step, scroll=not point.get("walked"))
 
     return pick
 
@@ -101,8 +105,41 @@ def values_at(metrics: Snapshot, step: int) -> dict[str, float]:
     return {name: float(values[row]) for name, values in table.columns.items() if table.present[name][row]}
 
 
-def neighbourhood(metrics: Snapshot, step: int) -> float | None:
+def neighbourhood(loss: Curve, step: float) -> float | None:
     """Return the median loss of the up to 25 steps on either side of a step; None if there are none."""
-    curve = metrics.curve("train", "loss")
-    near = (np.abs(curve.step - step) <= AROUND) & (curve.step != step) & np.isfinite(curve.y)
-    return float(np.median(curve.y[near])) if near.any() else None
+    near = slice(*np.searchsorted(loss.step, (step - AROUND, step + AROUND + 1)))
+    around = loss.y[near][(loss.step[near] != step) & np.isfinite(loss.y[near])]
+    return float(np.median(around)) if len(around) else None
+
+
+def jumps(metrics: Snapshot) -> list[tuple[int, float]]:
+    """Return the five steps whose loss is highest over ``neighbourhood``, with that ratio, the largest first.
+
+    Each is above the steps before it and those after it, which the first steps of a training aren't. Of jumps
+    closer than 25 steps only the largest counts. Computed once for each change of the metrics.
+    """
+    return metrics.memo.get("jumps", lambda: _jumps(metrics.curve("train", "loss")))
+
+
+def _jumps(loss: Curve) -> list[tuple[int, float]]:
+    known = np.isfinite(loss.y) & np.isfinite(loss.step)
+    step, y = loss.step[known], loss.y[known]
+    if not len(y):
+        return []
+    # The highest loss of each 25 rows; of many, only the promising ones are compared with their neighbours.
+    parts = np.pad(y, (0, -len(y) % AROUND), mode="edge").reshape(-1, AROUND)
+    usual = sliding_window_view(np.pad(np.median(parts, axis=1), 1, mode="edge"), 3).min(axis=1)
+    rough = np.divide(parts.max(axis=1), usual, out=np.zeros(len(parts)), where=usual > 0)
+    found = []
+    for part in np.argsort(-rough)[:COMPARED].tolist():
+        place = part * AROUND + int(parts[part].argmax())
+        sides = y[max(0, place - AROUND) : place], y[place + 1 : place + 1 + AROUND]
+        around = neighbourhood(loss, step[place])
+        if around and all(len(side) and y[place] > np.median(side) for side in sides):
+            found.append((int(step[place]), float(y[place]) / around))
+    found.sort(key=lambda jump: -jump[1])
+    apart: list[tuple[int, float]] = []
+    for jump in found:
+        if all(abs(jump[0] - other) > AROUND for other, _ in apart):
+            apart.append(jump)
+    return apart[:JUMPS]

@@ -17,6 +17,7 @@ from app.charts import component
 from app.charts.board import PALETTE, Chart, Line, Window, encode
 from app.charts.metric_charts import Options
 from app.charts.store import Curve, Floats, Snapshot, follow, timeline_of
+from app.markup import number_text
 from labkit.analysis.curves import moving_average
 from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, process_space, read_heartbeats
 from labkit.run_directory import RunDirectory, process_alive
@@ -297,7 +298,7 @@ def shares_html(shares: Mapping[str, Sequence[float]]) -> str:
 
 
 def _shares_row(name: str, values: Sequence[float]) -> str:
-    texts = ["–" if value != value else f"{value:.0%}" for value in values]
+    texts = ["–" if value != value else number_text(value, ".0%") for value in values]
     parts = "".join(
         f'<i style="width:{100 * max(0.0, value):.1f}%;background:{color}" title="{kind}: {text}"></i>'
         for value, text, (kind, color) in zip(values, texts, SHARE_KINDS.items(), strict=True)

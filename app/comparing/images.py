@@ -7,6 +7,7 @@ import streamlit as st
 from app import state
 from app.address import image_address, page_below
 from app.images import cards
+from app.markup import number_text
 from app.predictions.source import evaluate_command, recorded
 from labkit.analysis.predictions import Predictions, signature
 from labkit.analysis.results import Result
@@ -124,5 +125,7 @@ def _verdicts(images: OnImages, place: int) -> list[str]:
 
 def _named(predictions: Predictions, place: int) -> str:
     given = predictions.given[place]
-    share = "" if predictions.multi_label else f" {predictions.probabilities[place].max():.0%}"
-    return predictions.names(given) + share
+    if predictions.multi_label:
+        return predictions.names(given)
+    share = number_text(float(predictions.probabilities[place].max()), ".0%")
+    return f"{predictions.names(given)} {share}"

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from app.images import cards
 from app.images.subject import file_of
-from app.markup import plain
+from app.markup import number_text, plain
 from labkit.config.config import Config, recorded_config
 from labkit.data.augment import CELLS, augment, augmentation_offsets, crop_grid
 from labkit.data.hashes import augmentation_key, order_key, permutation
@@ -50,7 +50,7 @@ class AugmentedImage:
             if by
         ]
         if self.kept is not None:
-            moves = [f"{self.kept:.0%} of the image"]
+            moves = [f"{number_text(self.kept, '.0%')} of the image"]
         return ", ".join([*moves, *(["flipped"] if self.flipped else [])]) or "not moved"
 
 
@@ -163,7 +163,8 @@ def settings_in_words(config: Config) -> str:
         padded = f"{settings.crop_padding} pixels ({settings.crop_padding_mode})"
         crop = f"random crop after padding by {padded}" if settings.crop_padding else "no crop"
         if settings.random_resized_crop:
-            crop = f"random crop of at least {settings.random_resized_crop:.0%} of the area, resized"
+            least = number_text(settings.random_resized_crop, ".0%")
+            crop = f"random crop of at least {least} of the area, resized"
         elif settings.crop_size:
             after = f" after padding by {padded}" if settings.crop_padding else ""
             crop = f"random crop of {settings.crop_size}×{settings.crop_size} pixels{after}"
@@ -177,7 +178,7 @@ def settings_in_words(config: Config) -> str:
         words += [f"rotation ±{settings.rotation:g}°"] if settings.rotation else []
         words += ["TrivialAugment"] if settings.trivial else []
         words += [f"brightness ±{settings.brightness:g}"] if settings.brightness else []
-        words += [f"contrast ±{settings.contrast:.0%}"] if settings.contrast else []
+        words += [f"contrast ±{number_text(settings.contrast, '.0%')}"] if settings.contrast else []
         words += [f"changed by {settings.own}"] if settings.own else []
         words += [f"mixup with alpha {data.mixup_alpha:g} (not shown)"] if data.mixup_alpha else []
         words += [f"CutMix with alpha {data.cutmix_alpha:g} (not shown)"] if data.cutmix_alpha else []

@@ -14,7 +14,7 @@ from app.charts.board import PALETTE
 from app.data_set.scan import DataScan, Duplicates, find_duplicates, scan_data
 from app.images import cards, marking
 from app.images.subject import ANY, class_control, name_of, names_of, split_control
-from app.markup import plain
+from app.markup import number_text, plain
 from labkit.data.manifest import Manifest
 from labkit.data.shards import read_rows
 from labkit.plurals import counted, listed
@@ -313,7 +313,7 @@ def _bars_table(
 
 
 def _cells(count: int, size: int, most: int, color: str) -> str:
-    share = f"{count / size:.1%}" if size else "–"
+    share = number_text(count / size if size else None, ".1%")
     bar = f'<div class="lk-bar-of" style="width:{100 * count / max(most, 1):.1f}%;background:{color}"></div>'
     number = f'<td class="lk-num" title="{share} of the split">{count:,}</td>'
     return f'{number}<td class="lk-bars">{bar}</td>'

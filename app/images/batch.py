@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import streamlit as st
 from numpy.typing import NDArray
+from streamlit.delta_generator import DeltaGenerator
 
 from app import background
-from app.address import image_address, page_of
+from app.address import image_address, page_below
 from app.ask.client import AskedNetwork, Prediction
 from app.charts import component, picked
 from app.charts.metric_charts import look_of
@@ -39,18 +40,18 @@ MOST_ASKED = 512  # in one question
 
 
 def section(run: RunDirectory, metrics: Snapshot | None, step: int) -> None:
-    """Draw the batch of a step below the charts, with the buttons to leave it.
+    """Draw the batch of a step, with the buttons to leave it and the largest jumps of the loss.
 
     Args:
         run: the run directory.
         metrics: of the run; None if they can't be read.
         step: from 1; anything else is refused in words.
     """
-    st.divider()
     component.scroll_anchor(f"Batch of step {step:,}", picked.scrolls(), key="batch-anchor")
-    _head(run, step)
+    about = _head(run, step)
     if metrics is not None:
         _values(metrics, step)
+        _jumps(run, metrics, step)
     try:
         batch = _batch(run.path, step, _signature(run))
     except NeedsReplay as error:
@@ -60,13 +61,15 @@ def section(run: RunDirectory, metrics: Snapshot | None, step: int) -> None:
     except InputError as error:
         st.warning(plain(str(error)), icon=":material/error:")
         return
-    _words(run, metrics, batch)
-    _images(run, metrics, batch)
+    with about:
+        _words(run, batch)
+    _images(run, metrics, batch, about)
 
 
-def _head(run: RunDirectory, step: int) -> None:
+def _head(run: RunDirectory, step: int) -> DeltaGenerator:
+    """Draw the step and the buttons. Returns where to say how images and losses were made."""
     last = _last_step(run)
-    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+    with st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key="batch-head"):
         st.subheader(f"Batch of step {step:,}", anchor=False, width="content")
         for name, icon, other in (
             ("Previous", ":material/chevron_left:", step - 1),
@@ -76,14 +79,21 @@ def _head(run: RunDirectory, step: int) -> None:
                 name,
                 icon=icon,
                 key=f"batch-{name}",
-                help=f"The batch of step {other:,}",
+                type="tertiary",
+                help=f"The batch of step {other:,}: arrow keys, here and on the chart",
                 disabled=other < 1 or other > last,
                 on_click=picked.choose_step,
                 args=(run, other),
             )
         st.button(
-            "Close", icon=":material/close:", key="batch-close", on_click=picked.choose_step, args=(run, None)
+            "Close",
+            icon=":material/close:",
+            key="batch-close",
+            type="tertiary",
+            on_click=picked.choose_step,
+            args=(run, None),
         )
+        return st.popover("About", icon=":material/info:", type="tertiary")
 
 
 def _last_step(run: RunDirectory) -> int:
@@ -102,10 +112,10 @@ def _values(metrics: Snapshot, step: int) -> None:
         if step > metrics.last_step():
             st.caption("The run hasn't made this step yet. This is the batch that it will take.")
         return
-    loss, around = values.get("loss"), picked.neighbourhood(metrics, step)
+    loss, around = values.get("loss"), picked.neighbourhood(metrics.curve("train", "loss"), step)
     facts = [("Loss", number_text(loss))]
     if loss is not None and around:
-        facts.append((f"Median ±{picked.AROUND} steps", f"{around:.4g}"))
+        facts.append((f"Median ±{picked.AROUND}", f"{around:.4g}"))
         facts.append(("Loss / median", number_text(loss / around, ".3g")))
     name = result_name(values)
     look = look_of(name)
@@ -113,6 +123,23 @@ def _values(metrics: Snapshot, step: int) -> None:
     facts.append(("Learning rate", number_text(values.get("learning_rate"), ".4g")))
     facts.append(("Epoch", number_text(values.get("epoch"), ".2f")))
     st.html(facts_html(facts))
+
+
+def _jumps(run: RunDirectory, metrics: Snapshot, step: int) -> None:
+    """Draw a button for each of the largest jumps of the loss."""
+    if not (jumps := picked.jumps(metrics)):
+        return
+    with st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key="batch-jumps"):
+        st.caption("Largest jumps:", width="content")
+        for other, ratio in jumps:
+            st.button(
+                f"{other:,} ({number_text(ratio, '.2g')} ×)",
+                key=f"jump-{other}",
+                type="tertiary",
+                disabled=other == step,
+                on_click=picked.choose_step,
+                args=(run, other),
+            )
 
 
 # ---- the batch -------------------------------------------------------------------------------------------
@@ -134,7 +161,7 @@ def _signature(run: RunDirectory) -> tuple[int, ...]:
     return tuple(map(changed_at, paths))
 
 
-def _words(run: RunDirectory, metrics: Snapshot | None, batch: RunBatch) -> None:
+def _words(run: RunDirectory, batch: RunBatch) -> None:
     seen = batch.seen
     size = len(seen)
     side = f"{seen.images.shape[2]}×{seen.images.shape[1]}"
@@ -153,16 +180,17 @@ def _words(run: RunDirectory, metrics: Snapshot | None, batch: RunBatch) -> None
     st.caption(plain(" ".join(words)))
 
 
-def _images(run: RunDirectory, metrics: Snapshot | None, batch: RunBatch) -> None:
+def _images(run: RunDirectory, metrics: Snapshot | None, batch: RunBatch, about: DeltaGenerator) -> None:
     kept = run.checkpoint_steps()
     step = batch.seen.step
     checkpoint = checkpoint_for(kept, step)
     if checkpoint is None:
         st.caption(
             "The run has kept no checkpoint yet, so no network can be asked for each image's loss. "
-            "This command makes the step again and finds it:"
+            "*About* has a command that makes the step again and finds it."
         )
-        _command(run, step)
+        with about:
+            _command(run, step)
         grid(batch, None)
         return
 
@@ -174,7 +202,7 @@ def _images(run: RunDirectory, metrics: Snapshot | None, batch: RunBatch) -> Non
     asked = answers.ask(run, answers.pinned_step(run, "batch") or checkpoint, key, work)
     found = background.shown(asked, f"Asking the network of step {checkpoint:,}", "batch")
     if found is not None:
-        _comparison(run, metrics, batch, checkpoint, found)
+        _comparison(run, metrics, batch, checkpoint, found, about)
     grid(batch, found)
 
 
@@ -203,38 +231,43 @@ def _predict(
 
 
 def _comparison(
-    run: RunDirectory, metrics: Snapshot | None, batch: RunBatch, checkpoint: int, found: Prediction
+    run: RunDirectory,
+    metrics: Snapshot | None,
+    batch: RunBatch,
+    checkpoint: int,
+    found: Prediction,
+    about: DeltaGenerator,
 ) -> None:
-    """Say which network was asked, and how its losses compare with the recorded one."""
+    """Say which network was asked; ``about`` it, how its losses compare with the recorded one."""
     step = batch.seen.step
     assert found.losses is not None
     recorded = picked.values_at(metrics, step).get("loss") if metrics is not None else None
+    seen = f"Highest loss first, by the weights of step {checkpoint:,} ({_distance(step, checkpoint)})."
+    if (share := highest_share(found.losses)) is not None:
+        few, part = share
+        seen += f" The first {counted(few, 'image')} make up {number_text(part, '.0%')} of the loss."
+    st.caption(plain(seen))
     words = [
-        f"Losses and predictions come from the weights of step {checkpoint:,}, the nearest kept checkpoint "
-        f"({_distance(step, checkpoint)}), with batch normalization as in training.",
-        "The highest loss is first.",
+        "The losses are those of the nearest kept checkpoint, with batch normalization as in training.",
         f"Their mean is {number_text(float(found.losses.mean()))}"
         + ("." if recorded is None else f"; the step recorded {number_text(recorded)}."),
     ]
     if recorded is not None:
         words += _differences(run)
-    if (share := highest_share(found.losses)) is not None:
-        few, part = share
-        words.append(f"The {counted(few, 'image')} with the highest loss make up {part:.0%} of it.")
     if batch.pixels is not batch.seen.images:
         words.append("The images are smaller in this step; the network was asked about them at full size.")
     if len(batch.seen) > MOST_ASKED:
         words.append(f"It was asked about {MOST_ASKED} images at a time.")
-    st.caption(plain(" ".join(words)))
-    if checkpoint != step - 1:
-        with st.popover("The exact losses", icon=":material/terminal:"):
-            st.caption("This command makes the step again, with the weights that it had:")
+    with about:
+        st.caption(plain(" ".join(words)))
+        if checkpoint != step - 1:
+            st.caption("The exact losses: this command makes the step again, with the weights that it had.")
             _command(run, step)
 
 
 def _distance(step: int, checkpoint: int) -> str:
     if checkpoint > step:
-        return f"{counted(checkpoint - step, 'step')} later: the run has kept none from before"
+        return f"{counted(checkpoint - step, 'step')} later: none is kept from before"
     if checkpoint == step:
         return "right after this step"
     between = step - 1 - checkpoint
@@ -286,10 +319,10 @@ def grid(batch: RunBatch, found: Prediction | None) -> None:
     order = np.arange(len(seen))
     if found is not None and found.losses is not None:  # NaN first: it is what a reader looks for
         order = np.argsort(-np.where(np.isnan(found.losses), np.inf, found.losses), kind="stable")
-    page = page_of(len(seen), SHOWN, "batch-page", seen.index.tobytes())
+    page, above = page_below(len(seen), SHOWN, "batch-page", seen.index.tobytes())
     if len(seen) > SHOWN:
         st.caption(f"Images {page.start + 1:,} to {page.stop:,} of {len(seen):,}")
-    st.html(cards.grid((_card(batch, found, place) for place in order[page].tolist()), cards.NARROW))
+    above.html(cards.grid((_card(batch, found, place) for place in order[page].tolist()), cards.NARROW))
 
 
 def _card(batch: RunBatch, found: Prediction | None, place: int) -> cards.Card:
@@ -303,7 +336,7 @@ def _card(batch: RunBatch, found: Prediction | None, place: int) -> cards.Card:
             return cards.Card(seen.images[place], [*lines, f"#{number}"], image_address("train", number))
         given = given_by(shares, batch.multi_label)
         names = " + ".join(seen.classes[label] for label in np.flatnonzero(given).tolist()) or "none"
-        share = "" if batch.multi_label else f" {float(shares.max()):.0%}"
+        share = "" if batch.multi_label else " " + number_text(float(shares.max()), ".0%")
         has = indicators(seen.labels[place][None], len(seen.classes))[0]
         wrong = bool((has != given).any())
         lines += [f"loss {loss}", f"{'✗' if wrong else '✓'} {names}{share}"]

@@ -17,7 +17,7 @@ import streamlit as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from app.markup import plain, visible
+from app.markup import number_text, plain, visible
 from labkit.analysis.predictions import Predictions
 from labkit.errors import InputError
 from labkit.plurals import numbers_in_words
@@ -229,7 +229,7 @@ def verdict(predictions: Predictions, position: int, name: str = "") -> tuple[st
 
 def percent(share: float) -> str:
     """Return a share in whole percent, near 100 % with a decimal."""
-    return "–" if share != share else f"{share:.0%}" if share < 0.995 else f"{share:.1%}"
+    return "–" if share != share else number_text(share, ".0%" if share < 0.995 else ".1%")
 
 
 # ---- bars ------------------------------------------------------------------------------------------------
@@ -273,6 +273,6 @@ def bars(
             '<div class="lk-bar"><div class="lk-name">'
             f'<div class="lk-fill {kind}" style="width:{width:.1f}%"></div>{mark}'
             f'<span class="lk-label">{html.escape(classes[number])}</span></div>'
-            f'<span class="lk-share">{share:.1%}</span></div>'
+            f'<span class="lk-share">{number_text(share, ".1%")}</span></div>'
         )
     return "".join(rows)

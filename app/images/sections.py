@@ -15,7 +15,7 @@ from app.ask.client import AskedNetwork, Moment, Neighbours
 from app.charts.board import PALETTE
 from app.images import answers, cards
 from app.images.subject import Subject, checkpoint_to_ask, given_by, names_of, of_predictions
-from app.markup import plain
+from app.markup import number_text, plain
 from app.predictions.source import evaluate_command
 from labkit.analysis.predictions import load_predictions
 from labkit.errors import InputError
@@ -105,7 +105,7 @@ def saliency(run: RunDirectory, step: int, subject: Subject, shares: NDArray[Any
     label = st.selectbox(
         "For the class",
         order,
-        format_func=lambda number: f"{subject.classes[number]} ({shares[number]:.1%})",
+        format_func=lambda number: f"{subject.classes[number]} ({number_text(float(shares[number]), '.1%')})",
         key=f"class-{answers.digest(subject.image)}",
         width=320,
     )

@@ -30,7 +30,7 @@ def panel(source: Source, predictions: Predictions) -> None:
         return
     are_numbers = predictions.are_numbers
     scale = 1 if are_numbers else 100
-    form: Any = "%.4g" if are_numbers else "%.1f%%"
+    form: Any = "%.4g" if are_numbers else "%.1f %%"
     what = "Mean absolute error" if are_numbers else "Accuracy"
     st.dataframe(
         [

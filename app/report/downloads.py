@@ -16,8 +16,8 @@ from labkit.run_directory import RunDirectory
 # On a wide screen the button stands beside the head of the page, which leaves room for it.
 CORNER = """<style>@media (min-width: 641px) {
 .stMainBlockContainer > .stVerticalBlock { position: relative; }
-.st-key-live-share { position: absolute; top: 1.3rem; right: 0; width: auto; z-index: 3; }
-.st-key-live-head { padding-right: 120px; } }</style>"""
+.st-key-live-share { position: absolute; top: 1.2rem; right: 0; width: auto; z-index: 3; }
+.st-key-run-head { padding-right: 120px; } }</style>"""
 
 # Streamlit keeps a file in memory while it is downloaded. The command line has no such limit.
 MAX_METRICS_BYTES = 500_000_000

@@ -102,9 +102,9 @@ COLUMNS = {
     "state": Column("State", _state, _text(90)),
     "progress": Column(
         "Progress",
-        lambda run: run.progress,
+        lambda run: _percent(run.progress),
         lambda title: st.column_config.ProgressColumn(
-            title, format="percent", min_value=0, max_value=1, width=110
+            title, format="%.0f %%", min_value=0, max_value=100, width=110
         ),
         type=NUMBER,
     ),

@@ -15,7 +15,7 @@ from app.charts.board import PALETTE, Chart, Line, encode
 from app.charts.metric_charts import look_of
 from app.comparing.plots import Axis, Dot, axis_of, scatter
 from app.comparing.relations import parallel
-from app.markup import WIDTHS, draw_for_widths
+from app.markup import WIDTHS, draw_for_widths, number_text
 from labkit.experiments.search.files import TrialRecord
 from labkit.experiments.search.result import Importance, SearchResult
 
@@ -81,7 +81,8 @@ def show_importance(search: SearchResult) -> None:
         return
     shares, step, trials = found
     bars = "".join(
-        f'<tr><th scope="row">{html.escape(name)}</th><td>{share:.0%}</td><td style="width:60%">'
+        f'<tr><th scope="row">{html.escape(name)}</th><td>{number_text(share, ".0%")}</td>'
+        '<td style="width:60%">'
         f'<div class="lk-bar-of" style="width:{100 * share:.1f}%;background:{PALETTE[0]}"></div></td></tr>'
         for name, share in shares
     )

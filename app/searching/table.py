@@ -85,7 +85,7 @@ def _rows(search: SearchResult, trials: Sequence[TrialRecord]) -> pa.Table:
 
 
 def _columns(search: SearchResult) -> dict[str, Any]:
-    form = "%.2f%%" if is_percent(search) else "%.4g"
+    form = "%.2f %%" if is_percent(search) else "%.4g"
     return {
         "trial": st.column_config.NumberColumn("Trial", format="%d", pinned=True),
         "state": st.column_config.TextColumn("State"),

@@ -1,4 +1,4 @@
-"""The configuration page: the configuration of a run, its environment, and the end of its log."""
+"""The configuration page: the configuration of a run and its environment."""
 
 import html
 import json
@@ -11,7 +11,8 @@ from typing import Any
 import streamlit as st
 
 from app import state
-from app.markup import plain, show_log, tail
+from app.live_update import heading
+from app.markup import plain
 from app.state import clean
 from labkit.cluster.flags import making_command
 from labkit.config.config import RECORDED_BY, describe
@@ -25,7 +26,7 @@ MOST_CHARACTERS = 2000  # of a value
 def page() -> None:
     """Draw the page of the selected run."""
     run = state.selected_run()
-    st.subheader(f"Configuration · {plain(run.name)}", anchor=False)
+    heading(run, "Configuration")
     st.caption(state.as_code(run.path))
     left, right = st.columns(2, gap="large")
     with left:
@@ -48,13 +49,6 @@ def page() -> None:
                 st.error(f"{state.as_code(run.environment_path)} is nested too deeply to be shown")
         else:
             st.caption("No environment is recorded yet (no readable `environment.json`).")
-    st.markdown("**Log** · the end of `out.log`")
-
-    @st.fragment(run_every=2.0, key="log")
-    def log() -> None:
-        show_log(tail(run.log_path))
-
-    log()
 
 
 def _configuration(recorded: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from app import state
 from app.data_set import overview
 from app.data_set.augmented import augmentation
 from app.data_set.wrong_labels import wrong_labels
+from app.live_update import heading
 from app.markup import plain
 from labkit import home
 from labkit.config.config import recorded_config
@@ -31,7 +32,7 @@ PARTS = [SAMPLES, AUGMENTATION, BALANCE, DUPLICATES, LABELS, SOURCE]
 def page() -> None:
     """Draw the page of the selected run."""
     run = state.selected_run()
-    st.subheader(f"Data · {plain(run.name)}", anchor=False)
+    heading(run, "Data")
     manifest = data_set_or_reason(run)
     if manifest is None:
         return

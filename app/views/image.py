@@ -15,6 +15,7 @@ from app.images.subject import (
     split_control,
 )
 from app.images.what_if import panel
+from app.live_update import heading
 from app.markup import plain
 from app.predictions.source import SPLITS, recorded, recorded_step
 from labkit.analysis.predictions import Predictions
@@ -32,7 +33,7 @@ FEW = 12  # bars that are shown without a click
 def page() -> None:
     """Draw the page of the selected run and image."""
     run = state.selected_run()
-    st.subheader(f"Image · {plain(run.name)}", anchor=False)
+    heading(run, "Image")
     try:
         with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
             source = st.segmented_control(

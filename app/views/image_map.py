@@ -11,7 +11,7 @@ from app.data_set import image_map
 from app.data_set.image_map import ImageMap, chosen_rows, make_map
 from app.images import answers, cards
 from app.images.subject import ANY, class_control, name_of, names_of, split_control
-from app.markup import plain
+from app.live_update import heading
 from app.views.data import data_set_or_reason
 from labkit.data.manifest import Manifest
 from labkit.data.shards import read_rows
@@ -25,7 +25,7 @@ ALL, RIGHT_ONLY, WRONG_ONLY = "All", "Right only", "Wrong only"
 def page() -> None:
     """Draw the page of the selected run."""
     run = state.selected_run()
-    st.subheader(f"Map · {plain(run.name)}", anchor=False)
+    heading(run, "Map")
     manifest = data_set_or_reason(run)
     if manifest is None:
         return

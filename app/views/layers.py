@@ -22,7 +22,7 @@ from app.charts.layer_charts import (
     value_text,
 )
 from app.charts.store import follow
-from app.markup import plain
+from app.live_update import heading
 from labkit.config.config import recorded_by
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
@@ -113,7 +113,7 @@ def page() -> None:
     """Draw the page of the selected run."""
     run = state.selected_run()
     component.prepare()
-    st.subheader(f"Inside the network · {plain(run.name)}", anchor=False)
+    heading(run, "Inside the network")
 
     @st.fragment(run_every=REFRESH_SECONDS, key="inside")
     def panel() -> None:

@@ -5,18 +5,20 @@ from collections.abc import Callable
 from html import escape
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
-from app import feed, state
+from app import feed, run_files, state
 from app.acting import buttons
 from app.address import live_address
 from app.charts import component, picked, workers
 from app.charts.metric_charts import KNOWN, Options, controls, look_of, remember_window, standard, zoom_of
 from app.charts.store import MAX_METRICS, Snapshot, timeline_of
 from app.images import batch
-from app.live_update import STATES, Drawn, frame_of, liveness_of
-from app.markup import plain, visible
+from app.live_update import Drawn, frame_of, heading, liveness_of
+from app.markup import number_text, plain, visible
 from app.report import downloads
 from app.state import clean
+from labkit.config.config import recorded_by
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import evaluations_path
@@ -24,6 +26,7 @@ from labkit.run_directory.notes import Relative, family_of
 
 REFRESH_SECONDS = 1.0  # of a run that trains
 
+NEEDS_ITS_LOG = ("failed", "lost")  # it is unfolded above the charts
 MAX_ADDED = 12  # metrics of callbacks that are drawn without being chosen
 
 
@@ -38,33 +41,40 @@ def page() -> None:
     run = state.selected_run()
     st.set_page_config(page_title=f"{visible(clean(run.name))} · labkit")  # feed.js adds to it
     component.prepare()
-    step = picked.follow_step(run)
+    step, scrolls = picked.follow_step(run), picked.scrolls()
     downloads.share_in_corner(run)
     metrics, _ = _metrics(run)
     failure = buttons.failure_of(run)
     shown = frame_of(run, metrics, failure)
-    _head(run)
+    figures = _head(run)
     options, chosen = _options(run, metrics)
 
     @st.fragment(run_every=REFRESH_SECONDS if shown.refreshes and shown.has_tasks else None, key="live")
     def panel() -> None:
         metrics, why = _metrics(run)
-        if picked.chosen_step(run) != step or frame_of(run, metrics, failure) != shown:
+        asked = picked.chosen_step(run), picked.scrolls()
+        if asked != (step, scrolls) or frame_of(run, metrics, failure) != shown:
             st.rerun()
         if metrics is None:
             st.error(f"{state.as_code(run.metrics_path)} can't be read: {why}")
             return
         zoom = zoom_of(options, timeline_of(metrics))
         drawn = Drawn(run, options, (*standard(metrics.metrics()), *chosen), step, zoom)
+        figures.html(f'<div class="lk-live">{drawn.figures(metrics)}</div>')
         _panel(drawn, metrics)
         if shown.refreshes and not shown.has_tasks:
             address = feed.offer(str(run.path), lambda: drawn.update(shown, failure))
             component.follow(address, REFRESH_SECONDS, key=component.key_of("feed", run.path))
 
-    panel()
+    with st.container(key="live-body"):
+        with st.container(key="live-charts"):
+            panel()
+        if step is not None:
+            with st.container(key="live-drawer"):
+                batch.section(run, metrics, step)
     _data_and_devices(run)
-    if step is not None:
-        batch.section(run, metrics, step)
+    if shown.liveness not in NEEDS_ITS_LOG:
+        run_files.section(run, follows=shown.refreshes)
     if not shown.refreshes:  # while the page is open, the run may be resumed or its checkpoints evaluated
         state.watch(
             "status", lambda: (run.last_active(), state.changed_at(evaluations_path(run.metrics_path)))
@@ -79,15 +89,16 @@ def _metrics(run: RunDirectory) -> tuple[Snapshot | None, str]:
         return None, error.strerror or str(error)
 
 
-def _head(run: RunDirectory) -> None:
-    """Draw the name and state of the run, what can be done with it, and why it ended, if it did."""
+def _head(run: RunDirectory) -> DeltaGenerator:
+    """Draw the name and state of the run, what can be done with it, and why it ended, if it did.
+
+    Returns the place of its figures.
+    """
     status = run.read_status()
     liveness = liveness_of(status)
-    label, color, icon, _ = STATES[liveness]
-    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="live-head"):
-        st.subheader(plain(run.name), anchor=False, width="content")
-        st.badge(label, icon=icon, color=color)  # type: ignore[arg-type]
+    with heading(run):
         buttons.draw(run, status, liveness)
+    figures = st.empty()
     buttons.report(run)
     if status is None:
         there = run.status_path.exists()
@@ -103,18 +114,20 @@ def _head(run: RunDirectory) -> None:
         st.caption(plain(status.message))
     if not buttons.is_pending(run):
         buttons.show_end(run, status, liveness)
+    if liveness in NEEDS_ITS_LOG:
+        run_files.section(run, follows=False, unfolded=True)
     _environment(run)
     show_family(run)
+    return figures
 
 
 def _panel(drawn: Drawn, metrics: Snapshot) -> None:
-    """Draw what changes every second: progress, figures and charts."""
+    """Draw what changes every second below the figures."""
     run = drawn.run
     status = run.read_status()
     if status and liveness_of(status) == "stalled":
         last = time.strftime("%d %B, %H:%M:%S", time.localtime(status.heartbeat))
         st.warning(f"The last heartbeat was at {last}. The process may hang, or its disk may be unavailable.")
-    st.html(f'<div class="lk-live">{drawn.figures(metrics)}</div>')
     workers.show_tasks(run)
     if metrics.damaged_lines:
         st.warning(f"Left out of `metrics.jsonl`: {counted(metrics.damaged_lines, 'damaged line')}.")
@@ -164,7 +177,19 @@ def _options(run: RunDirectory, metrics: Snapshot | None) -> tuple[Options, list
     """Draw the options of the charts. Returns them, and the metrics that are drawn beside the usual ones."""
     usual = standard(metrics.metrics()) if metrics else ()
     names = [name for name in metrics.metrics() if name not in usual] if metrics else []
-    options, chosen = controls(lambda: _choose(run, names) if names else [])
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="live-controls"):
+        options, chosen = controls(lambda: _choose(run, names) if names else [])
+        if metrics is not None and not recorded_by(run) and (jumps := picked.jumps(metrics)):
+            step, ratio = jumps[0]
+            st.button(
+                f"Largest jump of the loss: step {step:,}",
+                icon=":material/photo_library:",
+                help=f"Shows the images of its batch. The loss is {number_text(ratio, '.2g')} times as high "
+                "as around it. A click on a point of a training curve shows those of its step.",
+                on_click=picked.choose_step,
+                args=(run, step),
+                kwargs={"scroll": True},
+            )
     if metrics is not None and metrics.leaves_out_metrics():
         st.warning(f"The run has very many metrics. The first {MAX_METRICS} of a split can be drawn.")
     return options, chosen

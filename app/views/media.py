@@ -8,6 +8,7 @@ from threading import Lock
 import streamlit as st
 
 from app import state
+from app.live_update import heading
 from app.markup import draw_markup, plain, visible
 from labkit.errors import InputError
 from labkit.plurals import counted
@@ -25,7 +26,7 @@ EXAMPLE = """class Kernels(labkit.Callback):
 def page() -> None:
     """Draw the page of the selected run."""
     run = state.selected_run()
-    st.subheader(f"Media · {plain(run.name)}", anchor=False)
+    heading(run, "Media")
 
     @st.fragment(run_every=REFRESH_SECONDS, key="media")
     def panel() -> None:

@@ -64,6 +64,12 @@ def press(at: AppTest, label: str) -> AppTest:
     return checked(at.run())
 
 
+def unfold(at: AppTest, label: str, run: RunDirectory) -> AppTest:
+    """Open the log or the checkpoints of a run."""
+    at.session_state[f"{label}-of-{run.path}"] = True
+    return checked(at.run())
+
+
 def html_of(at: AppTest) -> str:
     """Return the HTML on a page, with that of cards that have boxes to tick."""
     drawn = [part.proto for part in at.get("bidi_component") if part.proto.component_name == "labkit_ticks"]

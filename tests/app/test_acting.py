@@ -25,7 +25,7 @@ from labkit.parts.trust import accept
 from labkit.run_directory import RunDirectory
 from labkit.startup.child import REASON
 from tests.app.conftest import change_environment, configure, in_cluster
-from tests.app.pages import button, checked, open_page, press, words
+from tests.app.pages import button, checked, open_page, press, unfold, words
 from tests.commands.in_process import config_of
 from tests.commands.test_manage import TRAINING
 
@@ -314,6 +314,8 @@ def test_what_ended_early_shows_its_log_and_how_it_continues(make_run, state):
     run.log_path.write_bytes(b"first\n\xff\xfelast \x1b[31mline\n")
     at = open_page("live", run)
     assert "The last checkpoint is of step 100 of 200. A resume makes 20 steps again." in words(at)
+    if state == "interrupted":
+        unfold(at, "Log", run)
     assert "line" in words(at)
     at.selectbox(key=f"log-{run.path}").select("worker:1").run()
     assert "<script>out of memory</script>" in words(checked(at))
@@ -323,7 +325,7 @@ def test_what_ended_early_shows_its_log_and_how_it_continues(make_run, state):
     shutil.rmtree(run.checkpoints_path)
     run.log_path.unlink()
     run.config_path.write_text("[]")
-    text = words(open_page("live", run))
+    text = words(unfold(open_page("live", run), "Log", run))
     for sentence in ("There is no checkpoint", "isn't a JSON object", "The log is empty."):
         assert sentence in text
 

@@ -23,6 +23,7 @@ from labkit.run_directory.reader import read_metrics
 from tests.app.boards import boards, decoded
 from tests.app.conftest import change_environment, configure, train
 from tests.app.pages import checked, finished, html_of, open_page, press, words
+from tests.app.rows import append, train_row
 from tests.tiny import prepare_tiny
 
 
@@ -124,7 +125,7 @@ def test_the_losses_right_before_a_step_are_those_of_the_step(tmp_path, tiny, mo
     trained = train(tmp_path, "first", model="resnet", num_layers=8)  # with batch normalization
     at = finished(open_batch(trained, 5))
     text = words(at)
-    assert "the weights of step 4, the nearest kept checkpoint (right before this step)" in text
+    assert "Highest loss first, by the weights of step 4 (right before this step)" in text
     mean, recorded = re.search(r"Their mean is ([\d.]+); the step recorded ([\d.]+)\.", text).groups()
     reader = read_metrics(trained)
     [row] = [row for row in reader.split("train") if row["step"] == 5]
@@ -182,3 +183,41 @@ def test_the_checkpoint_is_the_newest_before_the_step_or_else_the_first_later_on
 def test_the_share_of_the_highest_losses():
     assert highest_share(np.array([1.0] * 19 + [81.0])) == (2, pytest.approx(0.82))
     assert highest_share(np.array([np.nan] * 30)) is highest_share(np.ones(5)) is None
+
+
+def test_the_largest_jumps_are_single_steps_above_both_sides_and_apart(make_run):
+    generator = np.random.default_rng(0)
+    loss = 2 * np.exp(-np.arange(5000) / 800) * (1 + 0.05 * generator.random(5000))
+    jumped = {700: 6.0, 2500: 3.0, 2510: 2.0, 2526: 4.0, 4999: 2.0, 3000: 5.0, 3200: 2.5}
+    for step, ratio in jumped.items():
+        loss[step - 1] *= ratio
+    loss[3999] = np.nan
+    run = make_run(steps=1)
+    run.metrics_path.unlink()
+    append(run.metrics_path, *(train_row(step + 1, loss=value) for step, value in enumerate(loss.tolist())))
+    metrics = CurveStore(run.metrics_path).poll()
+    found = picked.jumps(metrics)
+    assert [step for step, _ in found] == [700, 3000, 2526, 2500, 3200]
+    for step, ratio in found:
+        near = loss[max(0, step - 26) : step + 25]
+        around = np.median(np.delete(near, step - 1 - max(0, step - 26)))
+        assert ratio == pytest.approx(loss[step - 1] / around) == pytest.approx(jumped[step], rel=0.1)
+    assert picked.jumps(CurveStore(run.metrics_path.with_name("none")).poll()) == []
+
+
+def test_a_loss_that_only_falls_has_no_jump(make_run):
+    run = make_run(steps=1)
+    run.metrics_path.unlink()
+    append(run.metrics_path, *(train_row(step, loss=10 / step) for step in range(1, 300)))
+    assert picked.jumps(CurveStore(run.metrics_path).poll()) == []
+
+
+def test_the_page_offers_the_largest_jump_and_lists_it_beside_the_batch(made):
+    run = made()
+    rows = [train_row(step, loss=9.0 if step == 60 else 1.0) for step in range(1, 121)]
+    run.metrics_path.unlink()
+    append(run.metrics_path, *rows)
+    at = open_page("live", run)
+    press(at, "Largest jump of the loss: step 60")
+    assert at.query_params["batch"] == "60"
+    assert "Loss / median 9" in words(at) and at.button(key="jump-60").disabled

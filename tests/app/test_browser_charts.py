@@ -12,8 +12,9 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.app.browser import BOARD, CHECKOUT, IDLE, Visit, becomes, dashboard, still, until, visiting
-from tests.app.conftest import write_run
+from tests.app.conftest import configure, write_run
 from tests.app.rows import append, evaluation_row, train_row
+from tests.tiny import prepare_tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
@@ -36,6 +37,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
     rows = [train_row(step, loss=2 + math.sin(step / 500)) for step in range(1, STEPS + 1)]
     rows[SPIKE - 1]["loss"] = 50.0
     append(run.metrics_path, *rows, evaluation_row(STEPS, **{"<b>x</b>": 1.0}))
+    prepare_tiny(home / "data")
+    spiky = write_run(home / "runs", "spiky", steps=1)
+    spiky.metrics_path.write_text("")
+    rows = [train_row(step, loss=9.0 if step == 60 else 1.0) for step in range(1, 121)]
+    append(spiky.metrics_path, *rows, evaluation_row(120))
+    configure(spiky, train_batch_size=16, train_steps=200, input_path="memory")
     with dashboard(home) as (address, _):
         yield address, home / "runs"
 
@@ -180,7 +187,58 @@ def test_the_keyboard_alone_reads_values_zooms_and_opens_the_batch(server, visit
     assert chart.evaluate("chart => chart === document.activeElement"), "and stays where it was"
     page.keyboard.press("Enter")
     page.wait_for_url("**batch=**")
+    page.get_by_role("heading", name="Batch of step").wait_for()
+    assert chart.evaluate("chart => chart === document.activeElement"), "arrow keys can go on"
+    page.keyboard.press("Enter")
     page.wait_for_function("document.activeElement.getAttribute('aria-label')?.startsWith('Batch of step')")
+
+
+def places(page: Any) -> list[dict[str, float]]:
+    still(page.locator(".lk-chart").first)
+    return [chart.bounding_box() for chart in page.locator(".lk-chart").all()]
+
+
+def test_a_slim_head_and_the_batch_beside_charts_that_stay_in_their_places(server, browser):
+    with visiting(browser, viewport={"width": 1280, "height": 720}) as visit:
+        page = visit.page
+        open_live(page, server[0], "spiky")
+        closed = places(page)
+        assert closed[0]["y"] < 170
+        top = page.locator(".st-key-run-head").bounding_box()["y"]
+        figures = page.locator(".lk-live").bounding_box()
+        assert figures["y"] + figures["height"] - top <= 110
+
+        page.get_by_role("button", name="Largest jump of the loss: step 60").click()
+        image = page.locator(".st-key-live-drawer .lk-card img").first
+        seen = still(image)
+        assert seen["y"] + seen["height"] <= 720 and page.evaluate("scrollY") == 0
+        opened = places(page)
+        assert max(one["x"] + one["width"] for one in opened) < seen["x"]
+        kept = [(one["y"], one["height"]) for one in closed]
+        assert [(one["y"], one["height"]) for one in opened] == kept, "charts change only their width"
+        assert max(one["width"] for one in opened) < closed[0]["width"]
+
+        chart = page.locator(".lk-chart").first
+        chart.focus()
+        for key, step in (("ArrowRight", 61), ("ArrowLeft", 60), ("ArrowLeft", 59)):
+            page.keyboard.press(key)
+            page.get_by_role("heading", name=f"Batch of step {step}").wait_for()
+            expect(page).to_have_url(re.compile(f"batch={step}"))
+            assert chart.evaluate("chart => chart === document.activeElement")
+        page.keyboard.press("Enter")
+        page.wait_for_function("document.activeElement.getAttribute('aria-label') === 'Batch of step 59'")
+        page.keyboard.press("ArrowRight")
+        page.get_by_role("heading", name="Batch of step 60").wait_for()
+        page.keyboard.press("Escape")
+        expect(page.locator(".st-key-live-drawer")).to_have_count(0)
+        assert places(page) == closed
+        assert chart.evaluate("chart => chart === document.activeElement")
+
+        page.set_viewport_size({"width": 390, "height": 800})
+        page.goto(f"{server[0]}/live?run=spiky&batch=60")
+        below = still(image)["y"]
+        assert below > max(one["y"] + one["height"] for one in places(page))
+        visit.went_well()
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import struct
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.notes import Lineage, write_lineage
 from tests.app.boards import Board, DrawnChart, boards, charts, decoded
 from tests.app.conftest import change_environment
-from tests.app.pages import checked, open_main, open_page, words
+from tests.app.pages import checked, open_main, open_page, unfold, words
 from tests.app.rows import append, evaluation_row, train_row
 
 
@@ -120,6 +121,29 @@ def test_the_live_page_and_the_comparison_offer_the_files(make_run):
     for page in ("live", "compare"):
         labels = [button.proto.label for button in open_page(page, run).get("download_button")]
         assert labels == ["Report as HTML", "Metrics as CSV", "Metrics as Parquet"], page
+
+
+def test_every_run_has_its_log_and_its_checkpoints(make_run):
+    run = make_run()
+    lines = [f"step {number} <b>" for number in range(9_999)]
+    run.log_path.write_text("\n".join(lines))
+    for step, best in ((50, 50), (100, 50), (110, 100)):
+        folder = run.checkpoints_path / f"step-{step:08}"
+        folder.mkdir(parents=True)
+        (folder / "state.json").write_text(json.dumps({"best_step": best}))
+        (folder / "weights").write_bytes(bytes(3 << 20))
+    at = open_page("live", run)
+    assert lines[-1] not in words(at), "folded: nothing is read"
+    unfold(at, "Log", run)
+    assert lines[-1] in words(at) and lines[0] not in words(at)
+    at.text_input(key=f"log-search-{run.path}").set_value("STEP 77 <").run()
+    assert "1 line with this text" in words(at) and lines[77] in words(at) and lines[-1] not in words(at)
+    assert "Download" in [one.proto.label for one in at.get("download_button")]
+    text = words(unfold(at, "Checkpoints", run))
+    for row in ("110, last 3.0 MiB", "100, best 3.0 MiB", "50 3.0 MiB"):
+        assert row in text
+    shutil.rmtree(run.checkpoints_path)
+    assert "kept no checkpoint" in words(checked(at.run()))
 
 
 # ---- axis and zoom, which the address keeps --------------------------------------------------------------

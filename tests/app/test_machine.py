@@ -155,7 +155,7 @@ def test_speeds_and_shares_are_drawn_and_grow(make_run):
     shares = bars(at)
     assert list(rates(at).lines) == ["worker:0", "worker:1"]
     assert "Staleness of the updates" not in [chart.title for chart in charts(at)], "it is synchronous"
-    words = "compute 70%, communication 20%, input, waiting 10%"
+    words = "compute 70 %, communication 20 %, input, waiting 10 %"
     assert shares == {"worker:0": words, "worker:1": words}
     append_worker(run, "worker:1", 99.0, step=12)
     at.slider(key="smoothing").set_value(0.0)

@@ -60,7 +60,7 @@ def test_each_run_has_a_row_with_what_is_known(three):
     at = open_main()
     assert names(at) == ["third", "second", "first"]
     row = table(at).iloc[0]
-    assert (row["state"], row["progress"], row["best_validation"]) == ("finished", 0.6, 90.0)
+    assert (row["state"], row["progress"], row["best_validation"]) == ("finished", 60.0, 90.0)
     assert len(row["loss_curve"]) == 40
     assert math.isclose(row["training_loss"], 2 / 120)
     assert pandas.isna(row["test"]), "there was no test"

@@ -9,6 +9,7 @@
   const PALE_BESIDE = 0.2; // opacity of the lines beside the one whose name is pointed at
   const NEAR_MARK = 6; // pixels; so near the cursor, a mark is meant
   const DOUBLE_CLICK = 250; // milliseconds in which a second click makes a double click
+  const STANDS = 200; // milliseconds that the cursor of the keys stands before its point is picked
   const ICONS = {
     'zoom in': 'M7 2a5 5 0 1 0 3 9l4 4 1-1-4-4A5 5 0 0 0 7 2M4.5 7h5M7 4.5v5',
     'zoom out': 'M7 2a5 5 0 1 0 3 9l4 4 1-1-4-4A5 5 0 0 0 7 2M4.5 7h5',
@@ -169,6 +170,7 @@
       this.sizes = new ResizeObserver(() => this.resize());
       this.sizes.observe(this.draw);
       this.root.addEventListener('keydown', (event) => this.press(event));
+      this.root.addEventListener('blur', () => { this.board.walked = null; });
       document.addEventListener('fullscreenchange', this.onFull = () => this.resize());
     }
 
@@ -190,7 +192,7 @@
         chart.lines.map((line) => [line.name, line.color, line.style, dashed(line), line.style === 'marked' && line.y.length < 60])]);
       this.data = chart;
       this.title.textContent = chart.title;
-      this.root.setAttribute('aria-label', `${chart.title}. Arrow keys move the cursor, + and − zoom, 0 shows the whole run, F fills the screen, S saves a picture.${this.board.data.pick ? ` Enter shows ${this.board.data.pick}.` : ''}`);
+      this.root.setAttribute('aria-label', `${chart.title}. Arrow keys move the cursor${this.board.data.pick ? ` and what is picked` : ''}, + and − zoom, 0 shows the whole run, F fills the screen, S saves a picture.${this.board.data.pick ? ` Enter shows ${this.board.data.pick}.` : ''}`);
       const points = uPlot.join(chart.lines.length ? chart.lines.map((line) => [line.x, this.gapped(line)]) : [[[], []]],
         chart.lines.length ? chart.lines.map(() => [0, 2]) : [[0, 2]]);
       if (shape !== this.shape || !this.plot) {
@@ -245,7 +247,7 @@
         bands: this.data.lines.flatMap((one, i) => (one.band
           ? [{ series: [i + 1, this.data.lines.findIndex((other) => other.name === one.band) + 1], fill: one.color + '26' }] : [])),
         hooks: {
-          draw: [(u) => this.decorate(u)],
+          draw: [(u) => this.decorate(u), (u) => { if (u === this.plot) this.keepCursor(); }],
           setSelect: [(u) => this.selected(u)],
           setCursor: [(u) => { if (!board.moving) board.move(this, u.cursor.left); }],
         },
@@ -385,6 +387,7 @@
         const near = this.near();
         if (event.detail < 2) this.picking = setTimeout(() => this.pick(near), DOUBLE_CLICK);
       });
+      over.addEventListener('mousemove', (event) => { if (event.movementX || event.movementY) this.board.walked = null; });
       over.addEventListener('pointermove', (event) => { // a finger that moves sideways moves the cursor
         if (event.pointerType !== 'touch') return;
         const left = event.clientX - over.getBoundingClientRect().left;
@@ -477,10 +480,17 @@
       return (marks.length ? marks : points).reduce((best, one) => (one.distance < (best?.distance ?? Infinity) ? one : best), null);
     }
 
-    pick(near = this.near()) {
+    pick(near = this.near(), walked = false) {
       if (!this.board.data.pick || !near) return;
       const { line, x, y = null } = near;
-      this.board.trigger('picked', { chart: this.key, line: line.name, x, y });
+      this.board.walked = x;
+      const time = Date.now(); // the same point may be picked again
+      this.board.trigger('picked', { chart: this.key, line: line.name, x, y, walked, time });
+    }
+
+    keepCursor() { // of all charts, where the keys or a pick have left it, whatever the zoom and the width
+      const left = this.board.walked == null ? null : this.plot.valToPos(this.board.walked, 'x');
+      if (left !== null && Math.abs(left - this.plot.cursor.left) > 1) this.plot.setCursor({ left, top: 10 });
     }
 
     press(event) {
@@ -506,12 +516,15 @@
       const [low, high] = this.board.shown();
       const inside = Array.from(line.x.keys()).filter((i) => line.x[i] >= low && line.x[i] <= high);
       if (!inside.length) return;
-      const x = this.at();
+      const open = this.board.data.seams.find((seam) => seam.strong), x = this.board.walked ?? open?.x ?? this.at();
       let now = x === null ? (points > 0 ? -1 : inside.length) : inside.findIndex((i) => line.x[i] >= x - 1e-9);
       if (now < 0) now = x === null ? -1 : inside.length - 1;
       const next = inside[Math.min(inside.length - 1, Math.max(0, now + points))];
-      this.plot.setCursor({ left: this.plot.valToPos(line.x[next], 'x'), top: 10 });
+      this.board.walked = line.x[next];
+      this.keepCursor();
       this.said.textContent = this.words || '';
+      clearTimeout(this.picking);
+      if (open) this.picking = setTimeout(() => this.pick(this.near(), true), STANDS);
     }
 
     full() {
