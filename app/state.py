@@ -210,9 +210,7 @@ def selected_run() -> RunDirectory:
     """Return the selected run. If there is none to show, say why and stop the page."""
     label = st.session_state.get("run")
     if not label:
-        st.title("No runs yet")
-        st.write("Start a training, and it appears here within seconds:")
-        st.code("labkit train --preset smoke", language="bash")
+        say_no_runs()
         watch("none", lambda: bool(run_labels()))
         st.stop()
     run = find_run(label)
@@ -237,6 +235,13 @@ def selected_run() -> RunDirectory:
         st.stop()
     st.session_state[SEEN] = run.path
     return run
+
+
+def say_no_runs() -> None:
+    """Say that there are no runs yet, with the ways to start one."""
+    st.write("No runs yet. Start a training, and it appears here within seconds:")
+    st.page_link(address.page("start"), label="Start a training", icon=":material/add_circle:")
+    st.code("labkit train --preset smoke", language="bash")
 
 
 def _why_missing(run: RunDirectory) -> str:

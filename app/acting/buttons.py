@@ -234,7 +234,7 @@ def show_end(run: RunDirectory, status: Status | None, liveness: str) -> None:
     except InputError as error:
         st.text(f"{words} To continue: {clean(error)}")
     else:
-        when = "When the cause is mended, continue" if liveness == "failed" else "Continue"
+        when = "When the cause is fixed, continue" if liveness == "failed" else "Continue"
         how = "with *Resume*, or in a shell with" if state.may_act() else "with"
         inline = len(command) <= LONGEST_INLINE and "`" not in command  # which would end the code
         if diverged is not None:

@@ -62,7 +62,7 @@ def draw(shown: Draft, checked: Checked) -> None:
         if not found:
             st.caption("No setting has these words. Empty the search to see all groups.")
         return
-    # A group with a mistake opens, and doesn't close below the hand that mends it.
+    # A group with a mistake opens, and doesn't close below the hand that corrects it.
     opened: set[str] = st.session_state.setdefault("start-opened", set())
     for group, text in GROUPS.items():
         members = [info for info in rest if info.group == group]

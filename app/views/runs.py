@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app import address, state
+from app import state
 from app.markup import plain
 from app.run_table import actions, table
 from app.run_table.actions import show_trash
@@ -33,16 +33,10 @@ def page() -> None:
     _watch(found)
     actions.report()
     if not runs:
-        _nothing_yet()
+        state.say_no_runs()
     else:
         _controls_and_table(runs, found)
     show_trash()
-
-
-def _nothing_yet() -> None:
-    st.write("No runs yet. Start a training, and it appears here within seconds:")
-    st.page_link(address.page("start"), label="Start a training", icon=":material/add_circle:")
-    st.code("labkit train --preset smoke", language="bash")
 
 
 def _controls_and_table(runs: dict[str, RunDirectory], found: list[RunSummary]) -> None:

@@ -210,6 +210,6 @@ def _run_sphinx(paths: Paths) -> None:
     log = paths.build / "sphinx.log"
     log.write_text(said.getvalue(), encoding="utf-8")
     if code:
-        raise InputError(f"Sphinx found something to mend; its messages are in {log}")
+        raise InputError(f"Sphinx found something to fix; its messages are in {log}")
     shutil.rmtree(paths.site, ignore_errors=True)
     staged.replace(paths.site)

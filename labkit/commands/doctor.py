@@ -164,7 +164,7 @@ def _bfloat16_measured(instructions: str) -> Finding:
         text = f"{instructions}, not measured: TensorFlow can't be imported: {error}"
         return Finding("note", "bfloat16", text, REINSTALL)
     except InputError:  # Keras has another backend, which a finding of its own says
-        return Finding("note", "bfloat16", f"{instructions}, not measured", "mend Keras's backend first")
+        return Finding("note", "bfloat16", f"{instructions}, not measured", "set Keras's backend first")
     ratio = float32 / bfloat16
     advice = "isn't clearly faster here: stay with float32"
     if ratio >= CLEARLY_FASTER:

@@ -1,4 +1,4 @@
-"""Patients 3 and 4, whose code the lesson shows and the student mends, and what trains them.
+"""Patients 3 and 4, whose code the lesson shows and the student fixes, and what trains them.
 
 A test compares the two broken functions with the cells of the lesson, which show the same code.
 """

@@ -1,4 +1,4 @@
-"""Exercises of lesson 06: five broken trainings, to diagnose or to mend."""
+"""Exercises of lesson 06: five broken trainings, to diagnose or to fix."""
 
 import math
 from typing import Any
@@ -89,10 +89,10 @@ def _against(fault: str) -> str:
     return f"every weight changes; even in {least} one changes by {changes[least]:.2g} in 200 steps"
 
 
-# ---- 06.3: mend the update that forgets its schedule ---------------------------------------------------
+# ---- 06.3: fix the update that forgets its schedule ---------------------------------------------------
 
 
-def _mended_update(answer: Any) -> str:
+def _fixed_update(answer: Any) -> str:
     make_update = a_function(answer)
     for seed, steps in ((1, 12), (2, 7)):
         _known_updates(make_update, np.random.default_rng(seed), steps)
@@ -145,10 +145,10 @@ def _known_updates(make_update: Any, random: np.random.Generator, steps: int) ->
         )
 
 
-# ---- 06.4: mend the network that mixes images ----------------------------------------------------------
+# ---- 06.4: fix the network that mixes images ----------------------------------------------------------
 
 
-def _mended_network(answer: Any) -> str:
+def _fixed_network(answer: Any) -> str:
     network = a_function(answer)
     from course.lessons.debug.broken import broken_network, mixing_weights, train_network
 
@@ -172,7 +172,7 @@ def _mended_network(answer: Any) -> str:
             )
         if not np.allclose(logits, alone, atol=1e-3):
             raise Wrong(
-                "nothing is mixed, but the logits aren't those of each image alone: mend only the mixing"
+                "nothing is mixed, but the logits aren't those of each image alone: fix only the mixing"
             )
     try:
         losses = train_network(network, 40)
@@ -218,7 +218,7 @@ def _leaked(answer: Any) -> str:
 EXERCISES = (
     Exercise("06.1", "patient 1: why is the loss flat?", _why_flat),
     Exercise("06.2", "patient 2: why does the loss stop high?", _why_high),
-    Exercise("06.3", "patient 3: mend the update", _mended_update),
-    Exercise("06.4", "patient 4: mend the network", _mended_network),
+    Exercise("06.3", "patient 3: fix the update", _fixed_update),
+    Exercise("06.4", "patient 4: fix the network", _fixed_network),
     Exercise("06.5", "patient 5: find the leak", _leaked),
 )

@@ -188,7 +188,8 @@ def _test_suspects(answer: Any) -> str:
         index = chosen.astype(int)
         _compare_suspects(index, losses, flipped, flips)
         shares.append(flipped[index].mean())
-    return f"in three pretended trainings, {min(shares):.0%} or more of your suspects have flipped labels"
+    found = "all" if min(shares) == 1 else f"{min(shares):.0%} or more"
+    return f"in three pretended trainings, {found} of your suspects have flipped labels"
 
 
 def _compare_suspects(

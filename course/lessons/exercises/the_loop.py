@@ -1,4 +1,4 @@
-"""The exercises of lesson 03: cross-entropy, an update, a schedule, and a loop to mend."""
+"""The exercises of lesson 03: cross-entropy, an update, a schedule, and a loop to fix."""
 
 import math
 from collections.abc import Callable
@@ -220,7 +220,7 @@ _SCHEDULE_HINTS: tuple[tuple[Callable[[int, int, int, float], float], str], ...]
 # ---- 03.4 ------------------------------------------------------------------------------------------------
 
 
-def _mended_loop(answer: Any) -> str:
+def _fixed_loop(answer: Any) -> str:
     loop = a_function(answer)
     random = np.random.default_rng(34)
     batches = [random.normal(size=(12, 4)) for _ in range(5)]
@@ -276,11 +276,11 @@ _LOOP_HINTS = (
     ("kept", "the total still contains the gradients of earlier batches; set it to 0 for each batch"),
     ("sum", "you add up the parts' mean gradients; the mean of the batch is their sum divided by parts"),
     ("inside", "you move after every part; move once for each batch, after its last part"),
-    ("kept sum", "one mistake is mended; the total isn't set to 0 for each batch, nor divided by parts"),
-    ("kept inside", "one mistake is mended; the total isn't set to 0, and the weights move after every part"),
+    ("kept sum", "one mistake is fixed; the total isn't set to 0 for each batch, nor divided by parts"),
+    ("kept inside", "one mistake is fixed; the total isn't set to 0, and the weights move after every part"),
     (
         "sum inside",
-        "one mistake is mended; the total isn't divided by parts, and the weights move in each part",
+        "one mistake is fixed; the total isn't divided by parts, and the weights move in each part",
     ),
     ("kept sum inside", "all three mistakes are still there; run it in your head with two parts"),
 )
@@ -290,5 +290,5 @@ EXERCISES = (
     Exercise("03.1", "cross-entropy that survives large logits", _cross_entropy),
     Exercise("03.2", "SGD with momentum and weight decay", _update),
     Exercise("03.3", "a cosine schedule with warm-up", _schedule),
-    Exercise("03.4", "find three mistakes in a loop", _mended_loop),
+    Exercise("03.4", "find three mistakes in a loop", _fixed_loop),
 )

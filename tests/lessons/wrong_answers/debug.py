@@ -136,7 +136,7 @@ WRONG = {
     ],
     "06.4": [
         (mixing, "of the batch is changed"),
-        (without_relu, "mend only the mixing"),
+        (without_relu, "fix only the mixing"),
         (lower_half_first, "the upper half comes first"),
         (in_numpy, "operations of TensorFlow only"),
     ],
