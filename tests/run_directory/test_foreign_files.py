@@ -98,7 +98,7 @@ def test_every_command_answers_whatever_a_file_of_a_run_is(name, kind, tmp_path,
         assert code in ((0,) if command == ["runs"] else (0, 1, 2)), command
     in_time()
     rows = MetricsReader(other.metrics_path)
-    assert rows.poll() and tail(run.path / name) is not None
+    assert rows.poll() and tail(run.path / name, 12_000) is not None
     assert (tmp_path / "mine").read_text() == "not for a run"
 
 
