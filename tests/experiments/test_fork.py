@@ -4,9 +4,13 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from labkit.errors import InputError
 from labkit.experiments.fork import _rows
+from labkit.experiments.replay.batch import batch_without_tensorflow
+from labkit.experiments.replay.recorded import batch_of_run
 from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.notes import Lineage, family_of, read_lineage, write_lineage
 from labkit.run_directory.reader import read_metrics
@@ -67,6 +71,22 @@ def test_a_fork_goes_on_with_what_was_changed(parent, tmp_path, capsys):
     assert labkit("verify", str(made.path)) == 0
     assert labkit("verify", str(made.path), "--from", "0") == 2
     assert f"was forked from: {parent.path}" in capsys.readouterr().err
+
+
+def test_a_batch_before_a_fork_is_that_of_its_settings_or_refused(parent, tmp_path):
+    changed = {"slow": "learning_rate=0.01", "cut": "cutout_size=8"}
+    forks = {
+        name: fork(parent, tmp_path / name, "--at", str(KEPT), "--set", change)[1]
+        for name, change in changed.items()
+    }
+    forks["again"] = fork(forks["cut"], tmp_path / "again", "--at", str(KEPT))[1]
+    whole = batch_without_tensorflow(parent, KEPT).pixels
+    assert np.array_equal(batch_without_tensorflow(forks["slow"], KEPT).pixels, whole)
+    for name in ("cut", "again"):
+        for ask in (batch_without_tensorflow, batch_of_run):
+            with pytest.raises(InputError, match=f"step {KEPT} of .*{name} was made with other settings"):
+                ask(forks[name], KEPT)
+        batch_without_tensorflow(forks[name], KEPT + 1)
 
 
 @pytest.mark.parametrize(

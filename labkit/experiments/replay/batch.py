@@ -2,18 +2,20 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit.config import DataConfig
 from labkit.config.config import recorded_config
 from labkit.data.batch import StepBatch, batch_from_memory
 from labkit.data.inputs import choose_input_path
 from labkit.data.of_run import data_set_of
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.notes import read_lineage
 
 MAX_BYTES = 64 * 2**20  # of a batch's pixels; standardized, they take four times as much
 
@@ -35,12 +37,13 @@ def batch_without_tensorflow(run: RunDirectory, step: int) -> RunBatch:
     """Return the global batch of a step that the run has made or will make. Needs no checkpoint.
 
     Raises ``NeedsReplay`` for a run that streamed its data and for a very large batch, and InputError for a
-    step outside of the run, and for a data set that is gone or has changed.
+    step outside of the run or made with other settings, and for a data set that is gone or has changed.
     """
     config = recorded_config(run)
     last = config.run.train_steps
     if not 1 <= step <= last:
         raise InputError(f"There is no step {step:,}: this run's steps are 1 to {last:,}.")
+    check_settings_of_step(run, step, of_data=True)
     manifest = data_set_of(run)
     if choose_input_path(manifest, config.data.input_path) != "memory":
         raise NeedsReplay(
@@ -61,6 +64,24 @@ def batch_without_tensorflow(run: RunDirectory, step: int) -> RunBatch:
         return RunBatch(full, full.images, manifest.multi_label)
     seen = batch_from_memory(manifest, config.data, seed=config.run.seed, step=step, image_size=side)
     return RunBatch(seen, full.images, manifest.multi_label)
+
+
+def check_settings_of_step(run: RunDirectory, step: int, *, of_data: bool = False) -> None:
+    """Raise InputError for a step before a fork that was made with other settings than ``run`` has.
+
+    ``of_data``: only those that change a batch count.
+    """
+    lineage, seen = read_lineage(run), {run.path}
+    of_batches = {"train_steps", *(field.name for field in fields(DataConfig))}
+    while lineage is not None and step <= lineage.step:
+        if lineage.changes.keys() & of_batches if of_data else lineage.changes:
+            raise InputError(
+                f"step {step} of {run.path} was made with other settings, by the run that it was forked "
+                f"from: {lineage.parent}"
+            )
+        parent = RunDirectory(lineage.parent)
+        lineage = None if parent.path in seen else read_lineage(parent)
+        seen.add(parent.path)
 
 
 def batch_note(run: RunDirectory, step: int) -> str:

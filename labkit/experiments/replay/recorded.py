@@ -13,13 +13,12 @@ from labkit.data.batch_of_step import batch_of_step
 from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_of_run
 from labkit.errors import InputError
-from labkit.experiments.replay.batch import is_asynchronous
+from labkit.experiments.replay.batch import check_settings_of_step, is_asynchronous
 from labkit.parts.code import check_code_of_step, code_changed_after
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import checkpoint_path
 from labkit.run_directory.files import read_json
-from labkit.run_directory.notes import read_lineage
 from labkit.run_directory.reader import read_metrics
 from labkit.startup.quiet_import import import_tensorflow
 
@@ -86,6 +85,7 @@ def batch_of_run(run: RunDirectory, step: int, *, data_dir: str | None = None) -
     _check_number(step)
     if step > config.run.train_steps:
         raise InputError(f"--step is {step}; {run.path} ends at step {config.run.train_steps}")
+    check_settings_of_step(run, step, of_data=True)
     if config.data.augment is not None:
         check_code_of_step(run, step)
     config, manifest = with_data(run, config, data_dir)
@@ -123,12 +123,7 @@ def recorded_step(
         raise InputError(f"the row of step {step} in {run.metrics_path} is missing or damaged; name another")
     if step not in rows:
         raise InputError(f"--step is {step}; allowed: 1 to {max(rows)}, the last step of {run.path}")
-    lineage = read_lineage(run)
-    if lineage and lineage.changes and step <= lineage.step:
-        raise InputError(
-            f"step {step} of {run.path} was made with other settings, by the run that it was forked from: "
-            f"{lineage.parent}"
-        )
+    check_settings_of_step(run, step)
     check_code_of_step(run, step)
     config, manifest = with_data(run, config, data_dir, announce)
     start = _start(run, config, step, max_steps)
