@@ -30,7 +30,7 @@ class Quantity(NamedTuple):
 
 QUANTITIES = {
     "activation_mean": Quantity("Activation mean", signed=True),
-    "activation_std": Quantity("Activation standard deviation"),
+    "activation_std": Quantity("Activation standard deviation", logarithmic=True),
     "zero_fraction": Quantity("Share of zeros", percent=True),
     "gradient_norm": Quantity("Gradient norm", logarithmic=True),
     "update_ratio": Quantity("Update-to-weight ratio", logarithmic=True),
