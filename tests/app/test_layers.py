@@ -51,7 +51,7 @@ def test_every_quantity_is_drawn_by_layer_step_and_depth(make_run, quantity):
     ]
     assert heat.names == drawn
     assert profile.ticks == drawn
-    logarithmic = quantity in ("gradient_norm", "update_ratio")
+    logarithmic = quantity in ("activation_std", "gradient_norm", "update_ratio")
     assert {chart.logarithmic for chart in charts(at)} == {logarithmic}
     named = [name for chart in charts(at) for name in chart.lines]
     assert named.count("1e-3, a usual ratio") == (2 if quantity == "update_ratio" else 0)
