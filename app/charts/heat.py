@@ -68,7 +68,7 @@ def _linear(low: float, high: float, percent: bool) -> tuple[tuple[float, str], 
     places = np.linspace(0.0, 1.0, TICKS + 1)
     values = low + places * (high - low)
     return tuple(
-        (float(place), f"{value:.0%}" if percent else f"{value:.3g}")
+        (float(place), f"{100 * value:.0f} %" if percent else f"{value:.3g}")
         for place, value in zip(places, values, strict=True)
     )
 
