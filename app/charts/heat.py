@@ -34,7 +34,7 @@ class Scale:
     def places(self, values: Floats) -> Floats:
         """Return the place of each value between ``low`` (0) and ``high`` (1); NaN where it has none."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            values = np.log10(np.where(values > 0, values, np.nan)) if self.log else values
+            values = np.log10(values) if self.log else values  # zero, as of a dead layer, is below all others
             return np.clip((values - self.low) / (self.high - self.low), 0.0, 1.0)
 
 

@@ -97,6 +97,8 @@ def _head(run: RunDirectory) -> DeltaGenerator:
     status = run.read_status()
     liveness = liveness_of(status)
     with heading(run):
+        for label, sentence in _notes(run):
+            st.badge(label, icon=":material/info:", color="orange", help=sentence)
         buttons.draw(run, status, liveness)
     figures = st.empty()
     buttons.report(run)
@@ -116,7 +118,6 @@ def _head(run: RunDirectory) -> DeltaGenerator:
         buttons.show_end(run, status, liveness)
     if liveness in NEEDS_ITS_LOG:
         run_files.section(run, follows=False, unfolded=True)
-    _environment(run)
     show_family(run)
     return figures
 
@@ -147,23 +148,25 @@ def _panel(drawn: Drawn, metrics: Snapshot) -> None:
         _draw(machine[0], drawn.options, machine[1])
 
 
-def _environment(run: RunDirectory) -> None:
-    """Show the notes that the run recorded about its data set and devices."""
+def _notes(run: RunDirectory) -> list[tuple[str, str]]:
+    """Return what a reader has to know of the run's devices and data set: some words, and a sentence."""
     environment = run.read_environment()
     data = environment.get("data")
     data = data if isinstance(data, dict) else {}
-    name, reason = data.get("dataset"), data.get("chosen_because")
+    notes = []
     if banner := environment.get("banner"):
-        st.caption(f":material/developer_board: {plain(str(banner))}")
-    if name == "shapes" and data.get("asked_for") == "auto":
-        chosen = str(reason or "").removeprefix("data set: ")
-        st.caption(
-            f":material/dataset: The data set is the built-in **shapes**, not CIFAR-10. {plain(chosen)}"
-        )
+        notes.append(("simulated devices", plain(str(banner))))
+    if data.get("dataset") == "shapes" and data.get("asked_for") == "auto":
+        chosen = str(data.get("chosen_because") or "").removeprefix("data set: ")
+        sentence = f"The data set is the built-in **shapes**, not CIFAR-10. {plain(chosen)}"
+        notes.append(("shapes, not CIFAR-10", sentence))
+    return notes
 
 
 def _data_and_devices(run: RunDirectory) -> None:
-    """Show the data set and devices of the run, where it recorded them."""
+    """Show the data set and devices of the run, where it recorded them, and what has to be known of them."""
+    for _, sentence in _notes(run):
+        st.caption(sentence)
     environment = run.read_environment()
     data, devices = environment.get("data"), environment.get("description")
     name = data.get("dataset") if isinstance(data, dict) else None

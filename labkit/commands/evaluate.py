@@ -63,8 +63,8 @@ def evaluate(
     own = own_test_step_of(found)
     if split == "test" and own is not None and own != metrics["checkpoint_step"]:
         print(
-            f"note: the test result of {found.name} stays that of step {own}, and so do its predictions if "
-            f"they were recorded; in Python, predictions('test', {metrics['checkpoint_step']}) gives these"
+            f"note: the test result of {found.name} stays that of step {own}; in Python, "
+            f"run.predictions('test', {metrics['checkpoint_step']}) gives the predictions of this step"
         )
     return 0
 

@@ -167,7 +167,7 @@ class ModelConfig(FieldOwner):
             write = f"{small} for small images or --model {larger}" if small else f"--model {larger}"
             raise InputError(f"--model is {self.model!r}; write {write} for larger images")
         if reason := misspelled(self.model):
-            raise InputError(f"--model: {reason}")
+            raise InputError(f"--model: {reason.removeprefix('model ')}")
 
     @property
     def norm_decay(self) -> float:

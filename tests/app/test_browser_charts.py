@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.app.browser import BOARD, CHECKOUT, IDLE, Visit, becomes, dashboard, still, until, visiting
-from tests.app.conftest import configure, write_run
+from tests.app.conftest import change_environment, configure, write_run
 from tests.app.rows import append, evaluation_row, train_row
 from tests.tiny import prepare_tiny
 
@@ -43,6 +43,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
     rows = [train_row(step, loss=9.0 if step == 60 else 1.0) for step in range(1, 121)]
     append(spiky.metrics_path, *rows, evaluation_row(120))
     configure(spiky, train_batch_size=16, train_steps=200, input_path="memory")
+    data = {"dataset": "shapes", "asked_for": "auto", "chosen_because": "CIFAR-10 can't be reached"}
+    change_environment(spiky, banner="SIMULATED: 2 GPUs asked for, 0 found", data=data)
     with dashboard(home) as (address, _):
         yield address, home / "runs"
 

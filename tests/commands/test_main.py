@@ -267,7 +267,7 @@ def test_the_2017_command_line_trains_and_then_has_nothing_left_to_do(tmp_path):
     assert wrong.code == 2 and "best, last, or one of the steps 3, 6" in wrong.err
 
     other = answer("evaluate", job_dir, "--checkpoint", "3", "--by", "class")
-    assert other.code == 0 and "stays that of step 6, and so do its predictions" in other.out
+    assert other.code == 0 and "stays that of step 6; in Python, run.predictions" in other.out
     assert json.loads((job_dir / "predictions" / "test.json").read_text()) == figures
     run = labkit.load_run(job_dir)
     assert run.predictions("test").summary["checkpoint_step"] == 6

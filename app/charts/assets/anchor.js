@@ -8,6 +8,7 @@ export default function ({ data, parentElement }) {
   parentElement.setAttribute('aria-label', data.label);
   const drawer = parentElement.closest('.st-key-live-drawer');
   const press = (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return; // Back, for one
     const name = { ArrowLeft: 'Previous', ArrowRight: 'Next', Escape: 'close' }[event.key];
     const button = name && !event.target.matches('input') && drawer.querySelector(`.st-key-batch-${name} button`);
     if (!button) return;

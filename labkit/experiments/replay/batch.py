@@ -72,7 +72,7 @@ def check_settings_of_step(run: RunDirectory, step: int, *, of_data: bool = Fals
     ``of_data``: only those that change a batch count.
     """
     lineage, seen = read_lineage(run), {run.path}
-    of_batches = {"train_steps", *(field.name for field in fields(DataConfig))}
+    of_batches = {"train_steps", *(field.name for field in fields(DataConfig))} - {"eval_batch_size"}
     while lineage is not None and step <= lineage.step:
         if lineage.changes.keys() & of_batches if of_data else lineage.changes:
             raise InputError(
