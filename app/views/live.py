@@ -128,7 +128,10 @@ def _panel(drawn: Drawn, metrics: Snapshot) -> None:
     status = run.read_status()
     if status and liveness_of(status) == "stalled":
         last = time.strftime("%d %B, %H:%M:%S", time.localtime(status.heartbeat))
-        st.warning(f"The last heartbeat was at {last}. The process may hang, or its disk may be unavailable.")
+        why = "The process may hang, or its disk may be unavailable."
+        if run.pulled_path.exists():
+            why = f"`labkit pull` may have ended, which copies the run from {state.as_code(status.host)}."
+        st.warning(f"The last heartbeat was at {last}. {why}")
     workers.show_tasks(run)
     if metrics.damaged_lines:
         st.warning(f"Left out of `metrics.jsonl`: {counted(metrics.damaged_lines, 'damaged line')}.")

@@ -38,6 +38,7 @@ GROUPS: dict[str, dict[str, Command]] = {
     "Runs": {
         "runs": Command(".runs", "List the runs."),
         "show": Command(".runs", "Show a run: state, results, configuration and checkpoints."),
+        "watch": Command(".watch", "Say when runs end, fail, stall or reach a value."),
         "compare": Command(".compare", "Compare runs, or train several models with one budget."),
         "search": Command(".search", "Train with other settings, and keep the best by validation."),
         "fork": Command(".resume", "Go on from a step of a run with other settings, in a run of its own."),
@@ -62,9 +63,10 @@ GROUPS: dict[str, dict[str, Command]] = {
         "replay": Command(".replay", "Make a step again and show its batch, losses and gradients."),
         "verify": Command(".replay", "Make steps of a run again and check that they are what it says."),
     },
-    "Logs of other programs": {
+    "Runs of other programs and machines": {
         "import csv": Command(".imports", "Make a run of a CSV file."),
         "import tensorboard": Command(".imports", "Make runs of TensorBoard's event files."),
+        "pull": Command(".imports", "Follow the runs of another machine over ssh."),
     },
     "Clusters": {
         "cluster local": Command(".cluster", "Train with several processes on this machine."),

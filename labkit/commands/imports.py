@@ -1,10 +1,15 @@
-"""``labkit import``: runs made of other programs' logs."""
+"""``labkit import`` and ``labkit pull``: runs of other programs and of other machines."""
 
+import shlex
+from pathlib import Path
 from typing import Annotated
 
+from labkit import home
 from labkit.commands.flags import Flag, LocalPath
+from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.recording import imports
+from labkit.recording.pull import Pull
 from labkit.run_directory import RunDirectory
 
 
@@ -46,6 +51,38 @@ def import_tensorboard(
     """
     for made in imports.import_tensorboard(folder, name, overwrite=overwrite):
         _tell(*made)
+    return 0
+
+
+def pull(
+    source: Annotated[str, Flag(metavar="HOST:FOLDER")],
+    /,
+    *,
+    into: LocalPath | None = None,
+    every: float = 2.0,
+    once: bool = False,
+    ssh: str = "ssh",
+) -> int:
+    """Copy runs of another machine over ssh, and what is added to them. Returns 0.
+
+    Rows, logs, predictions, media and code are copied; checkpoints and events stay there. It goes on until
+    Ctrl-C, or until a single run has ended. Both machines need rsync.
+
+    Args:
+        source: A folder with runs, or a run, such as gpu7:labkit/runs.
+        into: Folder for the runs. Default: that of your own runs.
+        every: Seconds between two copies.
+        once: Copies once and ends.
+        ssh: Command that reaches the host, such as "ssh -p 2222".
+    """
+    if not 0.1 <= every <= 86400:
+        raise InputError(f"--every is {every:g}; allowed: 0.1 to 86400 seconds")
+    words = shlex.split(ssh)
+    if not words:
+        raise InputError("--ssh is empty; allowed: a command such as ssh -p 2222")
+    copies = Pull(source, home.runs_home() if into is None else Path(home.expanded(into)), words)
+    for line in copies.follow(None if once else every):
+        print(line, flush=True)
     return 0
 
 

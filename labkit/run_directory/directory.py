@@ -13,7 +13,7 @@ import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -159,6 +159,8 @@ class RunDirectory:
     transfer_path = _Inside("transfer.json")
     lineage_path = _Inside("lineage.json")
     certificate_path = _Inside("certificate.json")
+    #: Of a run that ``labkit pull`` copies: where it is, and by how many seconds the clock there is ahead.
+    pulled_path = _Inside("pulled.json")
     log_path = _Inside("out.log")
     #: What the processes print that the dashboard started: also errors of Python and TensorFlow.
     console_path = _Inside("console.log")
@@ -250,17 +252,33 @@ class RunDirectory:
         return read_object(self.environment_path)
 
     def read_status(self) -> Status | None:
-        """Return the last written status, or None if there is no readable one."""
+        """Return the last written status, or None if there is no readable one.
+
+        The times of a run that is copied from another machine are by this machine's clock.
+        """
         value, known = read_object(self.status_path), {}
         for name in _KINDS.keys() & value.keys():
             with suppress(ValueError):  # what isn't of its kind counts as not written
                 known[name] = msgspec.convert(value[name], _KINDS[name])
-        return Status(**known) if known.get("state") in STATES else None
+        if known.get("state") not in STATES:
+            return None
+        status = Status(**known)
+        if pulled := read_object(self.pulled_path):
+            ahead, place = pulled.get("clock_ahead"), str(pulled.get("from"))
+            ahead = ahead if isinstance(ahead, float) else 0.0
+            status = replace(
+                status, heartbeat=status.heartbeat - ahead, started=status.started - ahead, host=place
+            )
+        return status
 
     def write_status(self, status: Status) -> None:
-        """Replace ``status.json``. Raises ValueError for an unknown state."""
+        """Replace ``status.json``. Raises ValueError for an unknown state.
+
+        Whoever writes it goes on with the run on this machine, so it is no longer a copy.
+        """
         if status.state not in STATES:
             raise ValueError(f"unknown state {status.state!r}; known: {', '.join(STATES)}")
+        self.pulled_path.unlink(missing_ok=True)
         try:
             write_json_atomic(self.status_path, asdict(status))
         except OSError:

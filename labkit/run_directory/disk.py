@@ -98,6 +98,7 @@ def holds_something_else(run: RunDirectory) -> bool:
         run.path / ".launcher",
         run.notes_path,
         run.stop_path,
+        run.pulled_path,
         run.cluster_path,
         run.log_path,
         run.console_path,
@@ -130,6 +131,7 @@ def discard(run: RunDirectory) -> None:
         run.certificate_path,
         run.lineage_path,
         run.stop_path,
+        run.pulled_path,
         run.config_path,
     ):
         path.unlink(missing_ok=True)

@@ -1,0 +1,128 @@
+"""``labkit watch``: say what happens to runs, here and to an address."""
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from labkit.commands.flags import Flag, RunName
+from labkit.config import field_aliases
+from labkit.config.config import describe
+from labkit.errors import InputError
+from labkit.run_directory.find import chosen_runs, known_runs, run_to_read
+from labkit.run_directory.summary import RunSummary, Summaries
+
+ENDED = ("finished", "interrupted", "failed", "lost")
+TOLD = (*ENDED, "stalled")
+SECONDS_TO_SEND = 10.0
+
+
+def watch(
+    *runs: RunName,
+    when: Annotated[tuple[str, ...], Flag(metavar="CONDITION")] = (),
+    notify: Annotated[tuple[str, ...], Flag(metavar="URL")] = (),
+    every: float = 5.0,
+) -> int:
+    """Say when runs end, fail, stall or are lost, when a loss is NaN, and when a condition comes true.
+
+    With runs, it ends with the last of them: returns 0 if all are finished, otherwise 1. Without, it watches
+    all runs, also those that start later, until Ctrl-C. Runs of another machine come with labkit pull.
+
+    Args:
+        when: Condition such as "accuracy<0.5" or "training_loss>3", as of labkit runs --filter. May be
+            repeated.
+        notify: Address that gets a POST with each line, as JSON with text, run, state and step. Slack,
+            Mattermost and Discord show the text. May be repeated.
+        every: Seconds between two looks.
+    """
+    if not 0.1 <= every <= 86400:
+        raise InputError(f"--every is {every:g}; allowed: 0.1 to 86400 seconds")
+    chosen_runs([], when, field_aliases())
+    named = [run_to_read(run) for run in runs]
+    summaries, watched = Summaries(describe), Watched(when, tell_ended=bool(named))
+    with Messages(notify) as messages:
+        while True:
+            seen = summaries.of(named or known_runs())
+            for run, line in watched.look(seen):
+                print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+                messages.send(line, run)
+            if named and all(run.state in ENDED for run in seen):
+                return 0 if all(run.state == "finished" for run in seen) else 1
+            time.sleep(every)
+
+
+@dataclass
+class Watched:
+    """What has been said of each run.
+
+    Args:
+        conditions: texts of ``labkit.run_directory.find``.
+        tell_ended: whether a run that had ended before is told.
+    """
+
+    conditions: Sequence[str]
+    tell_ended: bool = False
+    _said: dict[str, set[str]] = field(default_factory=dict)
+    _looked: bool = False
+
+    def look(self, runs: Sequence[RunSummary]) -> Iterator[tuple[RunSummary, str]]:
+        """Yield each run of which something is new, with a line. What ceases may be told again."""
+        for run in runs:
+            now = {text for text in self.conditions if chosen_runs([run], [text], field_aliases())}
+            if run.training_loss is not None and not math.isfinite(run.training_loss):
+                now.add(f"the loss is {run.training_loss}")
+            if run.state in TOLD:
+                now.add(f"{run.state}: {run.message}" if run.message else run.state)
+            is_old = not self._looked and not self.tell_ended and run.state in ENDED
+            known = now if is_old else self._said.get(run.path, set())
+            step = f" at step {run.step:,}" if run.step else ""
+            for event in sorted(now - known):
+                yield run, f"{run.name}: {event}{'' if 'step' in event else step}"
+            self._said[run.path] = now
+        self._looked = True
+
+
+class Messages:
+    """Sends lines to addresses from threads of its own, so that none holds up the watching.
+
+    Raises InputError for an address that isn't one of HTTP.
+    """
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        for address in addresses:
+            parts = urlsplit(address)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise InputError(f"--notify is {address!r}; allowed: https://… or http://…")
+        self._addresses = addresses
+        self._pool = ThreadPoolExecutor(4, "labkit-notify")
+
+    def __enter__(self) -> "Messages":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+
+    def send(self, line: str, run: RunSummary) -> None:
+        """Send a line, and say on stderr if that fails. Returns at once."""
+        body = {"text": line, "content": line, "run": run.name, "state": run.state, "step": run.step}
+        for address in self._addresses:
+            self._pool.submit(self._post, address, body)
+
+    @staticmethod
+    def _post(address: str, body: dict[str, Any]) -> None:
+        import requests
+
+        host = urlsplit(address).hostname  # the rest of an address is often its secret
+        try:
+            # Redirects aren't followed: what happens to runs goes to nobody but the address.
+            answer = requests.post(address, json=body, timeout=SECONDS_TO_SEND, allow_redirects=False)
+            if answer.status_code < 300:
+                return
+            why = f"answers {answer.status_code} {answer.reason}"
+        except requests.RequestException as error:
+            why = "takes too long" if isinstance(error, requests.Timeout) else "can't be reached"
+        print(f"labkit: {host} {why}; not sent: {body['text']}", file=sys.stderr, flush=True)

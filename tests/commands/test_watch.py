@@ -1,0 +1,175 @@
+"""``labkit watch``: what happens to a run is said once, and reaches an address that may be slow or broken."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+import labkit
+from labkit.commands import main as cli
+from labkit.commands.watch import Watched
+from labkit.config.config import describe
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.summary import Summaries
+from tests.commands.in_process import answer, refused
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def hook():
+    """An address, its server's answers by path, and the messages that it got."""
+    got = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            got.append((self.path, body))
+            if self.path == "/slow":
+                time.sleep(3)
+            self.send_response({"/broken": 500, "/away": 302}.get(self.path, 200))
+            if self.path == "/away":
+                self.send_header("Location", f"{address}/other")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    address = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield address, got
+    server.shutdown()
+
+
+def looker(*conditions, **settings):
+    summaries, watched = Summaries(describe), Watched(conditions, **settings)
+
+    def look(*runs) -> list[str]:
+        return [line for _, line in watched.look(summaries.of([RunDirectory(run.path) for run in runs]))]
+
+    return look
+
+
+def test_each_event_is_said_once_and_again_after_it_has_ceased():
+    run = labkit.start_run("first", total_steps=9)
+    run.log(1, loss=1.0)
+    run._write_status()
+    look = looker("training_loss>3")
+    assert look(run) == []
+    for step, loss, said in [
+        (2, 4.0, 1),
+        (3, 5.0, 0),
+        (4, 1.0, 0),
+        (5, 4.0, 1),
+        (6, float("nan"), 1),
+        (7, float("nan"), 0),
+    ]:
+        run.log(step, loss=loss)
+        run._write_status()
+        lines = look(run)
+        assert len(lines) == said
+        assert all(f"step {step}" in line for line in lines)
+        assert all(("the loss is nan" in line) == (step == 6) for line in lines)
+    run.fail("no more pictures")
+    assert look(run) == ["first: failed: no more pictures at step 7"]
+    assert look(run) == []
+
+
+def test_what_had_ended_before_is_told_of_named_runs_only():
+    run = labkit.start_run("first")
+    run.finish()
+    assert looker()(run) == []
+    assert looker(tell_ended=True)(run) == ["first: finished"]
+    look = looker()
+    assert look() == []
+    assert look(run) == ["first: finished"]  # it came and ended between two looks
+
+
+def test_it_ends_with_its_runs_and_the_code_says_how():
+    labkit.start_run("good").finish()
+    labkit.start_run("bad").fail("why")
+    assert answer("watch", "good").code == 0
+    both = answer("watch", "good", "bad")
+    assert both.code == 1
+    assert "bad: failed: why" in both.out
+
+
+def test_a_training_that_is_killed_is_lost(tmp_path):
+    program = "labkit.start_run('first').log(1, loss=1.0); print('up', flush=True); time.sleep(60)"
+    program = f"import labkit, time; {program}"
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "up\n"
+    child.send_signal(signal.SIGKILL)
+    child.wait(10)
+    told = answer("watch", "first", "--every", "0.2")
+    assert told.code == 1
+    assert "first: lost" in told.out
+
+
+def test_addresses_get_each_line_and_a_broken_one_holds_nothing_up(hook):
+    address, got = hook
+    labkit.start_run("first").finish()
+    urls = [f"{address}/{path}" for path in ("good", "broken", "away", "slow")] + [
+        "http://127.0.0.1:9/secret"
+    ]
+    began = time.monotonic()
+    told = answer("watch", "first", *(word for url in urls for word in ("--notify", url)))
+    assert time.monotonic() - began < 20
+    assert told.code == 0
+    assert sorted(path for path, _ in got) == [
+        "/away",
+        "/broken",
+        "/good",
+        "/slow",
+    ]  # no redirect is followed
+    body = dict(got)["/good"]
+    assert body == {
+        "text": "first: finished",
+        "content": "first: finished",
+        "run": "first",
+        "state": "finished",
+        "step": 0,
+    }
+    assert "answers 500" in told.err
+    assert "answers 302" in told.err
+    assert "can't be reached" in told.err
+    assert "secret" not in told.err
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["nothing"], "no run at 'nothing'"),
+        (["--notify", "slack"], "--notify is 'slack'"),
+        (["--notify", "file:///etc/passwd"], "--notify"),
+        (["--when", "acuracy>1"], "accuracy"),
+        (["--when", "accuracy>much"], "much"),
+        (["--every", "nan"], "--every"),
+    ],
+)
+def test_bad_input_is_one_line(words, part):
+    assert part in refused("watch", *words)
+
+
+def test_without_runs_it_waits_for_ctrl_c():
+    labkit.start_run("old").finish()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "labkit", "watch", "--every", "0.2"], stdout=subprocess.PIPE, text=True
+    )
+    time.sleep(4)
+    labkit.start_run("new").finish()
+    assert "new: finished" in child.stdout.readline()
+    child.send_signal(signal.SIGINT)
+    assert child.wait(20) == 130
+    assert cli.main(["runs"]) == 0
