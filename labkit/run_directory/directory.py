@@ -263,7 +263,8 @@ class RunDirectory:
         if known.get("state") not in STATES:
             return None
         status = Status(**known)
-        if pulled := read_object(self.pulled_path):
+        if self.pulled_path.exists():
+            pulled = read_object(self.pulled_path)
             ahead, place = pulled.get("clock_ahead"), str(pulled.get("from"))
             ahead = ahead if isinstance(ahead, float) else 0.0
             status = replace(
