@@ -177,19 +177,26 @@ POLL_SECONDS = 0.5
 LAST_LINES = 8  # of what a start prints before it trains
 
 
-def show_start() -> None:
-    """Draw the start of the selected run, and stop the page until the run is there or refused."""
+def show_start(
+    run: RunDirectory | None = None, is_there: Callable[[RunDirectory], bool] = RunDirectory.exists
+) -> None:
+    """Draw the start of a run, and stop the page until the run is there or refused.
+
+    Args:
+        run: the run, or the folder of a search. None is the selected run.
+        is_there: whether it has begun.
+    """
     label = st.session_state.get("run")
-    run = state.find_run(label) if label else None
+    run = state.find_run(label) if run is None and label else run
     launch = launches.launch_of(run) if run is not None else None
-    if run is None or run.exists():
+    if run is None or is_there(run):
         return
-    if launch is not None and not launch.is_waiting and not run.exists():
+    if launch is not None and not launch.is_waiting and not is_there(run):
         st.session_state[REFUSED] = (run.path, launch.refusal)
         launches.tidy(launch)
         launch = None
     if launch is not None:
-        _wait(run, launch)
+        _wait(run, launch, is_there)
         st.stop()
     path, why = st.session_state.get(REFUSED, (None, ""))
     if path == run.path:
@@ -197,7 +204,7 @@ def show_start() -> None:
         st.stop()
 
 
-def _wait(run: RunDirectory, launch: launches.Launch) -> None:
+def _wait(run: RunDirectory, launch: launches.Launch, is_there: Callable[[RunDirectory], bool]) -> None:
     st.subheader(plain(str(run.name)), anchor=False)
     st.info("Starting: it checks data set and devices first …", icon=":material/hourglass_top:")
     lines = launch.output[-LAST_LINES:]
@@ -207,7 +214,7 @@ def _wait(run: RunDirectory, launch: launches.Launch) -> None:
         st.button("Cancel", on_click=launches.cancel, args=(run,))
     state.watch(
         "start",
-        lambda: (run.exists(), launch.is_waiting, launch.output[-LAST_LINES:]),
+        lambda: (is_there(run), launch.is_waiting, launch.output[-LAST_LINES:]),
         POLL_SECONDS,
         seen=(False, True, lines),
     )

@@ -1,10 +1,11 @@
 """The form of a new run: its texts, what they say, and the command that they make. Needs no Streamlit."""
 
+import math
 import os
 import re
 import shlex
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,10 +25,12 @@ from labkit.data.of_run import data_dir_of_run, folder_to_prepare
 from labkit.data.recipe import fits_the_data, requested_values
 from labkit.distributed.heartbeat import read_heartbeats
 from labkit.errors import InputError
-from labkit.home import data_home, runs_home
+from labkit.experiments.search.space import parse_space
+from labkit.home import data_home, home, runs_home
 from labkit.parts.trust import acting
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import check_writable
+from labkit.run_directory.summary import RunSummary
 from labkit.training.checks import check_fits, check_targets, check_together, refuse_cluster
 
 # The form has a name for job_dir and numbers of processes for the rest.
@@ -48,6 +51,8 @@ class Draft:
         name: of the run as typed; "" takes a suggestion.
         stem: what the suggestion begins with.
         workers, ps: processes; 1 and 0 train in one.
+        seeds: trainings with other seeds, beside several values in one field.
+        at_once: how many of them train at a time.
     """
 
     preset: str = ""
@@ -56,16 +61,34 @@ class Draft:
     stem: str = ""
     workers: int = 1
     ps: int = 0
+    seeds: int = 1
+    at_once: int = 1
+
+    @property
+    def lists(self) -> dict[str, str]:
+        """The fields of one number in which several are typed, parted by commas, and their texts."""
+        fields = ((name, text) for name, text in self.shown.items() if isinstance(text, str) and "," in text)
+        return {name: text for name, text in fields if form_fields()[name].type in (int, float)}
+
+    @property
+    def is_search(self) -> bool:
+        """Whether it stands for several trainings, which ``labkit search`` makes one after the other."""
+        return self.seeds > 1 or bool(self.lists)
+
+    @property
+    def folder(self) -> Path:
+        """Where the run, or the search, has its directory."""
+        return home() / "searches" if self.is_search else runs_home()
 
     def run(self) -> RunDirectory:
         """Return the directory of the run: of the typed name, or of a suggested one that is free."""
-        return RunDirectory(runs_home() / (self.name.strip() or self.suggested_name()))
+        return RunDirectory(self.folder / (self.name.strip() or self.suggested_name()))
 
     def suggested_name(self) -> str:
         """Return a name that no run has yet, such as ``smoke-2``."""
         stem = re.sub(r"-\d+$", "", self.stem) or self.preset or str(self.shown.get("model") or "run")
         number, name = 1, stem
-        while (runs_home() / name).exists():
+        while (self.folder / name).exists():
             number += 1
             name = f"{stem}-{number}"
         return name
@@ -80,12 +103,16 @@ class Checked:
         errors: a sentence for each field that is wrong.
         problem: what is wrong with the whole; "" where it can be started.
         arguments: of ``labkit``; empty where a field can't be read.
+        trainings: how many it stands for.
+        config: of the first of them; None where there is a problem.
     """
 
     given: dict[str, Any]
     errors: dict[str, str]
     problem: str
     arguments: list[str]
+    trainings: int = 1
+    config: Config | None = None
 
     @property
     def command(self) -> str:
@@ -237,21 +264,29 @@ def check(draft: Draft) -> Checked:
     if not named and fits_the_data(None, {"dataset": draft.shown.get("dataset")}):
         named = "estimator_2017"  # what the form shows; without a preset the command would fit the data set
     base, given, errors = base_values(named, draft.shown), {}, {}
+    lists = dict[str, list[Any]]()
     for name, info in form_fields().items():
         try:
+            if name in draft.lists:
+                lists[name] = [read_field(info, part) for part in draft.lists[name].split(",")]
+                parse_space({name: draft.lists[name]}, {})
+                continue
             value = read_field(info, draft.shown.get(name, shown_value(base[name])))
         except InputError as error:
-            errors[name] = str(error)
+            errors[name] = str(error).replace("--space", info.flag, 1)
         else:
             if value != base[name]:
                 given[name] = value
     if errors:
         return Checked(given, errors, "", [])
-    problem, run = "", draft.run()
+    problem, run, config = "", draft.run(), None
+    first = {name: values[0] for name, values in lists.items()}
+    others = [first | {name: value} for name, values in lists.items() for value in values[1:]]
     try:
         check_name(draft.name.strip() or run.name)
-        config = Config.from_flat(requested_values(named or None, given)[0])
-        _check_whole(config, draft)
+        for values in (first, *others):
+            config = Config.from_flat(requested_values(named or None, given | values)[0])
+            _check_whole(config, draft)
         check_writable(run.path, "--job-dir")
     except InputError as error:
         problem = str(error)
@@ -259,8 +294,18 @@ def check(draft: Draft) -> Checked:
         name = flag[1].replace("-", "_")
         errors = {name: problem} if name in form_fields() else {}
     preset = ["--preset", named] if named else []
+    if draft.is_search:
+        space = (
+            ["--space", *(f"{name}={draft.lists[name].replace(' ', '')}" for name in lists)] if lists else []
+        )
+        words = ["--sampler", "grid", *space, "--seeds", str(draft.seeds), "--repeats", "0"]
+        words += ["--workers", str(draft.at_once), "--output", str(run.path)]
+        count = draft.seeds * math.prod(map(len, lists.values()))
+        arguments = ["search", *preset, *flags_of(given), *words]
+        return Checked(given, errors, problem, arguments, count, None if problem else config)
     train = ["train", *preset, *flags_of(given), "--job-dir", str(run.path)]
-    return Checked(given, errors, problem, [*_launcher(draft), *train])
+    arguments = [*_launcher(draft), *train]
+    return Checked(given, errors, problem, arguments, config=None if problem else config)
 
 
 def read_field(info: FieldInfo, shown: Shown) -> Any:
@@ -288,11 +333,44 @@ def check_name(name: str) -> None:
         )
 
 
+SAME = (
+    "dataset",
+    "model",
+    "num_layers",
+    "width_factor",
+    "train_batch_size",
+    "precision",
+    "optimizer",
+    "num_gpus",
+)
+
+
+def expected(checked: Checked, draft: Draft, runs: Iterable[RunSummary]) -> tuple[float, str] | None:
+    """Return the seconds that the trainings of a form take one after the other, and the run that tells it.
+
+    It is the newest run with the same network, data, batch and precision; validations come on top. None where
+    there is no such run, or the number of steps isn't known.
+    """
+    if checked.config is None:
+        return None
+    config, data = checked.config, _prepared(_data_directory(draft), checked.config.data.dataset)
+    values = (config.with_steps_for(data.count("train")) if data else config).flat()
+    for run in sorted(runs, key=lambda run: run.last_active, reverse=True):
+        if run.examples_per_second and all(run.values.get(name) == values[name] for name in SAME):
+            examples = values["train_steps"] * values["train_batch_size"]
+            return checked.trainings * examples / run.examples_per_second, run.name
+    return None
+
+
 def _launcher(draft: Draft) -> list[str]:
     return [] if (draft.workers, draft.ps) == (1, 0) else LocalCluster(draft.workers, draft.ps).launcher()
 
 
 def _check_whole(config: Config, draft: Draft) -> None:
+    if draft.is_search and _launcher(draft):
+        raise InputError(
+            "several workers train one run at a time; give one value in each field, and one seed"
+        )
     cluster = LocalCluster(draft.workers, draft.ps)
     if _launcher(draft):
         check_together(config, num_workers=cluster.workers, asynchronous=cluster.asynchronous)

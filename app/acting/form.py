@@ -71,7 +71,7 @@ def draw(shown: Draft, checked: Checked) -> None:
         title = f"{group.capitalize()}: {text}"
         with st.expander(title, expanded=group in opened, key=f"start-group-{group}"):
             if group == "cluster":
-                _processes(shown)
+                _numbers(shown, PROCESSES)
             _grid(members, shown, checked)
 
 
@@ -104,14 +104,23 @@ def _head(shown: Draft) -> None:
     )
     if shown.preset:
         st.caption(preset_summary(shown.preset))
+    _numbers(shown, SEVERAL)
+    st.caption("Several numbers in a field, such as `0.1, 0.03`, train a run with each.")
 
 
-def _processes(shown: Draft) -> None:
-    columns = st.columns(COLUMNS)
-    for column, name, label, least, help in (
-        (columns[0], "workers", "Workers", 1, "Processes that train, on this machine."),
-        (columns[1], "ps", "Parameter servers", 0, "With one or more, the workers are asynchronous."),
-    ):
+# Of numbers beside the settings: the attribute of the draft, label, lowest value and help.
+SEVERAL = (
+    ("seeds", "Seeds", 1, "Trainings with other seeds, which show how much of a result is chance."),
+    ("at_once", "At once", 1, "Of several trainings, how many share this machine at a time."),
+)
+PROCESSES = (
+    ("workers", "Workers", 1, "Processes that train, on this machine."),
+    ("ps", "Parameter servers", 0, "With one or more, the workers are asynchronous."),
+)
+
+
+def _numbers(shown: Draft, numbers: Iterable[tuple[str, str, int, str]]) -> None:
+    for column, (name, label, least, help) in zip(st.columns(COLUMNS), numbers, strict=True):
         key = _key(name)
         column.number_input(
             label,

@@ -1,10 +1,12 @@
 """The page of a search: its state, the best so far, its trials and rungs, and what the settings do."""
 
+import math
 from pathlib import Path
 
 import streamlit as st
 
 from app import address, state
+from app.acting import buttons
 from app.charts import component
 from app.comparing.comparisons import found_folders
 from app.markup import duration, facts_html, plain
@@ -14,7 +16,9 @@ from labkit import home
 from labkit.errors import InputError
 from labkit.experiments.search.files import ENDED, PROGRESS, REQUEST
 from labkit.experiments.search.result import SearchResult
+from labkit.plurals import counted
 
+STARTED = "search-started"  # the folder of a search that this visitor has started
 REFRESH_SECONDS = 3.0
 COMMAND = "labkit search --space learning_rate=log:0.01:1 --trials 20 --dataset shapes"
 
@@ -23,6 +27,9 @@ def page() -> None:
     """Draw the chosen search, at first the one that was active last."""
     st.subheader("Search", anchor=False)
     folders = _folders()
+    started = st.session_state.get(STARTED)
+    if started is not None:
+        buttons.show_start(started, lambda run: (run.path / REQUEST).is_file())
     if not folders:
         st.write("No searches yet. Start one, and it appears here within seconds:")
         st.code(COMMAND, language="bash")
@@ -51,14 +58,33 @@ def _draw(search: SearchResult) -> None:
     if search.progress.message:
         st.text(state.clean(search.progress.message))
     _conclusion(search)
+    _compare(search)
     drawings.show_progress(search)
     halving = "" if search.request.halving == "none" else f", {search.request.halving} halving"
     st.caption(plain(f"Settings by {search.request.sampler}{halving}."))
     show_trials(search)
     show_rungs(search)
-    st.markdown("#### Importance of each setting")
-    drawings.show_importance(search)
-    drawings.show_slices(search)
+    if search.request.space:
+        st.markdown("#### Importance of each setting")
+        drawings.show_importance(search)
+        drawings.show_slices(search)
+
+
+def _compare(search: SearchResult) -> None:
+    """Draw the link to the page Compare with the runs of the trials, the best ones first."""
+    trials = sorted(
+        search.trials, key=lambda trial: -search.request.sign * trial.last.value if trial.last else math.inf
+    )
+    runs = [state.clean(run.path) for trial in trials for run in actions.runs_of(search, trial)][
+        : state.MAX_RUNS
+    ]
+    if len(runs) > 1:
+        st.page_link(
+            address.page("compare"),
+            label=f"Compare {counted(len(runs), 'run')}",
+            icon=":material/stacked_line_chart:",
+            query_params={"runs": runs, "run": runs[0]},
+        )
 
 
 def _facts(search: SearchResult) -> list[tuple[str, str]]:

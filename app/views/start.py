@@ -7,21 +7,34 @@ import streamlit as st
 from app import address, state
 from app.acting import form, launches
 from app.acting.buttons import FILLED
-from app.acting.draft import Checked, check, draft_of, left_out, with_data_set, with_rates
-from app.markup import plain
+from app.acting.draft import (
+    Checked,
+    Draft,
+    check,
+    draft_of,
+    expected,
+    left_out,
+    with_data_set,
+    with_rates,
+)
+from app.markup import duration, plain
 from app.state import clean
+from app.views import search
 from labkit.errors import InputError
+from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 
 OPEN = "start-open"  # the label of the run that was just started
+READ_SECONDS = 0.3  # the longest that metrics are read
 FAILED = "start-failed"  # why a start failed, for the form as it was
 
 
 def page() -> None:
     """Draw the form. A click on its button leads to the Live page."""
-    if label := st.session_state.pop(OPEN, ""):
+    if opened := st.session_state.pop(OPEN, None):
         # At once, not when the run is there: timers of the page that is left would disturb the next one.
-        st.switch_page(address.page("live"), query_params={"run": label})
+        page, parameters = opened
+        st.switch_page(address.page(page), query_params=parameters)
     st.subheader("Start a run", anchor=False)
     _fill_again()
     shown = form.draft()
@@ -30,7 +43,7 @@ def page() -> None:
     with left:
         form.draw(shown, checked)
     with right, st.container(key="start-side"):
-        _command(checked, shown.run())
+        _command(checked, shown)
 
 
 def _fill_again() -> None:
@@ -55,12 +68,14 @@ def _fill_again() -> None:
     st.text(clean(f"The configuration of {run.name}. What you change makes the new run. {missing}"))
 
 
-def _command(checked: Checked, run: RunDirectory) -> None:
+def _command(checked: Checked, shown: Draft) -> None:
+    run = shown.run()
     st.markdown("**Command**")
     if checked.command:
         st.code(clean(checked.command), language="bash", wrap_lines=True)
     else:
         st.caption("The command appears when each value can be read.")
+    _expectation(checked, shown)
     tried, failure = st.session_state.get(FAILED, ([], ""))
     failure = failure if tried == checked.arguments else ""
     sentence = checked.problem or next(iter(checked.errors.values()), "") or _taken(run)
@@ -75,7 +90,7 @@ def _command(checked: Checked, run: RunDirectory) -> None:
         icon=":material/play_arrow:",
         disabled=bool(sentence),
         on_click=_start,
-        args=(checked.arguments, str(run.path)),
+        args=(checked.arguments, str(run.path), shown.is_search),
         help="The training goes on when this page and its server are closed.",
     )
 
@@ -88,7 +103,23 @@ def _taken(run: RunDirectory) -> str:
     return ""
 
 
-def _start(arguments: Sequence[str], path: str) -> None:
+def _expectation(checked: Checked, shown: Draft) -> None:
+    """Draw how many trainings there will be, and how long they take if a run like them has told it."""
+    parts = []
+    if checked.trainings > 1:
+        order = f"{shown.at_once} at a time" if shown.at_once > 1 else "one after the other"
+        parts.append(f"{counted(checked.trainings, 'training')}, {order}.")
+    if found := expected(checked, shown, state.summaries(state.listed_runs().values(), READ_SECONDS)):
+        seconds, name = found
+        alone = " one after the other" if checked.trainings > 1 else ""
+        parts.append(
+            f"About {duration(seconds)}{alone}, at the speed of {plain(clean(name))}, and its validations."
+        )
+    if parts:
+        st.caption(" ".join(parts))
+
+
+def _start(arguments: Sequence[str], path: str, is_search: bool) -> None:
     st.session_state.pop(FAILED, None)
     run = RunDirectory(path)
     try:
@@ -96,7 +127,12 @@ def _start(arguments: Sequence[str], path: str) -> None:
     except InputError as error:
         st.session_state[FAILED] = (arguments, str(error))
         return
+    form.draft().name = ""
+    if is_search:
+        st.session_state[search.STARTED] = run
+        st.session_state[OPEN] = "search", {"search": clean(run.name)}
+        return
     label = clean(run.name if state.find_run(run.name).path == run.path else run.path)
     # Set here, before the sidebar is drawn, which selects it.
-    st.session_state["run"] = st.session_state[OPEN] = label
-    form.draft().name = ""
+    st.session_state["run"] = label
+    st.session_state[OPEN] = "live", {"run": label}

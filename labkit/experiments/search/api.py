@@ -56,7 +56,8 @@ def search(
         eta: Of the trials at a rung, one in so many goes on; the next rung is so many times as far.
         objective: Metric of the validation that decides; of loss, and of what ends in loss or error, the
             lowest is best. Default: accuracy; micro-F1 of several labels; mean_absolute_error of numbers.
-        seeds: Seeds of each trial; the mean of their results counts.
+        seeds: Seeds of each trial; the mean of their results counts. A grid without space is one trial of
+            so many seeds, which are tested.
         repeats: Trainings of the best trial with fresh seeds at the end, which show how much of its result
             is chance.
         workers: Trainings at once on this machine, which share its cores and GPUs.

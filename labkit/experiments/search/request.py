@@ -107,7 +107,10 @@ def plan_search(
     flags = by_field(flags)
     for name in _INSTEAD.keys() & flags.keys():
         raise InputError(f"{fields_by_name()[name].flag} is {short(flags[name])}; {_INSTEAD[name]}")
-    dimensions = parse_space(space, flags)
+    # A grid of nothing is one trial, of several seeds.
+    dimensions = (
+        {} if asked["sampler"] == "grid" and not space and asked["seeds"] != 1 else parse_space(space, flags)
+    )
     trials, workers = _number_of_trials(asked, dimensions), asked["workers"]
     first = {name: one.ends[0] for name, one in dimensions.items()}
     config = config_of(asked["preset"], with_values(flags, first))
@@ -226,6 +229,8 @@ def _ends(space: Mapping[str, Dimension]) -> Iterator[tuple[str, Any, dict[str, 
     for name, one in space.items():
         for value in one.ends:
             yield name, value, first | {name: value}
+    if not space:
+        yield "none", None, {}
 
 
 def config_of(preset: str | None, flags: Mapping[str, Any]) -> Config:

@@ -216,7 +216,9 @@ class Search:
             return None
         self._check_disk()
         seed = self.request.seed + int(name.rpartition("seed")[2])
-        own = {"seed": seed, "job_dir": str(run.path), "evaluate_test": trial.repeats is not None}
+        # Who chooses a trial must not have seen the test set; a single one isn't chosen.
+        tests = trial.repeats is not None or not self.request.space
+        own = {"seed": seed, "job_dir": str(run.path), "evaluate_test": tests}
         preset = ["--preset", self.request.preset] if self.request.preset else []
         words = ["train", *preset, *flags_of(with_values(self.request.fixed, trial.values) | own)]
         slot = self._slots[0]
