@@ -172,7 +172,7 @@ def _field(info: FieldInfo, shown: Draft) -> None:
         shown.shown[info.name] = held
 
     settings: dict[str, Any] = {"key": key, "on_change": take, "help": _help(info)}
-    label = info.name.replace("_", " ").capitalize()
+    label = info.flag  # as the command beside the form has it
     if info.type is bool:
         st.checkbox(label, bool(first), **settings)
     elif info.choices or info.name == "dataset":
@@ -202,5 +202,4 @@ def _held(value: Any) -> str | bool:
 
 
 def _help(info: FieldInfo) -> str:
-    text = f"{info.help} Default: {info.default_in_words}.".replace("<", "\\<").replace("*", "\\*")
-    return f"{text}  \n`{info.flag}`"
+    return f"{info.help} Default: {info.default_in_words}.".replace("<", "\\<").replace("*", "\\*")

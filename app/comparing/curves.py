@@ -43,11 +43,16 @@ def show_curves(groups: Sequence[Group], chosen: Sequence[str]) -> None:
         chosen: the names of those that stand out where there are many runs, A and B first.
     """
     component.prepare()
+    results = [result for group in groups for result in group.results]
+    of_numbers = [result.summary.mean_absolute_error is not None for result in results]
+    missing = {"accuracy": all(of_numbers), "mean_absolute_error": not any(of_numbers)}
+    offered = [name for name, (_, metric) in VALUES.items() if not missing.get(metric)]
+    second = "Validation mean absolute error" if all(of_numbers) else "Validation accuracy"
     shown = st.pills(
         "Curves",
-        list(VALUES),
+        offered,
         selection_mode="multi",
-        default=["Training loss", "Validation accuracy"],
+        default=["Training loss", second],
         key="curves",
         bind="query-params",
     )

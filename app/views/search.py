@@ -17,8 +17,8 @@ from labkit.errors import InputError
 from labkit.experiments.search.files import ENDED, PROGRESS, REQUEST
 from labkit.experiments.search.result import SearchResult
 from labkit.plurals import counted
+from labkit.run_directory import RunDirectory
 
-STARTED = "search-started"  # the folder of a search that this visitor has started
 REFRESH_SECONDS = 3.0
 COMMAND = "labkit search --space learning_rate=log:0.01:1 --trials 20 --dataset shapes"
 
@@ -27,9 +27,9 @@ def page() -> None:
     """Draw the chosen search, at first the one that was active last."""
     st.subheader("Search", anchor=False)
     folders = _folders()
-    started = st.session_state.get(STARTED)
-    if started is not None:
-        buttons.show_start(started, lambda run: (run.path / REQUEST).is_file())
+    if named := st.query_params.get("search"):  # it may just be starting
+        place = home.home() / "searches" / named
+        buttons.show_start(RunDirectory(place), lambda run: (run.path / REQUEST).is_file())
     if not folders:
         st.write("No searches yet. Start one, and it appears here within seconds:")
         st.code(COMMAND, language="bash")

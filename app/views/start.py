@@ -19,7 +19,6 @@ from app.acting.draft import (
 )
 from app.markup import duration, plain
 from app.state import clean
-from app.views import search
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
@@ -129,7 +128,6 @@ def _start(arguments: Sequence[str], path: str, is_search: bool) -> None:
         return
     form.draft().name = ""
     if is_search:
-        st.session_state[search.STARTED] = run
         st.session_state[OPEN] = "search", {"search": clean(run.name)}
         return
     label = clean(run.name if state.find_run(run.name).path == run.path else run.path)

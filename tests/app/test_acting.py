@@ -12,8 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from app import state
 from app.acting import launches
-from app.acting.draft import check, draft_of, new_draft, with_data_set, with_preset
+from app.acting.draft import check, draft_of, expected, new_draft, with_data_set, with_preset
 from labkit.commands import main as cli
 from labkit.commands.main import parse
 from labkit.commands.train import training_of
@@ -21,6 +22,7 @@ from labkit.config import Config
 from labkit.config.config import recorded_config
 from labkit.config.presets import PRESETS, merged_with_preset, preset_values
 from labkit.errors import InputError
+from labkit.home import home
 from labkit.parts.trust import accept
 from labkit.run_directory import RunDirectory
 from labkit.startup.child import REASON
@@ -75,6 +77,50 @@ def test_the_command_trains_what_the_form_shows(runs_folder, preset):
     values = {"dataset": "shapes", "nesterov": True, "train_steps": 77, "weight_decay": 1e-3}
     values |= {"checkpoint_every_seconds": None, "job_dir": str(runs_folder / "a b's <i>")}
     assert config_of(found.arguments) == Config.from_flat(merged_with_preset(preset or None, values))
+
+
+def test_several_numbers_and_seeds_are_a_search_that_trains_each(runs_folder, tmp_path):
+    draft = new_draft("smoke")
+    draft.shown |= {"learning_rate": "0.1, 0.03,0.01", "momentum": "0.8,0.9", "train_steps": "77"}
+    draft.seeds, draft.at_once, draft.name = 2, 3, "rates"
+    found = check(draft)
+    assert (found.errors, found.problem, found.trainings) == ({}, "", 12)
+    place = home() / "searches" / "rates"
+    assert draft.run().path == place
+    space = ["--space", "momentum=0.8,0.9", "learning_rate=0.1,0.03,0.01"]
+    words = ["--seeds", "2", "--repeats", "0", "--workers", "3", "--output", str(place)]
+    assert sorted(found.arguments) == sorted(
+        ["search", "--preset", "smoke", "--train-steps", "77", "--sampler", "grid", *space, *words]
+    )
+    for name, text, told in (
+        ("learning_rate", "0.1,0.1", "at least two values, each once"),
+        ("learning_rate", "0.1,-3", "--learning-rate is -3"),
+        ("learning_rate", "0.1,", "--learning-rate"),
+        ("train_steps", "10,20", "all trials need the same length"),
+        ("seed", "1,2", "a seed is chance"),
+    ):
+        wrong = new_draft("smoke")
+        wrong.shown[name] = text
+        assert told in check(wrong).errors[name]
+    draft.workers = 2
+    assert "several workers" in check(draft).problem
+    only_seeds = new_draft("smoke")
+    only_seeds.seeds = 3
+    assert "--space" not in check(only_seeds).arguments
+    assert check(only_seeds).trainings == 3
+
+
+def test_the_time_of_trainings_is_told_by_a_run_like_them(make_run):
+    run = make_run("mine")
+    configure(run, **preset_values("smoke"))
+    [summary] = state.summaries([run], 9.0)
+    draft = new_draft("smoke")
+    draft.shown |= {"train_steps": "600", "learning_rate": "0.1,0.2"}
+    seconds, name = expected(check(draft), draft, [summary])
+    assert name == "mine"
+    assert seconds == pytest.approx(2 * 600 * 32 / summary.examples_per_second)
+    draft.shown["train_batch_size"] = "64"
+    assert expected(check(draft), draft, [summary]) is None
 
 
 def test_the_form_of_auto_fits_the_data_set_that_is_chosen(runs_folder):
@@ -186,6 +232,18 @@ def test_the_page_starts_once_and_opens_the_run(runs_folder, started):
     launches.start(command, RunDirectory(runs_folder / "mine"))  # what a second click does
     assert started.arguments == [command]
     assert "Starting: it checks" in words(open_page("live", "mine"))
+
+
+def test_several_trainings_open_the_page_of_their_search(runs_folder, started):
+    at = open_page("start", "")
+    at.text_input(key="start-1-field-learning_rate").set_value("0.1, 0.03").run()
+    at.number_input(key="start-1-seeds").set_value(2).run()
+    assert "4 trainings, one after the other" in words(at)
+    press(at, "Start")
+    place = home() / "searches" / "smoke"
+    [command] = started.arguments
+    assert command[-2:] == ["--output", str(place)]
+    assert "Starting: it checks" in words(open_page("search", "", search="smoke"))
 
 
 @pytest.mark.parametrize("state", ["", "failed"])

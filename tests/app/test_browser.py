@@ -292,7 +292,7 @@ def test_a_run_is_started_watched_stopped_and_resumed_and_outlives_the_server(st
     with dashboard(tmp_path) as (address, server):
         page.goto(f"{address}/start")
         for label, text, command in (
-            ("Train steps", "1000000", "--train-steps 1000000"),
+            ("--train-steps", "1000000", "--train-steps 1000000"),
             ("Name", "mine", str(run.path)),
         ):
             page.get_by_role("textbox", name=label, exact=True).fill(text)

@@ -385,6 +385,17 @@ def test_the_time_is_up_and_more_time_goes_on(tmp_path):
     assert len(more.trials) > count
 
 
+def test_a_grid_of_nothing_is_one_trial_of_several_seeds_which_are_tested(tmp_path):
+    found = search(tmp_path / "seeds", "--sampler", "grid", "--seeds", "3")
+    [trial] = found.trials
+    assert (trial.values, trial.state, len(trial.runs)) == ({}, "finished", 3)
+    assert found.progress.conclusion["words"][0] == "3 trainings with other seeds."
+    assert found.progress.conclusion["test_mean"] is not None
+    again = search(tmp_path / "chosen", "--sampler", "grid", "--space", "momentum=0.8,0.9")
+    assert again.progress.conclusion["test_mean"] is None  # who chooses hasn't seen the test set
+    assert cli.main(["search", *COMMON, "--sampler", "grid", "--output", str(tmp_path / "none")]) == 2
+
+
 def test_the_best_trial_is_repeated_with_fresh_seeds(tmp_path):
     words = ["--space", "learning_rate=0.1,0.3", "--sampler", "grid", "--seeds", "2", "--repeats", "2"]
     found = search(tmp_path / "search", *words)

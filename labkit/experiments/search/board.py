@@ -169,7 +169,12 @@ def _conclusion(
             words.append(f"The difference, {noise:.4g}, is luck: the best of several results was chosen.")
         else:
             words.append("That is no worse than the result by which it was chosen.")
-    if test is not None:
+    if not request.space:  # one trial, from which nothing was chosen
+        own, test = (spread(part[key] for part in best.parts.values()) for key in ("value", "test"))
+        words = [f"{counted(request.seeds, 'training')} with other seeds."]
+        for found, images in ((own, "validation"), (test, "test")):
+            words += [f"On the {images} images, {name} is {_spread(found)}."] if found else []
+    elif test is not None:
         words.append(f"On the test images, which no trial has seen, the repeats have {name} {_spread(test)}.")
     return {
         "trial": best.number,
