@@ -53,11 +53,11 @@ def history_figure(moments: Sequence[Moment], classes: Sequence[str], drawn: NDA
     for place, number in enumerate(drawn):
         figure.add_scatter(
             x=[step for step, _ in known],
-            y=[float(shares[number]) for _, shares in known],
+            y=[100 * float(shares[number]) for _, shares in known],
             name=_shown(classes[number]),
             mode="lines+markers",
             line={"color": PALETTE[place % len(PALETTE)], "width": 2},
-            hovertemplate="step %{x:,}: %{y:.1%}",
+            hovertemplate="step %{x:,}: %{y:.1f} %",
         )
     figure.update_layout(
         height=260,
@@ -65,8 +65,8 @@ def history_figure(moments: Sequence[Moment], classes: Sequence[str], drawn: NDA
         xaxis={"title": {"text": "Step"}, "automargin": True},
         yaxis={
             "title": {"text": "Probability"},
-            "tickformat": ".0%",
-            "range": [-0.03, 1.03],
+            "ticksuffix": " %",
+            "range": [-3, 103],
             "automargin": True,
         },
         hovermode="x",

@@ -5,6 +5,7 @@ import streamlit as st
 from app import state
 from app.charts.component import spare_the_collector
 from app.images import marking
+from app.live_update import heading
 from app.markup import facts_html, number_text, plain
 from app.predictions import images, numbers, pairs, parts, quality
 from app.predictions import source as sources
@@ -21,8 +22,7 @@ def page() -> None:
     """Draw the page of the selected run."""
     run = state.selected_run()
     state.watch(f"predictions-{run.path}", lambda: sources.watched(run))
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        st.subheader(f"Predictions · {plain(run.name)}", anchor=False)
+    with heading(run, "Predictions"):
         split = sources.choose_split(run)
         source = sources.choose_checkpoint(run, split, "checkpoint")
     predictions = sources.predictions_of(source, run, split)

@@ -157,7 +157,7 @@ def test_the_history_leaves_out_what_could_not_be_read():
     moments = [Moment(1, np.array([0.1, 0.9])), Moment(2, None, "damaged"), Moment(3, np.array([0.6, 0.4]))]
     figure = history_figure(moments, ["<b>a</b>", "b"], np.array([0]))
     assert list(figure.data[0].x) == [1, 3]
-    assert list(figure.data[0].y) == [0.1, 0.6]
+    assert list(figure.data[0].y) == [10.0, 60.0]
     assert figure.data[0].name == "&lt;b&gt;a&lt;/b&gt;"
 
 
