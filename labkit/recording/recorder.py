@@ -403,7 +403,8 @@ def _number(name: str, value: Any) -> float:
     try:
         if isinstance(value, str | bytes | bool):
             raise TypeError
-        return float(value)
+        item = getattr(value, "item", None)  # PyTorch warns of float() of a tensor that has gradients
+        return float(item() if callable(item) else value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise InputError(f"{name} is {short(value)}; allowed: a number, or an array of one") from None
 
