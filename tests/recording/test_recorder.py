@@ -56,6 +56,19 @@ def test_what_is_logged_is_read_as_of_any_run():
     assert (summary["last_step"], summary["best_accuracy"]) == (4, 0.4)
 
 
+def test_a_tensor_with_gradients_is_taken_as_pytorch_wants_it():
+    class Tensor:
+        def item(self):
+            return 0.25
+
+        def __float__(self):  # of which PyTorch warns
+            raise AssertionError
+
+    with labkit.start_run("mine") as run:
+        run.log(1, loss=Tensor())
+    assert labkit.load_run("mine").metrics()["loss"].tolist() == [0.25]
+
+
 def test_settings_of_any_kind_are_read_again():
     settings = {"rate": float("nan"), "most": [float("inf"), 1], "shape": (2, 3), "path": Path("a")}
     labkit.start_run("mine", settings).finish()
