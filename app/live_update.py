@@ -17,21 +17,9 @@ from app.charts.machine import MachineStore, machine_charts
 from app.charts.metric_charts import Options, board_of, look_of, metric_chart, window_in
 from app.charts.store import Snapshot, timeline_of
 from app.feed import Update
-from app.markup import duration, facts_html, number_text, plain, progress_html
+from app.markup import STATES, duration, facts_html, number_text, plain, progress_html
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.rows import result_name
-
-# The label, colour and icon of each state, and whether the page is refreshed every second.
-STATES = {
-    "starting": ("starting", "blue", ":material/hourglass_top:", True),
-    "running": ("running", "green", ":material/play_circle:", True),
-    "stalled": ("stalled", "orange", ":material/warning:", True),
-    "lost": ("lost", "red", ":material/skull:", False),
-    "finished": ("finished", "gray", ":material/check_circle:", False),
-    "interrupted": ("interrupted", "orange", ":material/pause_circle:", False),
-    "failed": ("failed", "red", ":material/error:", False),
-    "no status": ("no status yet", "gray", ":material/help:", True),
-}
 
 
 def heading(run: RunDirectory, page: str = "") -> DeltaGenerator:

@@ -13,6 +13,18 @@ import streamlit as st
 
 from labkit.run_directory.files import open_run_file
 
+# The label, colour and icon of each state, and whether the page is refreshed every second.
+STATES = {
+    "starting": ("starting", "blue", ":material/hourglass_top:", True),
+    "running": ("running", "green", ":material/play_circle:", True),
+    "stalled": ("stalled", "orange", ":material/warning:", True),
+    "lost": ("lost", "red", ":material/skull:", False),
+    "finished": ("finished", "gray", ":material/check_circle:", False),
+    "interrupted": ("interrupted", "orange", ":material/pause_circle:", False),
+    "failed": ("failed", "red", ":material/error:", False),
+    "no status": ("no status yet", "gray", ":material/help:", True),
+}
+
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$:^=&])")
 # Marks that turn the direction of the text around them, and control characters.
 _INVISIBLE = re.compile("[\u0000-\u0008\u000b-\u001f\u007f\u200e\u200f\u202a-\u202e\u2066-\u2069]")

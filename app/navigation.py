@@ -12,7 +12,7 @@ from app.markup import component
 
 SENT_AFTER = 1.0  # seconds
 STYLES = [Path(__file__).parent / name for name in ("style.css", "images/assets/cards.css")]
-THEME = Path(__file__).parent / "views" / "assets" / "theme.js"  # light, dark, or that of the system
+ASSETS = Path(__file__).parent / "views" / "assets"
 
 
 @st.cache_resource(show_spinner=False)
@@ -47,7 +47,8 @@ def main() -> None:
     with st.sidebar:
         state.choose_run()
         # The browser keeps the choice; the page is loaded again, with what its address says.
-        component(THEME)(key="theme", height="content")
+        component(ASSETS / "theme.js")(key="theme", height="content")
+        component(ASSETS / "history.js")(key="history", height=1)
         if gate.is_locked():
             st.link_button("Give the token", gate.TOKEN_PATH.lstrip("/"), icon=":material/lock_open:")
     chosen.run()

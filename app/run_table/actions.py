@@ -4,12 +4,12 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-import pyarrow as pa
 import streamlit as st
 
 from app import address, state
 from app.markup import plain
-from app.run_table.table import TEXT, TIME, column
+from app.run_table import table
+from app.run_table.table import Column
 from app.state import MAX_RUNS, clean
 from labkit.errors import InputError
 from labkit.plurals import counted
@@ -73,13 +73,12 @@ def link(page: str, labels: list[str]) -> None:
 
 
 def follow_link() -> None:
-    """Go to the page that a button chose, if one did."""
+    """Go to the page that a name or a button chose, if one did."""
     page, labels = st.session_state.pop(LINK, (None, []))
-    if page == "compare":
-        parameters = {"runs": labels, "run": labels[0]}  # as a whole: each is a step of the Back button
-        st.switch_page(address.page("compare"), query_params=parameters)
-    elif page == "live":
-        st.switch_page(address.page("live"), query_params={"run": labels[0]})
+    if page:
+        runs = {"runs": labels} if page == "compare" else {}
+        # As a whole: each parameter that follows may be a step of the Back button.
+        st.switch_page(address.page(page), query_params={**runs, "run": labels[0]})
 
 
 def attempt(runs: Iterable[str], act: Callable[[RunDirectory], object], done: str) -> list[object]:
@@ -209,6 +208,11 @@ def _archive(chosen: Sequence[RunSummary]) -> None:
 
 
 ASKED = "runs-delete"  # the paths that the page asks about
+TRASH_TABLE = "runs-trash"
+TRASH = {
+    "moved": Column("Moved", lambda one: one.moved, round, "time"),
+    "folder": Column("From", lambda one: one.home.parent),
+}
 
 
 def show_trash() -> None:
@@ -217,29 +221,10 @@ def show_trash() -> None:
     if not trashed or not state.may_act():
         return
     with st.expander(f"Trash · {counted(len(trashed), 'run')}", icon=":material/delete:"):
-        table = pa.table(
-            {
-                "run": column([clean(one.name) for one in trashed], TEXT),
-                "moved": column([int(1e6 * one.moved) for one in trashed], TIME),
-                "folder": column([clean(one.home.parent) for one in trashed], TEXT),
-            }
-        )
-        # Another list is another table, without the old selection: a tick never stays on another run.
-        key = f"runs-trash-{hash(tuple(one.path for one in trashed))}"
-        found = st.dataframe(
-            table,
-            key=key,
-            hide_index=True,
-            on_select="rerun",
-            selection_mode="multi-row",
-            column_config={
-                "run": st.column_config.TextColumn("Run", width="large"),
-                "moved": st.column_config.DatetimeColumn("Moved", format="distance"),
-                "folder": "From",
-            },
-        )
-        chosen = [trashed[row] for row in found.selection.rows if row < len(trashed)]
-        _buttons({str(one.path): one for one in chosen})
+        rows = [table.row(str(one.path), one.name, one, TRASH.values()) for one in trashed]
+        table.draw(TRASH, rows, key=TRASH_TABLE, label="Run in the trash")
+        ticked = table.ticked(TRASH_TABLE)
+        _buttons({str(one.path): one for one in trashed if str(one.path) in ticked})
 
 
 def _buttons(chosen: dict[str, Trashed]) -> None:

@@ -1,89 +1,84 @@
-"""The table of runs: its columns, and which run stands in which row.
+"""The table of runs: its columns and groups, their order, and the component that draws such a table.
 
-The browser names a selected row by its number. So that a refresh never lets another run slip below the tick,
-rows keep their numbers while something is selected, and the selection moves with its runs where they can't.
+The browser names rows by keys, the paths of runs, so that a tick never moves to another run.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, TypeVar
 
-import numpy as np
-import pyarrow as pa
 import streamlit as st
 
+from app import address
+from app.markup import STATES, component, duration, number_text, visible
 from app.state import clean
+from labkit.analysis.inference import Spread, spread
+from labkit.analysis.results import Group, Result, differing, grouped, result_of, spread_text, value_text
 from labkit.config import fields_by_name
+from labkit.run_directory.rows import number
 from labkit.run_directory.summary import RunSummary
 
-FLAG, NUMBER, TEXT, TIME = pa.bool_(), pa.float64(), pa.string(), pa.timestamp("us", tz="UTC")
-
-
-def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return ``values`` as a column; None is null, and NaN is NaN.
-
-    Args:
-        values: bool, number, text, whole microseconds since 1970, or a list of one of these.
-        kind: ``FLAG``, ``NUMBER``, ``TEXT``, ``TIME``, or ``pyarrow.list_`` of one of them.
-    """
-    parts: list[pa.Buffer] = [_bits(value is not None for value in values)]
-    inner = []
-    if pa.types.is_list(kind):
-        lists = [value or () for value in values]
-        parts.append(_offsets(lists))
-        inner.append(column(list(chain.from_iterable(lists)), kind.value_type))
-    elif kind == TEXT:
-        texts = [(value or "").encode() for value in values]
-        parts += [_offsets(texts), pa.py_buffer(b"".join(texts))]
-    elif kind == FLAG:
-        parts.append(_bits(values))
-    else:
-        dtype = np.float64 if kind == NUMBER else np.int64
-        parts.append(pa.py_buffer(np.array([0 if value is None else value for value in values], dtype)))
-    return pa.Array.from_buffers(kind, len(values), parts, children=inner)
-
-
-def _bits(flags: Iterable[Any]) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(np.array(list(map(bool, flags)), bool), bitorder="little"))
-
-
-def _offsets(parts: Sequence[Sequence[Any]]) -> pa.Buffer:
-    return pa.py_buffer(np.cumsum([0, *map(len, parts)], dtype=np.int32))
-
-
-NO_VALUE = "–"
-MAX_INTEGER = 2**53  # up to which a float holds each whole number
+SCRIPT = Path(__file__).parent / "assets" / "table.js"
 REASONS = ("failed", "lost", "stalled")  # states whose reason stands beside them
+Entry = TypeVar("Entry")
+SPARK = 100  # the height of a loss curve, in units of its drawing
+
+
+def text_of(value: Any) -> str:
+    """Return a value as text without marks that could change what is beside it."""
+    return visible(clean(value_text(value) if isinstance(value, bool | float) else value))
+
+
+def _number(form: str) -> Callable[[float], str]:
+    return lambda value: number_text(value, form)
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its title, the value of a run (None if unknown), how Streamlit shows it, and its type."""
+    """One column of the table.
+
+    Attributes:
+        title: what stands above it.
+        value: of a run, by which rows are sorted and grouped; None if unknown.
+        shown: what the browser gets of a value: no number may be NaN or infinite there.
+        kind: how the browser shows that, see assets/table.js.
+        help: more about the title.
+        measure: of ``labkit.analysis.results``, whose mean and spread a group shows; "" where that says
+            nothing.
+    """
 
     title: str
-    value: Callable[[RunSummary], Any]
-    shown: Callable[[str], Any]
-    type: pa.DataType = TEXT
+    value: Callable[[Any], Any]
+    shown: Callable[[Any], Any] = text_of
+    kind: str = "text"
+    help: str = ""
+    measure: str = ""
 
 
-def _text(width: Any = None, **settings: Any) -> Callable[[str], Any]:
-    return lambda title: st.column_config.TextColumn(title, width=width, **settings)
-
-
-def _number(form: str, help: str | None = None, width: Any = None) -> Callable[[str], Any]:
-    return lambda title: st.column_config.NumberColumn(title, format=form, help=help, width=width)
-
-
-def _state(summary: RunSummary) -> str:
+def _state(summary: RunSummary) -> tuple[str, str]:
     # A configuration of another program is no damage to the state; its columns are empty.
     has_reason = summary.state in REASONS or (summary.damage and summary.settings is not None)
-    reason = f": {summary.message}" if summary.message and has_reason else ""
-    return summary.state + reason
+    return summary.state, summary.message if has_reason else ""
 
 
-def _percent(fraction: float | None) -> float | None:
-    return None if fraction is None else 100 * fraction
+def _state_shown(value: tuple[str, str]) -> list[str]:
+    state, reason = value
+    _, color, icon, _ = STATES.get(state, STATES["no status"])
+    return [text_of(state), icon.strip(":").removeprefix("material/"), color, text_of(reason)]
+
+
+def _curve_shown(losses: Sequence[float]) -> dict[str, Any] | None:
+    """Return a curve as heights of 0 to ``SPARK``, None where a loss isn't finite."""
+    known = [loss for loss in losses if math.isfinite(loss)]
+    if not known:
+        return None
+    low, high = min(known), max(known)
+    scale = SPARK / (high - low or 1)
+    heights = [round(scale * (loss - low)) if math.isfinite(loss) else None for loss in losses]
+    return {"heights": heights, "label": f"{losses[0]:.4g} to {losses[-1]:.4g}"}
 
 
 def _steps(summary: RunSummary) -> str | None:
@@ -93,82 +88,72 @@ def _steps(summary: RunSummary) -> str | None:
 
 
 def _settings(summary: RunSummary) -> str | None:
-    if not summary.settings:
-        return None
-    return ", ".join(f"{name} {value}" for name, value in summary.settings.items())
+    return ", ".join(f"{name} {value}" for name, value in (summary.settings or {}).items()) or None
 
 
 COLUMNS = {
-    "state": Column("State", _state, _text(90)),
-    "progress": Column(
-        "Progress",
-        lambda run: _percent(run.progress),
-        lambda title: st.column_config.ProgressColumn(
-            title, format="%.0f %%", min_value=0, max_value=100, width=110
-        ),
-        type=NUMBER,
-    ),
+    "state": Column("State", _state, _state_shown, "state"),
+    "progress": Column("Progress", lambda run: run.progress, lambda done: round(100 * done), "progress"),
     "loss_curve": Column(
         "Loss curve",
-        lambda run: list(run.spark) or None,
-        lambda title: st.column_config.LineChartColumn(
-            title, help="Training loss over the run, each curve with its own scale.", width=140
-        ),
-        type=pa.list_(NUMBER),
+        lambda run: run.spark or None,
+        _curve_shown,
+        "curve",
+        "Training loss over the run, each curve with its own scale.",
     ),
     "training_loss": Column(
         "Training loss",
         lambda run: run.training_loss,
-        _number("%.4g", "Of the last step, in nats."),
-        type=NUMBER,
+        number_text,
+        "number",
+        "Of the last step, in nats.",
+        "training_loss",
     ),
     "best_validation": Column(
         "Best validation",
-        lambda run: _percent(run.best_validation_accuracy),
-        _number("%.2f %%", "Highest validation accuracy."),
-        type=NUMBER,
+        lambda run: run.best_validation_accuracy,
+        _number(".2%"),
+        "number",
+        "Highest validation accuracy.",
+        "best_validation",
     ),
     "error": Column(
         "Mean absolute error",
         lambda run: run.mean_absolute_error,
-        _number("%.4g", "Of labels that are numbers: on the test set, before its evaluation on validation."),
-        type=NUMBER,
+        number_text,
+        "number",
+        "Of labels that are numbers: on the test set, before its evaluation on validation.",
+        "test_mean_absolute_error",
     ),
-    "test": Column("Test accuracy", lambda run: _percent(run.test_accuracy), _number("%.2f %%"), type=NUMBER),
+    "test": Column(
+        "Test accuracy", lambda run: run.test_accuracy, _number(".2%"), "number", measure="test_accuracy"
+    ),
     "active": Column(
         "Last active",
-        lambda run: int(1e6 * run.last_active) if _is_time(run.last_active) else None,
-        lambda title: st.column_config.DatetimeColumn(title, format="distance", width=120),
-        type=TIME,
+        lambda run: run.last_active if 0 < run.last_active < 4e9 else None,  # the year 2096
+        round,
+        "time",
     ),
     "duration": Column(
         "Duration",
-        lambda run: None if run.duration is None else run.duration / 60,
-        _number("%.1f min", "Time of training in all sessions, without the pauses between them."),
-        type=NUMBER,
+        lambda run: run.duration,
+        duration,
+        "number",
+        "Time of training in all sessions, without the pauses between them.",
     ),
-    "dataset": Column("Data set", lambda run: run.dataset, _text()),
-    "model": Column("Model", lambda run: run.model, _text()),
-    "tags": Column(
-        "Tags",
-        lambda run: list(run.notes.tags),
-        lambda title: st.column_config.ListColumn(title),
-        type=pa.list_(TEXT),
-    ),
-    "note": Column("Note", lambda run: run.notes.note or None, _text("medium")),
-    "steps": Column("Steps", _steps, _text()),
-    "speed": Column("Examples per second", lambda run: run.examples_per_second, _number("%.0f"), type=NUMBER),
-    "settings": Column("Settings", _settings, _text("large", help="Those that differ from the defaults.")),
-    "forked_from": Column("Forked from", lambda run: run.forked_from, _text("medium")),
-    "reason": Column("Message", lambda run: run.message or None, _text("medium")),
-    "archived": Column(
-        "Archived",
-        lambda run: run.notes.archived,
-        lambda title: st.column_config.CheckboxColumn(title),
-        type=FLAG,
-    ),
-    "path": Column("Directory", lambda run: run.path, _text("large")),
+    "dataset": Column("Data set", lambda run: run.dataset),
+    "model": Column("Model", lambda run: run.model),
+    "tags": Column("Tags", lambda run: run.notes.tags or None, lambda tags: [*map(text_of, tags)], "tags"),
+    "note": Column("Note", lambda run: run.notes.note or None),
+    "steps": Column("Steps", _steps, kind="number"),
+    "speed": Column("Examples per second", lambda run: run.examples_per_second, _number(",.0f"), "number"),
+    "settings": Column("Settings", _settings, help="Those that differ from the defaults."),
+    "forked_from": Column("Forked from", lambda run: run.forked_from),
+    "reason": Column("Message", lambda run: run.message or None),
+    "archived": Column("Archived", lambda run: run.notes.archived),
+    "path": Column("Directory", lambda run: run.path),
 }
+NAME = Column("Run", lambda run: run.name)
 DEFAULT = (
     "state",
     "test",
@@ -182,105 +167,172 @@ DEFAULT = (
     "model",
     "tags",
 )
+SETTINGS = ("dataset", "model", *(name for name in fields_by_name() if name not in COLUMNS))
 # The columns to choose from and their titles: these, and each field of the configuration.
 CHOICES = {name: column.title for name, column in COLUMNS.items()} | {
-    name: name for name in fields_by_name() if name not in COLUMNS
+    name: name for name in SETTINGS if name not in COLUMNS
 }
+BUT_SEED = "all-but-seed"
+GROUPS = {BUT_SEED: "All but the seed"} | {name: CHOICES[name] for name in SETTINGS}
 
 
-def _is_time(seconds: float) -> bool:
-    return 0 < seconds < 4e9  # the year 2096
+def column_of(name: str, runs: Iterable[RunSummary] = ()) -> Column:
+    """Return a column by its name. A setting that is a number in all of ``runs`` stands on the right."""
+    if name in COLUMNS or name == "name":
+        return COLUMNS.get(name, NAME)
+    known = [value for run in runs if (value := run.values.get(name)) is not None]
+    numbers = bool(known) and all(type(value) in (int, float) for value in known)
+    return Column(name, lambda run: run.values.get(name), kind="number" if numbers else "text")
 
 
-def rows_of(runs: Sequence[RunSummary], columns: Sequence[str]) -> pa.Table:
-    """Return a row for each run, with its name and the chosen columns. Unknown is null, and NaN is NaN."""
-    parts = {"name": column([clean(run.name) for run in runs], TEXT)}
-    for name in columns:
-        if known := COLUMNS.get(name):
-            parts[name] = column([_cleaned(known.value(run)) for run in runs], known.type)
-        else:
-            parts[name] = setting_column([run.values.get(name) for run in runs])
-    return pa.table(parts)
-
-
-def _cleaned(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_cleaned(part) for part in value]
-    return clean(value) if isinstance(value, str) else value
-
-
-def setting_column(values: list[Any]) -> pa.Array:
-    """Return a setting of the configuration: numbers if it is one everywhere, otherwise text."""
-    if all(value is None or _is_number(value) for value in values):
-        return column(values, NUMBER)
-    return column([None if value is None else clean(value) for value in values], TEXT)
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return abs(value) <= MAX_INTEGER
-    return isinstance(value, float)
-
-
-def column_config(columns: Sequence[str]) -> dict[str, Any]:
-    """Return how each column is shown."""
-    shown: dict[str, Any] = {"name": st.column_config.TextColumn("Run", pinned=True, width=150)}
-    for name in columns:
-        known = COLUMNS.get(name)
-        shown[name] = known.shown(known.title) if known else st.column_config.Column(name)
-    return shown
-
-
-def _merged(before: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """Return ``before`` with what is new in ``wanted`` in its place; what is first there comes first."""
-    old, top, waiting = set(before), list[str](), list[str]()
-    above: dict[str, list[str]] = {}
-    for path in wanted:
-        if path not in old:
-            waiting.append(path)
-            continue
-        if above:
-            above[path] = waiting
-        else:
-            top, above[path] = waiting, []
-        waiting = []
-    placed = [one for path in before for one in (*above.get(path, ()), path)]
-    return [*top, *placed, *waiting]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The runs in the order of the rows, by their paths, and the numbers of the selected rows.
-
-    ``moved``: whether the numbers of selected rows are others than those that were given.
-    """
-
-    order: tuple[str, ...] = ()
-    selected: tuple[int, ...] = ()
-    moved: bool = False
-
-    @property
-    def chosen(self) -> list[str]:
-        """The paths of the selected runs."""
-        return [self.order[row] for row in self.selected]
-
-
-def arranged(before: Sequence[str], selected: Sequence[int], wanted: Sequence[str]) -> Rows:
-    """Return the rows of the next table.
+def in_order(entries: Iterable[Entry], sort: str, value: Callable[[Column, Entry], Any]) -> list[Entry]:
+    """Return the entries by their values; those without one, or with NaN, come last in both directions.
 
     Args:
-        before: paths in the order of the table that is shown.
-        selected: numbers of its selected rows.
-        wanted: paths of the runs to show, in their best order.
+        entries: runs or groups, in the order that holds where values are equal.
+        sort: the name of a column, behind a minus for the highest first; "": as they are.
+        value: of an entry in a column.
     """
-    old, new = set(before), set(wanted)
-    chosen = [before[row] for row in sorted(selected) if row < len(before) and before[row] in new]
-    added = [path for path in wanted if path not in old]
-    if old <= new:
-        order = [*before, *added] if chosen else _merged(before, wanted)
-    else:  # what is left keeps its order, so that a sorted or scrolled table stays as it is
-        left = [path for path in before if path in new]
-        order = [*left, *added] if 2 * len(left) >= len(new) else list(wanted)
-    places = {path: row for row, path in enumerate(order)}
-    rows = tuple(places[path] for path in chosen)
-    return Rows(tuple(order), rows, rows != tuple(sorted(selected)))
+    if not sort:
+        return list(entries)
+    column = column_of(sort.removeprefix("-"))
+    ranked = [(_rank(value(column, entry)), entry) for entry in entries]
+    known = [pair for pair in ranked if pair[0] is not None]
+    known.sort(key=itemgetter(0), reverse=sort.startswith("-"))
+    return [entry for _, entry in known] + [entry for rank, entry in ranked if rank is None]
+
+
+def _rank(value: Any) -> tuple[int, float, str] | None:
+    if isinstance(value, int | float):  # before texts
+        return None if math.isnan(value) else (0, value, "")
+    text = ", ".join(value) if isinstance(value, tuple) else str(value or "")
+    return (1, 0, text.casefold()) if text else None
+
+
+# ---- groups ----------------------------------------------------------------------------------------------
+
+
+def results_of(runs: Mapping[str, RunSummary], known: Mapping[str, Result]) -> dict[str, Result]:
+    """Return the results of the runs by their labels. Those in ``known`` that haven't changed are kept."""
+    return {
+        label: found if (found := known.get(label)) and found.summary is run else result_of(label, run)
+        for label, run in runs.items()
+    }
+
+
+def groups_of(results: Sequence[Result], by: Sequence[str]) -> list[Group]:
+    """Return the runs in groups that have one value of each of ``by``, which are keys of ``GROUPS``."""
+    differ = differing(results) if BUT_SEED in by else {}
+    # What differs most comes first in the names; what other programs didn't record comes last.
+    variety = {name: len({*map(repr, values)} - {"None"}) for name, values in differ.items()}
+    settings = {name: differ[name] for name in sorted(differ, key=variety.__getitem__, reverse=True)}
+    for name in by:
+        if name != BUT_SEED:
+            settings[name] = [column_of(name).value(result.summary) for result in results]
+    return grouped(results, settings=settings)
+
+
+def _spread(column: Column, group: Group) -> Spread | None:
+    return spread(number(column.value(result.summary)) for result in group.counted)
+
+
+def _group_value(column: Column, group: Group) -> Any:
+    """Return the mean of what is measured, otherwise the value that all its runs have; "" if they differ."""
+    if column.measure:
+        found = _spread(column, group)
+        return found and found.mean
+    first, *others = (column.value(result.summary) for result in group.results)
+    return first if all(other == first for other in others) else ""
+
+
+def _group_cell(column: Column, group: Group) -> Any:
+    if column.measure:
+        found = _spread(column, group)
+        return found and spread_text(column.measure, found)
+    value = _group_value(column, group)
+    return group.state if value == "" and column.kind == "state" else _cell(column, value)
+
+
+# ---- rows ------------------------------------------------------------------------------------------------
+
+
+def _cell(column: Column, value: Any) -> Any:
+    return value if value is None or value == "" else column.shown(value)
+
+
+def row(key: str, name: str, entry: Any, columns: Iterable[Column], **more: Any) -> dict[str, Any]:
+    """Return a row of the table: of a run, or of what else has a name and the values of the columns."""
+    cells = [_cell(column, column.value(entry)) for column in columns]
+    return {"key": key, "name": text_of(name), "cells": cells, **more}
+
+
+def run_rows(
+    runs: Mapping[str, RunSummary], columns: Iterable[Column], sort: str, **more: Any
+) -> list[dict[str, Any]]:
+    """Return a row for each of the runs, which are given by their labels."""
+    columns = list(columns)
+    entries = in_order(runs.items(), sort, lambda column, entry: column.value(entry[1]))
+    return [
+        row(run.path, run.name, run, columns, href=address.live_address(label), **more)
+        for label, run in entries
+    ]
+
+
+def group_rows(groups: Iterable[Group], columns: Iterable[Column], sort: str) -> list[dict[str, Any]]:
+    """Return a row for each group, each before the rows of its runs."""
+    columns, rows = list(columns), []
+    for group in in_order(groups, sort, _group_value):
+        key = "group " + min(result.summary.path for result in group.results)
+        cells = [_group_cell(column, group) for column in columns]
+        rows.append({"key": key, "name": text_of(group.name), "runs": len(group.results), "cells": cells})
+        members = {result.label: result.summary for result in group.results}
+        rows += run_rows(members, columns, sort, group=key)
+    return rows
+
+
+# ---- the component ---------------------------------------------------------------------------------------
+
+
+def draw(
+    columns: Mapping[str, Column],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    key: str,
+    label: str,
+    view: Hashable = (),
+    sort: str | None = None,
+    on_sort: Callable[[], None] = lambda: None,
+    on_open: Callable[[], None] = lambda: None,
+) -> None:
+    """Draw a table whose rows have boxes to tick.
+
+    Args:
+        columns: by their names, without that of the names of the rows.
+        rows: of ``run_rows`` or ``group_rows``.
+        key: of the component; ``ticked`` reads the keys of the ticked rows.
+        label: what the rows are, for screen readers.
+        view: what the rows depend on beside the runs. While it stays, rows that are there keep their places.
+        sort: as ``in_order`` takes it; None: it can't be sorted.
+        on_sort: is called after a click on a header; ``sorted`` of the component is then the new ``sort``.
+        on_open: is called after a click on a name; ``opened`` of the component is then the key of the row.
+    """
+    shown = {"name": Column(label, NAME.value), **columns}
+    heads = [
+        {"name": name, "title": text_of(one.title), "kind": one.kind, "help": one.help}
+        for name, one in shown.items()
+    ]
+    data = {"columns": heads, "rows": rows, "sort": sort, "view": repr((view, sort)), "ticked": ticked(key)}
+    component(SCRIPT)(
+        key=key,
+        data=data,
+        height="content",
+        on_ticked_change=lambda: None,
+        on_sorted_change=on_sort,
+        on_opened_change=on_open,
+    )
+
+
+def ticked(key: str) -> list[str]:
+    """Return the keys of the rows that are ticked in the table ``key``; they may not be there any more."""
+    found = getattr(st.session_state.get(key), "ticked", None)
+    return [str(one) for one in found] if isinstance(found, list) else []

@@ -10,7 +10,6 @@ import streamlit as st
 
 from app import address, state
 from app.markup import duration, plain
-from app.run_table.table import NUMBER, TEXT, column, setting_column
 from app.searching.actions import runs_of
 from app.searching.drawings import is_percent, title_of, value_shown
 from labkit.analysis.results import value_text
@@ -19,6 +18,8 @@ from labkit.experiments.search.result import SearchResult
 from labkit.tables import html_table
 
 TABLE, ORDER = "search-trials", "search-order"
+NUMBER, TEXT = pa.float64(), pa.string()
+MAX_INTEGER = 2**53  # up to which a float holds each whole number
 ALL = "all"
 STATES = (ALL, "running", "waiting", "paused", "pruned", "failed", "finished")
 RUNGS = ("step", "trials with a result", "best", "median", "went on", "pruned here", "failed here")
@@ -71,17 +72,30 @@ def _rows(search: SearchResult, trials: Sequence[TrialRecord]) -> pa.Table:
     lasts = [trial.last for trial in trials]
     values = [last and scale * last.value for last in lasts]
     parts = {
-        "trial": column([trial.number for trial in trials], NUMBER),
-        "state": column([state.clean(trial.state) for trial in trials], TEXT),
-        "step": column([None if last is None else last.step for last in lasts], NUMBER),
-        "value": column(values, NUMBER),
+        "trial": pa.array([trial.number for trial in trials], NUMBER),
+        "state": pa.array([state.clean(trial.state) for trial in trials], TEXT),
+        "step": pa.array([None if last is None else last.step for last in lasts], NUMBER),
+        "value": pa.array(values, NUMBER),
     }
     for name in search.request.space:
-        parts[f"setting {name}"] = setting_column([trial.values.get(name) for trial in trials])
+        parts[f"setting {name}"] = _setting([trial.values.get(name) for trial in trials])
     seconds = [sum(result.seconds for result in trial.results) or None for trial in trials]
-    parts["seconds"] = column(seconds, NUMBER)
-    parts["why"] = column([state.clean(trial.why) or None for trial in trials], TEXT)
+    parts["seconds"] = pa.array(seconds, NUMBER)
+    parts["why"] = pa.array([state.clean(trial.why) or None for trial in trials], TEXT)
     return pa.table(parts)
+
+
+def _setting(values: list[Any]) -> pa.Array:
+    """Return the values of a setting: numbers if they all are, otherwise text."""
+    if all(value is None or _is_number(value) for value in values):
+        return pa.array(values, NUMBER)
+    return pa.array([None if value is None else state.clean(value) for value in values], TEXT)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return abs(value) <= MAX_INTEGER
+    return isinstance(value, float)
 
 
 def _columns(search: SearchResult) -> dict[str, Any]:

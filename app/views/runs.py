@@ -1,27 +1,34 @@
 """The first page: a table of all runs, to find, select, compare, tag and tidy them."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import streamlit as st
 
-from app import state
+from app import address, state
 from app.markup import plain
 from app.run_table import actions, table
 from app.run_table.actions import show_trash
-from app.run_table.table import Rows, arranged
 from labkit.config import field_aliases
 from labkit.errors import InputError
 from labkit.plurals import counted
-from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import chosen_runs
 from labkit.run_directory.summary import RunSummary
 
 REFRESH_SECONDS = 3.0
 READ_SECONDS = 0.5  # the longest that metrics are read before the page is drawn; the rest follows
-MAX_ROWS_SHOWN = 16  # without scrolling
-HEIGHT = 560  # pixels of a longer table
-TABLE, ORDER = "runs-table", "runs-order"
+TABLE, SORT, RESULTS = "runs-table", "runs-sort", "runs-results"
+
+
+@dataclass(frozen=True)
+class View:
+    """What the controls say: filter, columns, by what runs are grouped, and whether archived ones show."""
+
+    text: str
+    columns: tuple[str, ...]
+    by: tuple[str, ...]
+    archived: bool
 
 
 def page() -> None:
@@ -35,36 +42,37 @@ def page() -> None:
     if not runs:
         state.say_no_runs()
     else:
-        _controls_and_table(runs, found)
+        _controls_and_table({str(run.path): label for label, run in runs.items()}, found)
     show_trash()
 
 
-def _controls_and_table(runs: dict[str, RunDirectory], found: list[RunSummary]) -> None:
-    text, shown, archived = _controls()
+def _controls_and_table(labels: dict[str, str], found: list[RunSummary]) -> None:
+    view = _controls()
     hidden = sum(summary.notes.archived for summary in found)
-    listed = found if archived else [summary for summary in found if not summary.notes.archived]
+    listed = found if view.archived else [summary for summary in found if not summary.notes.archived]
+    wanted = listed
     try:
-        wanted = chosen_runs(listed, shlex.split(text), field_aliases()) if text.strip() else listed
+        if view.text.strip():
+            wanted = chosen_runs(listed, shlex.split(view.text), field_aliases())
     except InputError as error:
-        wanted, why = listed, state.clean(error).replace("--filter", "the filter")
-        st.error(plain(f"All runs are shown: {why}"), icon=":material/filter_alt_off:")
+        _all_are_shown(state.clean(error).replace("--filter", "the filter"))
     except ValueError:
-        wanted, why = listed, "the filter has a quotation mark without its partner."
-        st.error(f"All runs are shown: {why}", icon=":material/filter_alt_off:")
-    by_path = {summary.path: summary for summary in wanted}
-    rows = _rows(list(by_path))
-    actions.bar(
-        [by_path[path] for path in rows.chosen], {str(run.path): label for label, run in runs.items()}
-    )
+        _all_are_shown("the filter has a quotation mark without its partner.")
+    ticked = set(table.ticked(TABLE))
+    actions.bar([run for run in wanted if run.path in ticked], labels)
     if not wanted:
-        st.info(_why_nothing(len(listed), hidden, text))
+        st.info(_why_nothing(len(listed), hidden, view.text))
         return
-    _table([by_path[path] for path in rows.order], shown)
-    st.caption(_counts(found, wanted, 0 if archived else hidden))
+    _table({labels[run.path]: run for run in wanted}, view)
+    st.caption(_counts(found, wanted, 0 if view.archived else hidden))
 
 
-def _controls() -> tuple[str, list[str], bool]:
-    """Draw the filter and the choice of columns. Returns text, columns, whether to show archived runs."""
+def _all_are_shown(why: str) -> None:
+    st.error(plain(f"All runs are shown: {why}"), icon=":material/filter_alt_off:")
+
+
+def _controls() -> View:
+    """Draw the filter, the choice of groups and columns, and the switch for archived runs."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         text = st.text_input(
             "Filter",
@@ -74,7 +82,18 @@ def _controls() -> tuple[str, list[str], bool]:
             help="Words in the name, state, data set, model, tags or note; and conditions on a field or "
             "setting, such as `state=running`, `tag=paper`, `accuracy>0.8`, `learning_rate<0.1`, `age<2h`. "
             "All of them must fit. The same as `labkit runs --filter`.",
-            width=420,
+            width=340,
+        )
+        by = st.multiselect(
+            "Group by",
+            list(table.GROUPS),
+            format_func=table.GROUPS.__getitem__,
+            key="group",
+            bind="query-params",
+            placeholder="Nothing",
+            help="A row for all runs that have the same of what is chosen, with mean ± standard deviation "
+            "of their results. *All but the seed*: runs whose settings differ in their seed alone.",
+            width=260,
         )
         with st.popover("Columns", icon=":material/view_column:"):
             shown = st.multiselect(
@@ -90,44 +109,39 @@ def _controls() -> tuple[str, list[str], bool]:
         archived = st.toggle(
             "Archived", key="archived", bind="query-params", help="Shows archived runs, too."
         )
-    return text, shown, archived
+    return View(text, tuple(shown), tuple(by), archived)
 
 
-def _rows(wanted: list[str]) -> Rows:
-    """Return which run stands in which row, and keep the selection on its runs."""
-    before: tuple[str, ...] = st.session_state.get(ORDER, ())
-    selection = st.session_state.get(TABLE, {}).get("selection", {})
-    rows = arranged(before, selection.get("rows", []), wanted)
-    if rows.moved:
-        st.session_state[TABLE] = {"selection": {"rows": list(rows.selected), "columns": [], "cells": []}}
-    st.session_state[ORDER] = rows.order
-    return rows
-
-
-def _table(rows: Sequence[RunSummary], shown: Sequence[str]) -> None:
-    if "test" in shown and any(row.mean_absolute_error is not None for row in rows):
+def _table(runs: Mapping[str, RunSummary], view: View) -> None:
+    shown = list(view.columns)
+    if "test" in shown and any(run.mean_absolute_error is not None for run in runs.values()):
         shown = list(dict.fromkeys([*shown[: shown.index("test")], "error", *shown]))
-    st.dataframe(
-        table.rows_of(rows, shown),
-        key=TABLE,
-        hide_index=True,
-        placeholder=table.NO_VALUE,
-        on_select=_open_clicked,
-        selection_mode=["multi-row", "single-cell"],
-        column_config=table.column_config(shown),
-        height="content" if len(rows) <= MAX_ROWS_SHOWN else HEIGHT,
+    columns = {name: table.column_of(name, runs.values()) for name in shown}
+    wanted = address.follow("sort", st.session_state.get(SORT)) or ""
+    st.session_state[SORT] = wanted or None
+    sort = wanted if wanted.removeprefix("-") in ("name", *columns) else ""
+    if view.by:
+        results = table.results_of(runs, st.session_state.get(RESULTS, {}))
+        st.session_state[RESULTS] = results
+        groups = table.groups_of(list(results.values()), view.by)
+        rows = table.group_rows(groups, columns.values(), sort)
+    else:
+        rows = table.run_rows(runs, columns.values(), sort)
+    table.draw(
+        columns, rows, key=TABLE, label="Run", view=view, sort=sort, on_sort=_sort, on_open=_open_clicked
     )
+
+
+def _sort() -> None:
+    """Sort by the column whose header was clicked."""
+    st.session_state[SORT] = st.session_state[TABLE]["sorted"] or None
 
 
 def _open_clicked() -> None:
     """Open the run whose name was clicked."""
-    selection = st.session_state[TABLE]["selection"]
-    clicked = [row for row, column in selection.get("cells", []) if column == "name"]
-    if clicked and clicked[0] < len(order := st.session_state.get(ORDER, ())):
-        labels = {str(run.path): label for label, run in state.listed_runs().items()}
-        if order[clicked[0]] in labels:
-            st.session_state[TABLE] = {"selection": {**selection, "cells": []}}
-            actions.link("live", [labels[order[clicked[0]]]])
+    labels = {str(run.path): label for label, run in state.listed_runs().items()}
+    if (path := st.session_state[TABLE]["opened"]) in labels:
+        actions.link("live", [labels[path]])
 
 
 def _why_nothing(listed: int, hidden: int, text: str) -> str:

@@ -241,15 +241,22 @@ class Group:
         return ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
 
 
-def grouped(results: Sequence[Result], *, seeds_together: bool = True) -> list[Group]:
+def grouped(
+    results: Sequence[Result],
+    *,
+    seeds_together: bool = True,
+    settings: Mapping[str, Sequence[Any]] | None = None,
+) -> list[Group]:
     """Return the configurations in the order of their first runs.
 
     Args:
         results: of the runs.
         seeds_together: whether runs that differ only in their seed are one configuration. Otherwise each run
             is on its own. A run whose configuration can't be read always is.
+        settings: in which the runs of a configuration agree, each with the value of every run; None: all that
+            differ, without the seed.
     """
-    columns = differing(results)
+    columns = differing(results) if settings is None else settings
     by_key: dict[Any, list[int]] = {}
     for place, result in enumerate(results):
         key = tuple(repr(values[place]) for values in columns.values())
@@ -258,7 +265,8 @@ def grouped(results: Sequence[Result], *, seeds_together: bool = True) -> list[G
     groups: list[Group] = []
     for places in by_key.values():
         chosen = tuple(results[place] for place in places)
-        name = chosen[0].label if len(places) == 1 else _name(chosen[0], places[0], columns)
+        alone = len(places) == 1 and (settings is None or not chosen[0].settings)
+        name = chosen[0].label if alone else _name(chosen[0], places[0], columns)
         taken = [group.name for group in groups]
         unique, again = name, 2
         while unique in taken:
@@ -267,7 +275,7 @@ def grouped(results: Sequence[Result], *, seeds_together: bool = True) -> list[G
     return groups
 
 
-def _name(result: Result, place: int, columns: dict[str, list[Any]]) -> str:
+def _name(result: Result, place: int, columns: Mapping[str, Sequence[Any]]) -> str:
     parts = [
         value_text(values[place]) if name == "model" else f"{name} {value_text(values[place])}"
         for name, values in columns.items()

@@ -1,0 +1,283 @@
+// A table whose rows have boxes to tick, names that may be links, and headers that sort. Called for each new
+// content. Rows are known by their keys: a tick, the focus and what is open stay with them, whatever comes.
+// Names and values are set as text only: they may hold anything.
+const open = new Set(); // the groups whose runs are shown; the module stays loaded, so Back finds them open
+
+const make = (parent, tag, name, text) => {
+  const made = document.createElement(tag);
+  if (name) made.className = name;
+  if (text !== undefined) made.textContent = text;
+  parent?.append(made);
+  return made;
+};
+
+const UNITS = [[31557600, 'year'], [2629800, 'month'], [86400, 'day'], [3600, 'hour'], [60, 'minute']];
+function ago(time) {
+  const seconds = Date.now() / 1000 - time;
+  const [size, unit] = UNITS.find(([size]) => seconds >= size) ?? [0, ''];
+  const count = Math.floor(seconds / size);
+  return size ? `${count} ${unit}${count > 1 ? 's' : ''} ago` : 'just now';
+}
+
+const SVG = 'http://www.w3.org/2000/svg';
+const KINDS = {
+  state(cell, [word, icon, color, reason]) {
+    const shown = make(cell, 'span', 'lk-state');
+    shown.style.color = `var(--st-${color}-text-color)`;
+    make(shown, 'span', 'lk-icon').dataset.icon = icon;
+    shown.firstChild.ariaHidden = 'true';
+    shown.append(word);
+    if (reason) make(cell, 'span', 'lk-reason', `: ${reason}`).title = reason;
+  },
+  progress(cell, percent) {
+    cell.textContent = `${percent} %`;
+    make(make(cell, 'div', 'lk-track'), 'div').style.width = `${percent}%`;
+  },
+  curve(cell, { heights, label }) {
+    const drawing = document.createElementNS(SVG, 'svg');
+    const lines = []; // a loss that isn't finite leaves a gap
+    heights.forEach((height, place) => {
+      if (height === null) return;
+      if (!place || heights[place - 1] === null) lines.push('M');
+      lines.push(`${(place * 100 / Math.max(1, heights.length - 1)).toFixed(1)} ${100 - height}`);
+    });
+    const line = document.createElementNS(SVG, 'path');
+    line.setAttribute('d', lines.join(' ') + ' h.01'); // a single point is seen, too
+    drawing.setAttribute('viewBox', '0 0 100 100');
+    drawing.setAttribute('preserveAspectRatio', 'none');
+    drawing.setAttribute('role', 'img');
+    drawing.setAttribute('aria-label', label);
+    drawing.append(line);
+    cell.append(drawing);
+    cell.title = label;
+  },
+  tags: (cell, tags) => tags.forEach((tag) => make(cell, 'span', 'lk-chip', tag)),
+  time(cell, time) {
+    const shown = make(cell, 'time', '', ago(time));
+    shown.dateTime = new Date(time * 1000).toISOString();
+    shown.title = new Date(time * 1000).toLocaleString();
+  },
+};
+
+function fill(cell, kind, value) {
+  cell.textContent = '';
+  cell.removeAttribute('title');
+  if (value === null) cell.textContent = '–';
+  else if (typeof value !== 'string') KINDS[kind](cell, value);
+  else {
+    cell.textContent = value;
+    if (value.length > 20) cell.title = value; // it may be cut
+  }
+}
+
+function head(host, columns) {
+  const line = host.querySelector('thead').insertRow();
+  const box = make(make(line, 'td', 'lk-box'), 'input');
+  box.type = 'checkbox';
+  box.setAttribute('aria-label', 'Tick all');
+  for (const column of columns) {
+    const cell = make(line, 'th', `lk-${column.kind}`);
+    cell.scope = 'col';
+    cell.title = column.help;
+    if (host.data.sort === null || column.kind === 'curve') cell.textContent = column.title;
+    else make(cell, 'button', '', column.title).dataset.sort = column.name;
+  }
+}
+
+// Draws a row, or the parts of it that have changed.
+function draw(host, row) {
+  const before = host.rows.get(row.key);
+  const line = before ?? document.createElement('tr');
+  const [first, ...columns] = host.data.columns;
+  if (!before) {
+    host.rows.set(row.key, line);
+    const box = make(make(line, 'td', 'lk-box'), 'input');
+    box.type = 'checkbox';
+    box.tabIndex = -1;
+    const name = make(line, 'th', 'lk-name');
+    name.scope = 'row';
+    line.main = make(name, row.href ? 'a' : row.runs ? 'button' : 'span');
+    if (line.main.tagName !== 'SPAN') line.main.tabIndex = -1;
+    if (row.runs) make(name, 'span', 'lk-count');
+    columns.forEach((column) => { line.insertCell().className = `lk-${column.kind}`; });
+  }
+  if (before?.row.name !== row.name) {
+    line.main.textContent = line.main.title = row.name;
+    line.cells[0].firstChild.setAttribute('aria-label', `Tick ${row.name}`);
+  }
+  if (row.href) line.main.href = row.href;
+  if (row.runs) line.cells[1].lastChild.textContent = ` ${row.runs} run${row.runs > 1 ? 's' : ''}`;
+  columns.forEach((column, place) => {
+    const [old, now] = [before?.row.cells[place], row.cells[place]];
+    if (!before || JSON.stringify(old) !== JSON.stringify(now)) fill(line.cells[place + 2], column.kind, now);
+  });
+  line.classList.toggle('lk-member', Boolean(row.group));
+  line.row = row;
+}
+
+// Returns the keys in the order of their rows: new ones come last while somebody has ticked rows. Otherwise all
+// are in the order that is asked for; where none is, those that are there keep their places.
+function arranged(host, keys) {
+  const isOld = (key) => host.places.has(key);
+  const old = keys.filter(isOld).sort((a, b) => host.places.get(a) - host.places.get(b));
+  if (host.isTicked) return [...old, ...keys.filter((key) => !isOld(key))];
+  if (host.data.sort) return keys;
+  const above = new Map(); // the new rows that come before each old one
+  const first = keys.find(isOld);
+  let waiting = [];
+  let top = [];
+  for (const key of keys) {
+    if (!isOld(key)) { waiting.push(key); continue; }
+    if (key === first) top = waiting;
+    above.set(key, key === first ? [] : waiting);
+    waiting = [];
+  }
+  return [...top, ...old.flatMap((key) => [...above.get(key), key]), ...waiting];
+}
+
+// Puts the rows into their order. Those that are in place aren't touched: a moved row loses the focus.
+function settle(host) {
+  const rows = host.data.rows;
+  const keys = arranged(host, rows.filter((row) => !row.group).map((row) => row.key))
+    .flatMap((key) => [key, ...arranged(host, host.members.get(key) ?? [])]);
+  const focus = document.activeElement;
+  const body = host.querySelector('tbody');
+  for (const [key, line] of host.rows) {
+    if (host.keys.has(key)) continue;
+    line.remove();
+    host.rows.delete(key);
+  }
+  let at = body.firstChild;
+  for (const key of keys) {
+    const line = host.rows.get(key);
+    if (line === at) at = at.nextSibling;
+    else body.insertBefore(line, at);
+  }
+  if (host.contains(focus) && focus !== document.activeElement) focus.focus({ preventScroll: true });
+  host.places = new Map(keys.map((key, place) => [key, place]));
+}
+
+// The keys of the runs that the box of a row ticks.
+const keysOf = (host, row) => (row.runs ? host.members.get(row.key) : [row.key]);
+
+function paint(host) {
+  const mark = (box, keys) => {
+    const count = keys.filter((key) => host.ticked.has(key)).length;
+    box.checked = count > 0 && count === keys.length;
+    box.indeterminate = count > 0 && count < keys.length;
+  };
+  const runs = host.data.rows.filter((row) => !row.runs).map((row) => row.key);
+  host.isTicked = runs.some((key) => host.ticked.has(key));
+  mark(host.querySelector('thead input'), runs);
+  for (const line of host.rows.values()) {
+    const { row } = line;
+    mark(line.cells[0].firstChild, keysOf(host, row));
+    line.classList.toggle('lk-ticked', line.cells[0].firstChild.checked);
+    line.hidden = Boolean(row.group) && !open.has(row.group);
+    if (row.runs) line.main.setAttribute('aria-expanded', open.has(row.key));
+  }
+  for (const button of host.querySelectorAll('thead button')) {
+    const way = { [button.dataset.sort]: 'ascending', [`-${button.dataset.sort}`]: 'descending' }[host.sort];
+    button.parentElement.setAttribute('aria-sort', way ?? 'none');
+  }
+}
+
+// One row at a time is a stop of the Tab key.
+function stop(host, line) {
+  host.stop?.querySelectorAll('input, a, button').forEach((part) => { part.tabIndex = -1; });
+  host.stop = line;
+  line?.querySelectorAll('input, a, button').forEach((part) => { part.tabIndex = 0; });
+}
+
+function clicked(host, event) {
+  const button = event.target.closest('thead button');
+  const line = event.target.closest('tbody tr');
+  if (button) {
+    const name = button.dataset.sort;
+    host.sort = host.sort === name ? `-${name}` : host.sort === `-${name}` ? '' : name;
+    paint(host);
+    host.tell('sorted', host.sort);
+  } else if (event.target.type === 'checkbox') tick(host, event, line);
+  else if (line?.row.runs && event.target.closest('button')) {
+    if (!open.delete(line.row.key)) open.add(line.row.key);
+    paint(host);
+  } else if (event.target.closest('a') && !(event.ctrlKey || event.metaKey || event.shiftKey || event.altKey)) {
+    event.preventDefault(); // other clicks open another tab or window
+    host.tell('opened', line.row.key);
+  }
+}
+
+function tick(host, event, line) {
+  let lines = line ? [line] : [...host.rows.values()];
+  if (line && event.shiftKey && host.last?.isConnected) { // all from the one that was ticked before
+    const shown = [...host.querySelectorAll('tbody tr:not([hidden])')];
+    const [from, to] = [shown.indexOf(host.last), shown.indexOf(line)].sort((a, b) => a - b);
+    if (from >= 0) lines = shown.slice(from, to + 1);
+  }
+  host.last = line;
+  const { checked } = event.target;
+  for (const key of lines.flatMap((one) => keysOf(host, one.row))) {
+    if (checked) host.ticked.add(key);
+    else host.ticked.delete(key);
+  }
+  paint(host);
+  host.keep('ticked', [...host.ticked]);
+}
+
+function pressed(host, event) {
+  const line = event.target.closest('tbody tr');
+  if (!line) return;
+  if (event.key === ' ' && event.target.tagName === 'A') {
+    event.preventDefault();
+    line.cells[0].firstChild.click();
+  }
+  const shown = [...host.querySelectorAll('tbody tr:not([hidden])')];
+  const last = shown.length - 1;
+  const to = { ArrowDown: shown.indexOf(line) + 1, ArrowUp: shown.indexOf(line) - 1, Home: 0, End: last }[event.key];
+  if (to === undefined) return;
+  event.preventDefault();
+  const place = event.target.closest('td, th').cellIndex;
+  shown[Math.min(Math.max(to, 0), last)].cells[place].querySelector('input, a, button').focus();
+}
+
+export default function ({ data, parentElement, setStateValue, setTriggerValue }) {
+  let host = parentElement.querySelector('.lk-runs');
+  if (!host) {
+    host = make(parentElement, 'div', 'lk-runs');
+    Object.assign(host, { ticked: new Set(data.ticked), rows: new Map(), places: new Map() });
+    host.onclick = (event) => clicked(host, event);
+    host.onkeydown = (event) => pressed(host, event);
+    host.onfocusin = (event) => { if (event.target.closest('tbody')) stop(host, event.target.closest('tr')); };
+  }
+  Object.assign(host, { data, sort: data.sort, keep: setStateValue, tell: setTriggerValue });
+  const columns = JSON.stringify(data.columns);
+  if (host.columns !== columns) {
+    host.columns = columns;
+    host.textContent = '';
+    host.rows.clear();
+    const table = make(make(host, 'div', ''), 'table');
+    make(table, 'caption', 'lk-said', 'Arrow keys move between rows, Space ticks a row, Enter opens it.');
+    table.createTHead();
+    table.createTBody();
+    head(host, data.columns);
+  }
+  if (host.view !== data.view) host.places.clear();
+  host.view = data.view;
+  host.keys = new Set(data.rows.map((row) => row.key));
+  host.members = new Map();
+  for (const { key, group, runs } of data.rows) {
+    if (runs) host.members.set(key, []);
+    if (group) host.members.get(group).push(key);
+  }
+  host.isTicked = data.rows.some((row) => host.ticked.has(row.key));
+  for (const row of data.rows) draw(host, row);
+  settle(host);
+  paint(host);
+  if (!host.stop?.isConnected) stop(host, host.querySelector('tbody tr'));
+  const renew = () => host.querySelectorAll('time').forEach((part) => {
+    part.textContent = ago(Date.parse(part.dateTime) / 1000);
+  });
+  clearInterval(host.timer);
+  host.timer = setInterval(renew, 30000);
+  return () => clearInterval(host.timer);
+}
