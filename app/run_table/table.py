@@ -278,11 +278,13 @@ def run_rows(
     ]
 
 
-def group_rows(groups: Iterable[Group], columns: Iterable[Column], sort: str) -> list[dict[str, Any]]:
-    """Return a row for each group, each before the rows of its runs."""
+def group_rows(
+    groups: Iterable[Group], by: Sequence[str], columns: Iterable[Column], sort: str
+) -> list[dict[str, Any]]:
+    """Return a row for each group of ``groups_of``, each before the rows of its runs."""
     columns, rows = list(columns), []
     for group in in_order(groups, sort, _group_value):
-        key = "group " + min(result.summary.path for result in group.results)
+        key = repr((by, min(result.summary.path for result in group.results)))
         cells = [_group_cell(column, group) for column in columns]
         rows.append({"key": key, "name": text_of(group.name), "runs": len(group.results), "cells": cells})
         members = {result.label: result.summary for result in group.results}

@@ -124,7 +124,7 @@ def _table(runs: Mapping[str, RunSummary], view: View) -> None:
         results = table.results_of(runs, st.session_state.get(RESULTS, {}))
         st.session_state[RESULTS] = results
         groups = table.groups_of(list(results.values()), view.by)
-        rows = table.group_rows(groups, columns.values(), sort)
+        rows = table.group_rows(groups, view.by, columns.values(), sort)
     else:
         rows = table.run_rows(runs, columns.values(), sort)
     table.draw(
@@ -134,13 +134,13 @@ def _table(runs: Mapping[str, RunSummary], view: View) -> None:
 
 def _sort() -> None:
     """Sort by the column whose header was clicked."""
-    st.session_state[SORT] = st.session_state[TABLE]["sorted"] or None
+    st.session_state[SORT] = str(st.session_state[TABLE]["sorted"]) or None
 
 
 def _open_clicked() -> None:
     """Open the run whose name was clicked."""
     labels = {str(run.path): label for label, run in state.listed_runs().items()}
-    if (path := st.session_state[TABLE]["opened"]) in labels:
+    if (path := str(st.session_state[TABLE]["opened"])) in labels:
         actions.link("live", [labels[path]])
 
 

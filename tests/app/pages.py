@@ -76,6 +76,22 @@ def html_of(at: AppTest) -> str:
     return "".join([*(one.proto.body for one in at.get("html")), *(markup_of(part) for part in drawn)])
 
 
+def rows_of(at: AppTest, key: str = "runs-table") -> list[dict[str, Any]]:
+    """Return the rows of a table of app/run_table, each with its cells by the names of the columns."""
+    for part in at.get("bidi_component"):
+        if part.proto.component_name == "labkit_table" and f"-{key}" in part.proto.id:
+            drawn = json.loads(part.proto.json)
+            columns = [column["name"] for column in drawn["columns"]]
+            return [{**row, **dict(zip(columns[1:], row["cells"], strict=True))} for row in drawn["rows"]]
+    return []
+
+
+def tick(at: AppTest, *keys: str, table: str = "runs-table") -> AppTest:
+    """Tick rows of such a table, which the browser names by their keys."""
+    at.session_state[table] = {"ticked": list(keys)}
+    return checked(at.run())
+
+
 def markup_of(component: Any) -> str:
     """Return the HTML that a component draws."""
     return str(json.loads(component.json)["markup"])

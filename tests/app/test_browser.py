@@ -112,7 +112,7 @@ def test_cells_of_the_matrix_open_by_mouse_and_by_keyboard_and_links_keep_the_ru
     predicted = arrays["probabilities"].argmax(1)
     counts = Counter(zip(arrays["labels"].tolist(), predicted.tolist(), strict=True))
     page.goto(f"{served}?folder={run.path.parent}")
-    page.get_by_test_id("stDataFrame").first.wait_for()
+    page.get_by_role("link", name="first").wait_for()
     page.get_by_role("link", name="Predictions").click()
     expect(page.locator(".lk-card").first).to_have_class("lk-card wrong")
     image = page.locator(".lk-card img").first
@@ -129,7 +129,7 @@ def test_cells_of_the_matrix_open_by_mouse_and_by_keyboard_and_links_keep_the_ru
         page.locator(".stMain").get_by_text(run.name).first.wait_for()
         page.wait_for_url("**run=first**")
     page.goto(f"{served}/runs?folder={run.path.parent}")  # typed, since the link leads to the root
-    page.get_by_test_id("stDataFrame").first.wait_for()
+    page.get_by_role("link", name="first").wait_for()
     assert page.get_by_text("Page not found").count() == 0
 
     page.set_viewport_size({"width": 390, "height": 844})
@@ -150,42 +150,6 @@ def test_cells_of_the_matrix_open_by_mouse_and_by_keyboard_and_links_keep_the_ru
     page.reload()
     chosen.wait_for()
     page.wait_for_function("document.documentElement.scrollWidth <= 390")
-    visit.went_well()
-
-
-@pytest.mark.long
-@pytest.mark.browser
-def test_a_refresh_leaves_the_ticks_and_the_order_of_the_table(make_run, runs_folder, served, visit):
-    page = visit.page
-    for number in range(5):
-        make_run(f"run-{number}", loss=float(number))
-
-    def click(x: float, y: float) -> None:
-        table = page.get_by_test_id("stDataFrame").first
-        table.locator("canvas").first.wait_for()
-        box = still(table)
-        page.mouse.click(box["x"] + x, box["y"] + y)
-
-    page.goto(f"{served}?folder={runs_folder}")
-    page.get_by_test_id("stDataFrame").first.wait_for()
-    click(18, 1.5 * 33)
-    selected = page.get_by_text(re.compile("^1 selected: run-"))
-    selected.wait_for()
-    name = selected.inner_text()
-    make_run("later")
-    page.get_by_text("6 runs", exact=True).wait_for()
-    expect(selected).to_have_text(name)
-    page.get_by_role("button", name="Move to trash").click()
-    page.get_by_text("5 runs", exact=True).wait_for()
-    page.get_by_role("button", name="Undo").click()
-    page.get_by_text("6 runs", exact=True).wait_for()
-    click(18, 1.5 * 33)
-    selected.wait_for()
-    click(18, 2.5 * 33)
-    page.get_by_text(re.compile("^2 selected: run-")).wait_for()
-    page.get_by_role("button", name="Compare").click()
-    page.wait_for_url("**/compare?runs=*&runs=*")
-    page.locator(".lk-chart canvas").first.wait_for()
     visit.went_well()
 
 

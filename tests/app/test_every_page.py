@@ -16,7 +16,7 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.notes import Lineage, change_notes, write_lineage
 from labkit.run_directory.stop import move_to_trash, restore
 from tests.app.conftest import configure, in_cluster, write_predictions, write_several
-from tests.app.pages import PAGES, checked, open_main, open_page, words
+from tests.app.pages import PAGES, checked, open_main, open_page, rows_of, words
 from tests.app.rows import append, append_machine, append_worker, layer_row, machine_row
 from tests.run_directory.test_foreign_files import FILES, KINDS, SECONDS, replace
 
@@ -206,7 +206,7 @@ def test_pages_that_are_open_all_day_answer_whatever_a_file_is_and_show_the_othe
     run = whole(make_run("bad"))
     put(run, name, thing)
     make_run("whole")
-    assert "whole" in list(open_in_time("runs", run).dataframe[0].value["name"])
+    assert "whole" in [row["name"] for row in rows_of(open_in_time("runs", run))]
     if run.exists():
         open_in_time("live", run)
 

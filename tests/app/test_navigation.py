@@ -13,7 +13,7 @@ from app import state
 from app.markup import duration
 from app.views.configuration import flatten
 from labkit.run_directory import RunDirectory
-from tests.app.pages import NAVIGATION, PAGES, checked, html_of, open_main, open_page, words
+from tests.app.pages import NAVIGATION, PAGES, checked, html_of, open_main, open_page, rows_of, words
 
 
 def test_every_page_has_an_address_and_the_runs_are_also_the_root(runs_folder, monkeypatch):
@@ -90,7 +90,7 @@ def test_folders_and_files_that_are_no_runs_are_not_listed_and_a_bad_name_breaks
     (runs_folder / "junk").mkdir()
     (runs_folder / "file").write_text("x")
     os.rename(make_run("plain").path, os.fsencode(runs_folder) + b"/bad-\xff")
-    assert list(open_main().dataframe[0].value["name"]) == ["bad-?"]
+    assert [row["name"] for row in rows_of(open_main())] == ["bad-?"]
 
 
 def test_a_server_without_an_address_shows_no_run(make_run):
@@ -117,8 +117,6 @@ def test_no_page_imports_tensorflow_and_the_first_one_not_even_pandas():
     """Pandas takes a quarter of a second to import, while somebody waits for the first page."""
     code = (
         "import sys, app.views.runs\n"
-        "from app.run_table.table import DEFAULT, rows_of\n"
-        "assert rows_of([], DEFAULT).num_rows == 0\n"
         "assert 'pandas' not in sys.modules\n"
         f"from app.views import {', '.join(PAGES)}\n"
         "sys.exit(bool({'tensorflow', 'keras'} & set(sys.modules)))"

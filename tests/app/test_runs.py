@@ -1,39 +1,33 @@
 """The table of runs: its rows and selection, what is done with runs, the sidebar's choice of one."""
 
 import json
-import math
 import os
 import time
 
-import pandas
-import pyarrow as pa
 import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from app import state
 from app.run_table import actions
-from app.run_table.table import FLAG, NUMBER, TEXT, TIME, column
 from app.views import runs
 from labkit.run_directory import RunLock
 from labkit.run_directory.notes import change_notes, read_notes
 from labkit.run_directory.stop import list_trash
-from tests.app.pages import checked, open_main, open_page, press, words
+from tests.app.pages import checked, open_main, open_page, press, rows_of, tick, words
 from tests.app.rows import append, evaluation_row, train_row
 
 
-def table(at: AppTest):
-    return at.dataframe[0].value
-
-
 def names(at: AppTest) -> list[str]:
-    return list(table(at)["name"])
+    return [row["name"] for row in rows_of(at)]
+
+
+def row_of(at: AppTest, name: str) -> dict:
+    return next(row for row in rows_of(at) if row["name"] == name)
 
 
 def select(at: AppTest, *chosen: str) -> AppTest:
-    rows = [names(at).index(name) for name in chosen]
-    at.session_state["runs-table"] = {"selection": {"rows": rows, "columns": [], "cells": []}}
-    return checked(at.run())
+    return tick(at, *(row_of(at, name)["key"] for name in chosen))
 
 
 def open_note(at: AppTest) -> str:
@@ -59,11 +53,11 @@ def three(make_run):
 def test_each_run_has_a_row_with_what_is_known(three):
     at = open_main()
     assert names(at) == ["third", "second", "first"]
-    row = table(at).iloc[0]
-    assert (row["state"], row["progress"], row["best_validation"]) == ("finished", 60.0, 90.0)
-    assert len(row["loss_curve"]) == 40
-    assert math.isclose(row["training_loss"], 2 / 120)
-    assert pandas.isna(row["test"]), "there was no test"
+    row = rows_of(at)[0]
+    assert (row["state"][0], row["progress"], row["best_validation"]) == ("finished", 60, "90.00 %")
+    assert len(row["loss_curve"]["heights"]) == 40
+    assert row["training_loss"] == "0.01667"
+    assert row["test"] is None, "there was no test"
 
 
 @pytest.mark.parametrize(
@@ -85,19 +79,16 @@ def test_the_filter_finds_runs_or_says_why_not(three, text, expected):
     else:
         assert expected in words(at)
         # A filter that says nothing leaves all runs in sight.
-        assert (names(at) == ["third", "second", "first"]) if text != "zzz" else not at.dataframe
+        assert (names(at) == ["third", "second", "first"]) if text != "zzz" else names(at) == []
 
 
-def test_a_click_on_a_name_opens_the_run_and_one_elsewhere_does_not(three, monkeypatch):
+def test_a_click_on_a_name_opens_its_run_whatever_the_browser_says(three, monkeypatch):
     opened: list = []
     monkeypatch.setattr(actions, "link", lambda page, labels: opened.append((page, labels)))
     monkeypatch.setattr(state, "listed_runs", lambda: {run.name: run for run in three})
-    for clicked, cells in (("state", [(1, "state")]), ("name", [])):
-        selection = {"rows": [0], "columns": [], "cells": [(1, clicked)]}
-        kept = {"runs-table": {"selection": selection}, "runs-order": [str(run.path) for run in three]}
-        monkeypatch.setattr(st, "session_state", kept)
+    for said in (str(three[1].path), "/etc", None, ["x"]):
+        monkeypatch.setattr(st, "session_state", {"runs-table": {"opened": said}})
         runs._open_clicked()
-        assert kept["runs-table"]["selection"] == {"rows": [0], "columns": [], "cells": cells}
     assert opened == [("live", ["second"])]
 
 
@@ -109,18 +100,18 @@ def test_runs_that_a_filter_hid_come_back_to_their_places(three):
 
 
 def test_columns_are_kept_in_the_address_and_may_be_settings(three):
-    at = open_main(columns=["State", "seed"])
-    assert list(table(at)) == ["name", "state", "seed"]
+    shown = rows_of(open_main(columns=["State", "seed"]))[0]
+    assert shown["state"][0] == "finished" and "seed" in shown and "test" not in shown
     at = open_main()
     at.multiselect(key="columns").set_value(["path", "learning_rate"])
-    assert list(table(checked(at.run()))) == ["name", "path", "learning_rate"]
+    checked(at.run())
+    assert row_of(at, "first")["path"] == str(three[0].path) and "learning_rate" in rows_of(at)[0]
 
 
 def test_a_refresh_keeps_the_selection_on_its_runs(three, make_run):
     at = select(open_main(), "first", "third")
     make_run("newest")
     assert "2 selected: third, first" in words(checked(at.run()))
-    assert names(at)[-1] == "newest", "below the others while something is selected"
     three[1].path.rename(three[1].path.with_name(".gone"))
     assert "2 selected: third, first" in words(checked(at.run()))
     three[0].path.rename(three[0].path.with_name(".gone-too"))
@@ -133,8 +124,8 @@ def test_to_the_trash_and_back_and_for_good(three):
     assert "Moved to the trash: 1 run." in words(at)
     assert sorted(names(press(at, "Undo"))) == ["first", "second", "third"]
     at = press(select(at, "second", "first"), "Move to trash")
-    at.session_state[at.dataframe[1].key] = {"selection": {"rows": [0, 1], "columns": [], "cells": []}}
-    at = press(checked(at.run()), "Delete for good")
+    trashed = [row["key"] for row in rows_of(at, "runs-trash")]
+    at = press(tick(at, *trashed, table="runs-trash"), "Delete for good")
     assert len(list_trash(three[0].path.parent)) == 2, "it asks"
     assert "can't be undone" in at.warning[0].value
     at = press(at, "Yes, delete 2 runs")
@@ -220,17 +211,17 @@ def test_metrics_that_there_was_no_time_for_follow(three, monkeypatch):
     assert "the metrics of 3 are still being read" in words(at)
     monkeypatch.setattr("app.views.runs.READ_SECONDS", 60.0)
     assert "still being read" not in words(checked(at.run()))
-    assert len(table(at).iloc[0]["loss_curve"]) == 40
+    assert len(rows_of(at)[0]["loss_curve"]["heights"]) == 40
 
 
 def test_rows_of_a_training_move_the_table(three):
     at = open_main()
     append(three[0].metrics_path, train_row(121, loss=0.125))
-    row = table(checked(at.run())).set_index("name").loc["first"]
-    assert row["training_loss"] == 0.125
+    assert row_of(checked(at.run()), "first")["training_loss"] == "0.125"
     status = json.loads(three[0].status_path.read_text())
     three[0].status_path.write_text(json.dumps({**status, "state": "running", "pid": 2**22 + 1}))
-    assert table(checked(at.run())).set_index("name").loc["first"]["state"].startswith("lost: process")
+    word, _, _, reason = row_of(checked(at.run()), "first")["state"]
+    assert word == "lost" and reason.startswith("process")
 
 
 def test_the_live_page_and_the_table_show_one_duration(make_run):
@@ -244,22 +235,3 @@ def test_the_live_page_and_the_table_show_one_duration(make_run):
     assert summary.duration == 150
     shown = words(open_page("live", run))
     assert "Duration 2 min 30 s" in " ".join(shown.split())
-
-
-COLUMNS = (
-    ([None], NUMBER),
-    (["a", None, "", "€ 日本"], TEXT),
-    ([1.5, None, -math.inf, 3], NUMBER),
-    ([True, None, False] * 5, FLAG),
-    ([0, None, 1_700_000_000_000_000], TIME),
-    ([["x"], None, [], ["y", "", None]], pa.list_(TEXT)),
-    ([[1.0, None], [], [2.0]], pa.list_(NUMBER)),
-)
-
-
-def test_a_column_is_what_pyarrow_makes_and_nan_is_no_unknown_number():
-    for values, kind in COLUMNS:
-        made = column(values, kind)
-        made.validate(full=True)
-        assert made.equals(pa.array(values, kind))
-    assert column([math.nan, None], NUMBER).is_null().to_pylist() == [False, True]

@@ -1,12 +1,16 @@
 // A table whose rows have boxes to tick, names that may be links, and headers that sort. Called for each new
 // content. Rows are known by their keys: a tick, the focus and what is open stay with them, whatever comes.
 // Names and values are set as text only: they may hold anything.
+// Rows are grids of their own, so that those out of sight are laid out only once they come into sight; the roles
+// are written down because a grid is no row of a table to each browser.
 const open = new Set(); // the groups whose runs are shown; the module stays loaded, so Back finds them open
 
+const ROLES = { table: 'table', thead: 'rowgroup', tbody: 'rowgroup', tr: 'row', td: 'cell' };
 const make = (parent, tag, name, text) => {
   const made = document.createElement(tag);
   if (name) made.className = name;
   if (text !== undefined) made.textContent = text;
+  if (ROLES[tag]) made.setAttribute('role', ROLES[tag]);
   parent?.append(made);
   return made;
 };
@@ -70,14 +74,36 @@ function fill(cell, kind, value) {
   }
 }
 
+// Widens the columns to their longest text, up to a limit. They never get narrower: that would be restless.
+const [LONGEST_NAME, LONGEST] = [34, 28];
+const lengthOf = (cell, kind) => {
+  if (cell === null) return 1;
+  if (typeof cell === 'string') return cell.length;
+  if (kind === 'state') return cell[0].length + (cell[3] ? cell[3].length + 6 : 4);
+  return kind === 'tags' ? cell.join('123').length + 3 : 15;
+};
+function widen(host) {
+  const { columns, rows } = host.data;
+  columns.forEach((column, place) => {
+    const lengths = rows.map((row) => (place ? lengthOf(row.cells[place - 1], column.kind)
+      : row.name.length + (row.runs ? 12 : row.group ? 3 : 0)));
+    const longest = Math.max(0.9 * column.title.length + 2, ...lengths);
+    host.widths[place] = Math.max(host.widths[place] ?? 0, Math.min(longest, place ? LONGEST : LONGEST_NAME));
+  });
+  const [name, ...others] = host.widths;
+  const parts = [`min(${name}ch + 18px, 44vw)`, ...others.map((width) => `calc(${0.9 * width}ch + 16px)`)];
+  host.style.setProperty('--lk-columns', `34px ${parts.slice(0, -1).join(' ')} minmax(${parts.at(-1)}, 1fr)`);
+  host.style.setProperty('--lk-width', `calc(34px + ${parts.join(' + ')})`);
+}
+
 function head(host, columns) {
-  const line = host.querySelector('thead').insertRow();
+  const line = make(host.querySelector('thead'), 'tr');
   const box = make(make(line, 'td', 'lk-box'), 'input');
   box.type = 'checkbox';
   box.setAttribute('aria-label', 'Tick all');
   for (const column of columns) {
-    const cell = make(line, 'th', `lk-${column.kind}`);
-    cell.scope = 'col';
+    const cell = make(line, 'th', column === columns[0] ? 'lk-name' : `lk-of-${column.kind}`);
+    cell.setAttribute('role', 'columnheader');
     cell.title = column.help;
     if (host.data.sort === null || column.kind === 'curve') cell.textContent = column.title;
     else make(cell, 'button', '', column.title).dataset.sort = column.name;
@@ -87,7 +113,7 @@ function head(host, columns) {
 // Draws a row, or the parts of it that have changed.
 function draw(host, row) {
   const before = host.rows.get(row.key);
-  const line = before ?? document.createElement('tr');
+  const line = before ?? make(null, 'tr');
   const [first, ...columns] = host.data.columns;
   if (!before) {
     host.rows.set(row.key, line);
@@ -95,11 +121,11 @@ function draw(host, row) {
     box.type = 'checkbox';
     box.tabIndex = -1;
     const name = make(line, 'th', 'lk-name');
-    name.scope = 'row';
+    name.setAttribute('role', 'rowheader');
     line.main = make(name, row.href ? 'a' : row.runs ? 'button' : 'span');
     if (line.main.tagName !== 'SPAN') line.main.tabIndex = -1;
     if (row.runs) make(name, 'span', 'lk-count');
-    columns.forEach((column) => { line.insertCell().className = `lk-${column.kind}`; });
+    columns.forEach((column) => make(line, 'td', `lk-of-${column.kind}`));
   }
   if (before?.row.name !== row.name) {
     line.main.textContent = line.main.title = row.name;
@@ -157,6 +183,8 @@ function settle(host) {
   host.places = new Map(keys.map((key, place) => [key, place]));
 }
 
+const shownRows = (host) => [...host.querySelectorAll('tbody tr:not([hidden])')];
+
 // The keys of the runs that the box of a row ticks.
 const keysOf = (host, row) => (row.runs ? host.members.get(row.key) : [row.key]);
 
@@ -209,12 +237,12 @@ function clicked(host, event) {
 
 function tick(host, event, line) {
   let lines = line ? [line] : [...host.rows.values()];
-  if (line && event.shiftKey && host.last?.isConnected) { // all from the one that was ticked before
-    const shown = [...host.querySelectorAll('tbody tr:not([hidden])')];
-    const [from, to] = [shown.indexOf(host.last), shown.indexOf(line)].sort((a, b) => a - b);
+  if (line && event.shiftKey) { // all from the one that was ticked before
+    const shown = shownRows(host);
+    const [from, to] = [shown.indexOf(host.rows.get(host.last)), shown.indexOf(line)].sort((a, b) => a - b);
     if (from >= 0) lines = shown.slice(from, to + 1);
   }
-  host.last = line;
+  host.last = line?.row.key;
   const { checked } = event.target;
   for (const key of lines.flatMap((one) => keysOf(host, one.row))) {
     if (checked) host.ticked.add(key);
@@ -231,7 +259,7 @@ function pressed(host, event) {
     event.preventDefault();
     line.cells[0].firstChild.click();
   }
-  const shown = [...host.querySelectorAll('tbody tr:not([hidden])')];
+  const shown = shownRows(host);
   const last = shown.length - 1;
   const to = { ArrowDown: shown.indexOf(line) + 1, ArrowUp: shown.indexOf(line) - 1, Home: 0, End: last }[event.key];
   if (to === undefined) return;
@@ -257,8 +285,9 @@ export default function ({ data, parentElement, setStateValue, setTriggerValue }
     host.rows.clear();
     const table = make(make(host, 'div', ''), 'table');
     make(table, 'caption', 'lk-said', 'Arrow keys move between rows, Space ticks a row, Enter opens it.');
-    table.createTHead();
-    table.createTBody();
+    make(table, 'thead');
+    make(table, 'tbody');
+    host.widths = [];
     head(host, data.columns);
   }
   if (host.view !== data.view) host.places.clear();
@@ -270,6 +299,7 @@ export default function ({ data, parentElement, setStateValue, setTriggerValue }
     if (group) host.members.get(group).push(key);
   }
   host.isTicked = data.rows.some((row) => host.ticked.has(row.key));
+  widen(host);
   for (const row of data.rows) draw(host, row);
   settle(host);
   paint(host);

@@ -1,0 +1,222 @@
+"""The table of runs in a browser: links, order, groups, ticks, keys, and names that may hold anything."""
+
+import math
+import os
+import re
+import time
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from labkit.run_directory.notes import change_notes
+from tests.app.browser import IDLE, becomes, still
+from tests.app.conftest import configure
+from tests.app.rows import append, evaluation_row
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
+
+ROWS = ".lk-runs tbody tr:not([hidden])"
+
+
+@pytest.fixture
+def six(make_run):
+    """Two rates with three seeds each. The first one is worse, and of its third seed no result is known."""
+    made = []
+    for place, (rate, seed) in enumerate((rate, seed) for rate in (0.1, 0.2) for seed in (1, 2, 3)):
+        run = make_run(f"rate-{rate}-seed-{seed}")
+        configure(run, learning_rate=rate, seed=seed, train_steps=120)
+        if (rate, seed) != (0.1, 3):
+            append(run.metrics_path, evaluation_row(120, "test", accuracy=rate + seed / 100))
+        os.utime(run.status_path, (time.time() - 60 * place,) * 2)
+        made.append(run)
+    return made
+
+
+def opened(page: Any, served: str, folder: Any, query: str = "") -> None:
+    page.goto(f"{served}?folder={folder}{query}")
+    still(page.locator(ROWS).first)
+
+
+def names(page: Any) -> list[str]:
+    return [" ".join(name.split()) for name in page.locator(f"{ROWS} th").all_inner_texts()]
+
+
+def short(page: Any) -> list[str]:
+    return [re.sub(r"rate-(.*)-seed-(.)", r"\1 \2", name) for name in names(page)]
+
+
+def header(page: Any, name: str) -> Any:
+    return page.get_by_role("columnheader", name=name)
+
+
+def box(page: Any, name: str) -> Any:
+    return page.get_by_role("checkbox", name=f"Tick {name}", exact=True)
+
+
+NEWEST = ["0.1 1", "0.1 2", "0.1 3", "0.2 1", "0.2 2", "0.2 3"]
+BEST = ["0.2 3", "0.2 2", "0.2 1", "0.1 2", "0.1 1", "0.1 3"]
+
+
+def test_a_name_opens_its_run_and_back_finds_the_table_as_it_was(six, runs_folder, served, visit):
+    page = visit.page
+    opened(page, served, runs_folder, "&columns=Test+accuracy&columns=learning_rate")
+    page.get_by_role("textbox", name="Filter").fill("seed")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**filter=seed**")
+    for way in ("ascending", "descending"):
+        header(page, "Test accuracy").get_by_role("button").click()
+        expect(header(page, "Test accuracy")).to_have_attribute("aria-sort", way)
+    becomes(page, lambda: short(page), BEST)
+    page.wait_for_url("**sort=-test**")
+    page.evaluate("window.mark = 1")
+    page.get_by_role("link", name="rate-0.2-seed-1").click()
+    page.wait_for_url("**/live?run=rate-0.2-seed-1**")
+    page.locator(".lk-chart").first.wait_for()
+    page.go_back()
+    becomes(page, lambda: short(page), BEST)
+    expect(page.get_by_role("textbox", name="Filter")).to_have_value("seed")
+    expect(header(page, "Test accuracy")).to_have_attribute("aria-sort", "descending")
+    expect(page.get_by_role("columnheader")).to_have_text(["Run", "Test accuracy", "learning_rate"])
+    page.get_by_role("link", name="rate-0.2-seed-2").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/live?run=rate-0.2-seed-2**")
+    assert page.evaluate("window.mark") == 1, "the page was loaded again"
+    page.go_back()
+    becomes(page, lambda: short(page), BEST)
+    for click in ({"modifiers": ["Control"]}, {"button": "middle"}):
+        with page.context.expect_page() as another:
+            page.get_by_role("link", name="rate-0.1-seed-3").click(**click)
+        another.value.wait_for_url("**/live?run=rate-0.1-seed-3**")
+        another.value.close()
+    assert short(page) == BEST
+    visit.went_well()
+
+
+@pytest.mark.long
+def test_the_order_is_in_the_address_and_stays_until_another_is_chosen(six, runs_folder, served, visit):
+    page = visit.page
+    opened(page, served, runs_folder)
+    assert short(page) == NEWEST
+    accuracy = header(page, "Test accuracy")
+    wanted = [("ascending", [*BEST[-2::-1], BEST[-1]]), ("descending", BEST), ("none", NEWEST)]
+    for way, order in (*wanted, *wanted[:2]):
+        accuracy.get_by_role("button").focus()
+        page.keyboard.press("Enter")
+        expect(accuracy).to_have_attribute("aria-sort", way)
+        becomes(page, lambda: short(page), order)
+    append(six[0].metrics_path, evaluation_row(130, "test", accuracy=0.9))
+    becomes(page, lambda: short(page), ["0.1 1", *(name for name in BEST if name != "0.1 1")])
+    page.reload()
+    becomes(page, lambda: short(page)[:2], ["0.1 1", "0.2 3"])
+    menu = page.get_by_test_id("stSidebarNav")
+    menu.get_by_role("link", name="Configuration").click()
+    page.wait_for_url("**/configuration**")
+    menu.get_by_role("link", name="Runs").click()
+    becomes(page, lambda: short(page)[:2], ["0.1 1", "0.2 3"])
+    visit.went_well()
+
+
+@pytest.mark.long
+def test_groups_have_mean_and_spread_and_their_runs_and_one_box_for_all(six, runs_folder, served, visit):
+    page = visit.page
+    opened(page, served, runs_folder, "&group=All+but+the+seed&sort=-test")
+    assert names(page) == ["learning_rate 0.2 3 runs", "learning_rate 0.1 3 runs"]
+    expect(page.locator(f"{ROWS} .lk-of-number").first).to_have_text("22.00 ± 1.00 % (3)")
+    page.get_by_role("button", name="learning_rate 0.2").click()
+    assert short(page)[1:4] == BEST[:3]
+    box(page, "learning_rate 0.2").check()
+    page.get_by_text("3 selected: rate-0.2-seed-1").wait_for()
+    box(page, "rate-0.2-seed-2").uncheck()
+    page.get_by_text("2 selected").wait_for()
+    expect(box(page, "learning_rate 0.2")).to_have_js_property("indeterminate", True)
+    page.get_by_role("link", name="rate-0.2-seed-2").click()
+    page.wait_for_url("**/live?**")
+    page.go_back()
+    becomes(page, lambda: short(page)[1:4], BEST[:3])
+    page.get_by_role("combobox", name="Group by").fill("seed")
+    page.get_by_role("option", name="seed", exact=True).click()
+    becomes(page, lambda: len(names(page)), 6)
+    expect(page).to_have_url(re.compile("group=All.but.the.seed&group=seed"))
+    visit.went_well()
+
+
+@pytest.mark.long
+def test_a_refresh_moves_no_tick_and_no_row_that_is_read(six, runs_folder, served, visit, make_run):
+    page = visit.page
+    opened(page, served, runs_folder)
+    six[5].write_status(six[5].read_status())  # it was active just now, like one of several that train
+    make_run("newest")
+    becomes(page, lambda: short(page), ["newest", *NEWEST])
+    box(page, "rate-0.1-seed-2").check()
+    page.get_by_text("1 selected: rate-0.1-seed-2", exact=True).wait_for()
+    make_run("later")
+    becomes(page, lambda: short(page), ["newest", *NEWEST, "later"])
+    expect(box(page, "rate-0.1-seed-2")).to_be_checked()
+    page.get_by_role("button", name="Move to trash").click()
+    page.get_by_text("7 runs", exact=True).wait_for()
+    page.get_by_role("button", name="Undo").click()
+    page.get_by_text("8 runs", exact=True).wait_for()
+    page.get_by_text("1 selected: rate-0.1-seed-2", exact=True).wait_for()
+    box(page, "rate-0.2-seed-1").check()
+    box(page, "rate-0.2-seed-3").click(modifiers=["Shift"])
+    page.get_by_text("4 selected").wait_for()
+    page.get_by_role("checkbox", name="Tick all").check()
+    page.get_by_text("8 selected").wait_for()
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_url("**/compare?runs=*&runs=*")
+    page.locator(".lk-chart canvas").first.wait_for()
+    visit.went_well()
+
+
+@pytest.mark.long
+def test_keys_move_between_rows_tick_and_open(six, runs_folder, served, visit):
+    page = visit.page
+    opened(page, served, runs_folder)
+    header(page, "Tags").get_by_role("button").focus()
+    page.keyboard.press("Tab")
+    expect(box(page, "rate-0.1-seed-1")).to_be_focused()
+    page.keyboard.press("Tab")
+    for key, name in (("ArrowDown", "0.1-seed-2"), ("End", "0.2-seed-3"), ("ArrowUp", "0.2-seed-2")):
+        page.keyboard.press(key)
+        expect(page.get_by_role("link", name=f"rate-{name}")).to_be_focused()
+    page.keyboard.press("Space")
+    page.get_by_text("1 selected: rate-0.2-seed-2", exact=True).wait_for()
+    append(six[0].metrics_path, evaluation_row(130, "test", accuracy=0.4375))
+    page.get_by_text("43.75 %").wait_for()
+    expect(page.get_by_role("link", name="rate-0.2-seed-2")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/live?run=rate-0.2-seed-2**")
+    visit.went_well()
+
+
+@pytest.mark.long
+def test_names_and_values_are_text_whatever_they_hold(make_run, runs_folder, served, visit):
+    page = visit.page
+    image = "<img src=x onerror=document.title='hit'>"
+    for name in (image, "\u202egnirts", "a\tb\x07", "bad-\udcff", "x" * 250, "__proto__"):
+        run = make_run(name, loss=math.nan, state="failed", status={"message": image})
+        change_notes(run, add=[image[:40]], note=image)
+    opened(page, served, runs_folder, "&columns=State&columns=Tags&columns=Note&columns=Training+loss")
+    assert sorted(names(page)) == sorted([image, "�gnirts", "a b�", "bad-?", "x" * 250, "__proto__"])
+    expect(page.locator(f"{ROWS} .lk-of-number")).to_have_text(["NaN"] * 6)
+    expect(page.locator(".lk-runs img")).to_have_count(0)
+    box(page, "bad-?").check()
+    page.get_by_text("1 selected: bad-?").wait_for()
+    state = page.locator(f"{ROWS} .lk-of-state").first
+    expect(state).to_contain_text(f"failed: {image}")
+    visit.went_well()
+
+
+@pytest.mark.long
+def test_on_a_phone_the_name_stays_and_only_the_table_scrolls_sideways(six, runs_folder, served, visit):
+    page = visit.page
+    page.set_viewport_size({"width": 390, "height": 844})
+    opened(page, served, runs_folder)
+    page.locator(".lk-runs > div").evaluate("part => { part.scrollLeft = 500; }")
+    page.wait_for_function(IDLE)
+    name = page.get_by_role("link", name="rate-0.1-seed-1").bounding_box()
+    assert 0 < name["x"] < name["x"] + name["width"] < 250
+    assert page.locator(".lk-runs > div").evaluate("part => part.scrollLeft") == 500
+    assert page.evaluate("document.querySelector('.stMain').scrollWidth") <= 390
+    visit.went_well()
