@@ -21,7 +21,7 @@ from labkit.data.manifest import Manifest
 SMALL_ROWS = 1000  # of the runs on which pages are opened
 PAUSE_MS = 1000  # between two actions, so that nothing of the last one is still going on
 PAGES = ("Configuration", "Compare", "Live", "Runs")
-TABLE = "[data-testid=stDataFrame] canvas"
+TABLE = ".lk-runs tbody tr"
 # Whether the page NAME is drawn and the server has nothing more to send for it.
 ARRIVED = """() => {
   const text = [...document.querySelectorAll('[data-testid=stMain] h3')].map(e => e.textContent).join('|');

@@ -3,6 +3,7 @@
 The browser names rows by keys, the paths of runs, so that a tick never moves to another run.
 """
 
+import json
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -326,7 +327,7 @@ def draw(
     data = {"columns": heads, "rows": rows, "sort": sort, "view": repr((view, sort)), "ticked": ticked(key)}
     component(SCRIPT)(
         key=key,
-        data=data,
+        data=json.dumps(data).encode(),  # in a dictionary Streamlit looks for data frames, and imports pandas
         height="content",
         on_ticked_change=lambda: None,
         on_sorted_change=on_sort,

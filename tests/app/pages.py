@@ -80,7 +80,7 @@ def rows_of(at: AppTest, key: str = "runs-table") -> list[dict[str, Any]]:
     """Return the rows of a table of app/run_table, each with its cells by the names of the columns."""
     for part in at.get("bidi_component"):
         if part.proto.component_name == "labkit_table" and f"-{key}" in part.proto.id:
-            drawn = json.loads(part.proto.json)
+            drawn = json.loads(part.proto.bytes)
             columns = [column["name"] for column in drawn["columns"]]
             return [{**row, **dict(zip(columns[1:], row["cells"], strict=True))} for row in drawn["rows"]]
     return []

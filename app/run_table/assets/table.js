@@ -268,7 +268,8 @@ function pressed(host, event) {
   shown[Math.min(Math.max(to, 0), last)].cells[place].querySelector('input, a, button').focus();
 }
 
-export default function ({ data, parentElement, setStateValue, setTriggerValue }) {
+export default function ({ data: bytes, parentElement, setStateValue, setTriggerValue }) {
+  const data = JSON.parse(new TextDecoder().decode(bytes));
   let host = parentElement.querySelector('.lk-runs');
   if (!host) {
     host = make(parentElement, 'div', 'lk-runs');
