@@ -21,7 +21,8 @@ from labkit.run_directory.summary import RunSummary, Summaries
 
 @dataclass(frozen=True)
 class Measure:
-    """One kind of result. ``unit``: ``percent`` for fractions, ``nats``, ``seconds`` or ``count``.
+    """One kind of result. ``unit``: ``percent`` for fractions, ``nats``, ``seconds``, ``count``, or "" for
+    that of the labels.
 
     ``better``: 1 if higher is better, -1 if lower is, 0 if neither. ``exact``: the title where an image has
     several labels; None: the same.
@@ -328,8 +329,10 @@ def spread_text(measure: str, found: Spread | None) -> str:
         text = f"{mean:.4f}" + ("" if std is None else f" ± {std:.4f}")
     elif unit == "seconds":
         text = f"{mean:,.1f}" + ("" if std is None else f" ± {std:,.1f}") + " s"
-    else:
+    elif unit == "count":
         return f"{mean:,.0f}" + (f" ± {std:,.0f} ({found.count})" if std else "")
+    else:
+        text = f"{mean:.4g}" + ("" if std is None else f" ± {std:.4g}")
     return text + (f" ({found.count})" if found.count > 1 else "")
 
 

@@ -242,3 +242,12 @@ def test_several_labels_are_exact_matches_with_their_f1(tmp_path):
     assert header[3:6] == ["test exact match", "test micro F1", "test macro F1"]
     assert table[0][3:6] == ["40.00 %", "80.00 %", "70.00 %"]
     assert "test exact match is the same" in versus(*groups, "test_accuracy").headline
+
+
+def test_errors_in_the_unit_of_the_labels_keep_their_digits(tmp_path):
+    runs = []
+    for seed, error in ((1, 0.1234), (2, 0.1434)):
+        row = {**evaluation("test", 20, 0.4), "mean_absolute_error": error}
+        runs.append(make_run(tmp_path, f"seed-{seed}", rows=[row], seed=seed))
+    header, [cells] = result_rows(grouped(read(*runs)))
+    assert dict(zip(header, cells, strict=True))["test mean absolute error"] == "0.1334 ± 0.01414 (2)"
