@@ -113,10 +113,16 @@ def test_thousands_of_runs_are_listed_without_reading_them(runs_folder, monkeypa
     assert read == []
 
 
-def test_no_page_imports_tensorflow_and_the_first_one_not_even_pandas():
+def test_no_page_imports_tensorflow_and_the_first_one_not_even_pandas(make_run):
     """Pandas takes a quarter of a second to import, while somebody waits for the first page."""
+    make_run()
     code = (
-        "import sys, app.views.runs\n"
+        "import sys\n"
+        "from streamlit import config\n"
+        "from streamlit.testing.v1 import AppTest\n"
+        "config.set_option('server.address', '127.0.0.1')\n"
+        f"at = AppTest.from_file({str(NAVIGATION)!r}, default_timeout=60).run()\n"
+        "assert any('labkit_table' in part.proto.component_name for part in at.get('bidi_component'))\n"
         "assert 'pandas' not in sys.modules\n"
         f"from app.views import {', '.join(PAGES)}\n"
         "sys.exit(bool({'tensorflow', 'keras'} & set(sys.modules)))"

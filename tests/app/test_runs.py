@@ -1,7 +1,9 @@
 """The table of runs: its rows and selection, what is done with runs, the sidebar's choice of one."""
 
 import json
+import math
 import os
+import statistics
 import time
 
 import pytest
@@ -9,11 +11,12 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from app import state
-from app.run_table import actions
+from app.run_table import actions, table
 from app.views import runs
 from labkit.run_directory import RunLock
 from labkit.run_directory.notes import change_notes, read_notes
 from labkit.run_directory.stop import list_trash
+from tests.app.conftest import configure
 from tests.app.pages import checked, open_main, open_page, press, rows_of, tick, words
 from tests.app.rows import append, evaluation_row, train_row
 
@@ -235,3 +238,60 @@ def test_the_live_page_and_the_table_show_one_duration(make_run):
     assert summary.duration == 150
     shown = words(open_page("live", run))
     assert "Duration 2 min 30 s" in " ".join(shown.split())
+
+
+# ---- order and groups ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def seeds(make_run):
+    """Two rates with three seeds each, of which the last failed with another accuracy, and one run apart."""
+    for rate, accuracy in ((0.1, 0.5), (0.2, 0.7)):
+        for seed, state_ in ((1, "finished"), (2, "finished"), (3, "failed")):
+            run = make_run(f"{rate}-{seed}", state_, loss=math.nan if seed == 3 else rate * seed)
+            configure(run, learning_rate=rate, seed=seed)
+            append(run.metrics_path, evaluation_row(120, "test", accuracy=accuracy + 0.01 * seed**2))
+    configure(make_run("apart"), learning_rate=0.3)
+
+
+def test_groups_are_what_compare_takes_for_one_configuration_and_their_mean_is_of_those_that_finished(seeds):
+    rows = rows_of(open_main(group=[table.GROUPS[table.BUT_SEED]], sort="-test"))
+    groups = [row for row in rows if "runs" in row]
+    assert [(row["name"], row["runs"]) for row in groups] == [
+        ("learning_rate 0.2", 3),
+        ("learning_rate 0.1", 3),
+        ("learning_rate 0.3", 1),
+    ]
+    accuracies = [0.71, 0.74]
+    mean, std = 100 * statistics.mean(accuracies), 100 * statistics.stdev(accuracies)
+    assert groups[0]["test"] == f"{mean:.2f} ± {std:.2f} % (2)" == "72.50 ± 2.12 % (2)"
+    assert groups[0]["training_loss"] == "0.3000 ± 0.1414 (2)"
+    assert (groups[0]["state"], groups[0]["model"]) == ("1 failed, 2 finished", "resnet44")
+    assert (groups[2]["test"], groups[2]["state"][0]) == (None, "finished")
+    inside = [row["name"] for row in rows if row.get("group") == groups[0]["key"]]
+    assert inside == ["0.2-3", "0.2-2", "0.2-1"], "in the same order as the groups"
+
+
+def test_runs_are_grouped_by_any_settings_together(seeds):
+    at = open_main(group=["seed"])
+    assert sorted((row["name"], row["runs"]) for row in rows_of(at) if "runs" in row) == [
+        ("seed 0", 1),
+        ("seed 1", 2),
+        ("seed 2", 2),
+        ("seed 3", 2),
+    ]
+    at = open_main(group=["seed", "learning_rate"])
+    assert sum("runs" in row for row in rows_of(at)) == 7
+
+
+@pytest.mark.parametrize(
+    ("sort", "first", "last"), [("training_loss", 0.1, 0.4), ("-training_loss", 0.4, 0.1)]
+)
+def test_what_has_no_value_comes_last_in_both_directions(seeds, sort, first, last):
+    losses = [row["training_loss"] for row in rows_of(open_main(sort=sort, filter="0."))]
+    assert losses == [f"{loss:.4g}" for loss in (first, 0.2, 0.2, last)] + ["NaN", "NaN"]
+
+
+def test_an_address_that_sorts_by_what_is_not_shown_leaves_the_newest_first(three):
+    for sort in ("nothing", "-", "note"):
+        assert names(open_main(sort=sort)) == ["third", "second", "first"]
