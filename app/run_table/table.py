@@ -177,6 +177,12 @@ BUT_SEED = "all-but-seed"
 GROUPS = {BUT_SEED: "All but the seed"} | {name: CHOICES[name] for name in SETTINGS}
 
 
+def settings_of_others(runs: Iterable[RunSummary]) -> dict[str, str]:
+    """Return settings of runs of other programs, as ``CHOICES`` has those of labkit."""
+    names = {name for run in runs if run.recorded_by for name in run.values} - {"name", BUT_SEED, *CHOICES}
+    return {name: text_of(name) for name in sorted(names)}
+
+
 def column_of(name: str, runs: Iterable[RunSummary] = ()) -> Column:
     """Return a column by its name. A setting that is a number in all of ``runs`` stands on the right."""
     if name in COLUMNS or name == "name":

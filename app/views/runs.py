@@ -47,7 +47,7 @@ def page() -> None:
 
 
 def _controls_and_table(labels: dict[str, str], found: list[RunSummary]) -> None:
-    view = _controls()
+    view = _controls(table.settings_of_others(found))
     hidden = sum(summary.notes.archived for summary in found)
     listed = found if view.archived else [summary for summary in found if not summary.notes.archived]
     wanted = listed
@@ -71,8 +71,12 @@ def _all_are_shown(why: str) -> None:
     st.error(plain(f"All runs are shown: {why}"), icon=":material/filter_alt_off:")
 
 
-def _controls() -> View:
-    """Draw the filter, the choice of groups and columns, and the switch for archived runs."""
+def _controls(others: dict[str, str]) -> View:
+    """Draw the filter, the choice of groups and columns, and the switch for archived runs.
+
+    ``others``: settings of other programs, to choose from as well.
+    """
+    groups, columns = table.GROUPS | others, table.CHOICES | others
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         text = st.text_input(
             "Filter",
@@ -86,8 +90,8 @@ def _controls() -> View:
         )
         by = st.multiselect(
             "Group by",
-            list(table.GROUPS),
-            format_func=table.GROUPS.__getitem__,
+            list(groups),
+            format_func=groups.__getitem__,
             key="group",
             bind="query-params",
             placeholder="Nothing",
@@ -98,9 +102,9 @@ def _controls() -> View:
         with st.popover("Columns", icon=":material/view_column:"):
             shown = st.multiselect(
                 "Columns",
-                list(table.CHOICES),
+                list(columns),
                 default=list(table.DEFAULT),
-                format_func=table.CHOICES.__getitem__,
+                format_func=columns.__getitem__,
                 key="columns",
                 bind="query-params",
                 help="Also each setting of the configuration.",

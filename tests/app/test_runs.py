@@ -284,6 +284,19 @@ def test_runs_are_grouped_by_any_settings_together(seeds):
     assert sum("runs" in row for row in rows_of(at)) == 7
 
 
+def test_runs_of_other_programs_are_grouped_by_what_they_recorded(make_run):
+    for width, seed in ((7, 1), (7, 2), (8, 1)):
+        settings = {"width": width, "seed": seed}
+        record = {"recorded_by": "labkit.start_run", "settings": settings}
+        make_run(f"{width}-{seed}").config_path.write_text(json.dumps(record))
+    for by in ("width", table.GROUPS[table.BUT_SEED]):
+        rows = rows_of(open_main(group=[by], columns=["width"]))
+        assert {(row["name"], row["runs"], row["width"]) for row in rows if "runs" in row} == {
+            ("width 7", 2, "7"),
+            ("width 8", 1, "8"),
+        }
+
+
 @pytest.mark.parametrize(
     ("sort", "first", "last"), [("training_loss", 0.1, 0.4), ("-training_loss", 0.4, 0.1)]
 )
