@@ -222,7 +222,7 @@ def show_trash() -> None:
         return
     with st.expander(f"Trash · {counted(len(trashed), 'run')}", icon=":material/delete:"):
         rows = [table.row(str(one.path), one.name, one, TRASH.values()) for one in trashed]
-        table.draw(TRASH, rows, key=TRASH_TABLE, label="Run in the trash")
+        table.draw(TRASH, rows, key=TRASH_TABLE, label="Runs in the trash")
         ticked = table.ticked(TRASH_TABLE)
         _buttons({str(one.path): one for one in trashed if str(one.path) in ticked})
 

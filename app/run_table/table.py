@@ -319,18 +319,18 @@ def draw(
         columns: by their names, without that of the names of the rows.
         rows: of ``run_rows`` or ``group_rows``.
         key: of the component; ``ticked`` reads the keys of the ticked rows.
-        label: what the rows are, for screen readers.
+        label: what the table is, for screen readers.
         view: what the rows depend on beside the runs. While it stays, rows that are there keep their places.
         sort: as ``in_order`` takes it; None: it can't be sorted.
         on_sort: is called after a click on a header; ``sorted`` of the component is then the new ``sort``.
         on_open: is called after a click on a name; ``opened`` of the component is then the key of the row.
     """
-    shown = {"name": Column(label, NAME.value), **columns}
     heads = [
         {"name": name, "title": text_of(one.title), "kind": one.kind, "help": one.help}
-        for name, one in shown.items()
+        for name, one in {"name": NAME, **columns}.items()
     ]
-    data = {"columns": heads, "rows": rows, "sort": sort, "view": repr((view, sort)), "ticked": ticked(key)}
+    data = {"label": label, "columns": heads, "rows": rows, "sort": sort, "ticked": ticked(key)}
+    data["view"] = repr((view, sort))
     component(SCRIPT)(
         key=key,
         data=json.dumps(data).encode(),  # in a dictionary Streamlit looks for data frames, and imports pandas

@@ -132,7 +132,7 @@ def _table(runs: Mapping[str, RunSummary], view: View) -> None:
     else:
         rows = table.run_rows(runs, columns.values(), sort)
     table.draw(
-        columns, rows, key=TABLE, label="Run", view=view, sort=sort, on_sort=_sort, on_open=_open_clicked
+        columns, rows, key=TABLE, label="Runs", view=view, sort=sort, on_sort=_sort, on_open=_open_clicked
     )
 
 

@@ -55,7 +55,7 @@ const KINDS = {
     cell.append(drawing);
     cell.title = label;
   },
-  tags: (cell, tags) => tags.forEach((tag) => make(cell, 'span', 'lk-chip', tag)),
+  tags: (cell, tags) => tags.forEach((tag) => cell.append(make(null, 'span', 'lk-chip', tag), ' ')),
   time(cell, time) {
     const shown = make(cell, 'time', '', ago(time));
     shown.dateTime = new Date(time * 1000).toISOString();
@@ -96,11 +96,16 @@ function widen(host) {
   host.style.setProperty('--lk-width', `calc(34px + ${parts.join(' + ')})`);
 }
 
+// Returns a box to tick. Its whole cell can be clicked.
+function addBox(line) {
+  const box = make(make(make(line, 'td', 'lk-box'), 'label'), 'input');
+  box.type = 'checkbox';
+  return box;
+}
+
 function head(host, columns) {
   const line = make(host.querySelector('thead'), 'tr');
-  const box = make(make(line, 'td', 'lk-box'), 'input');
-  box.type = 'checkbox';
-  box.setAttribute('aria-label', 'Tick all');
+  addBox(line).setAttribute('aria-label', 'Tick all');
   for (const column of columns) {
     const cell = make(line, 'th', column === columns[0] ? 'lk-name' : `lk-of-${column.kind}`);
     cell.setAttribute('role', 'columnheader');
@@ -114,12 +119,11 @@ function head(host, columns) {
 function draw(host, row) {
   const before = host.rows.get(row.key);
   const line = before ?? make(null, 'tr');
-  const [first, ...columns] = host.data.columns;
+  const columns = host.data.columns.slice(1);
   if (!before) {
     host.rows.set(row.key, line);
-    const box = make(make(line, 'td', 'lk-box'), 'input');
-    box.type = 'checkbox';
-    box.tabIndex = -1;
+    line.box = addBox(line);
+    line.box.tabIndex = -1;
     const name = make(line, 'th', 'lk-name');
     name.setAttribute('role', 'rowheader');
     line.main = make(name, row.href ? 'a' : row.runs ? 'button' : 'span');
@@ -129,7 +133,7 @@ function draw(host, row) {
   }
   if (before?.row.name !== row.name) {
     line.main.textContent = line.main.title = row.name;
-    line.cells[0].firstChild.setAttribute('aria-label', `Tick ${row.name}`);
+    line.box.setAttribute('aria-label', `Tick ${row.name}`);
   }
   if (row.href) line.main.href = row.href;
   if (row.runs) line.cells[1].lastChild.textContent = ` ${row.runs} run${row.runs > 1 ? 's' : ''}`;
@@ -199,8 +203,8 @@ function paint(host) {
   mark(host.querySelector('thead input'), runs);
   for (const line of host.rows.values()) {
     const { row } = line;
-    mark(line.cells[0].firstChild, keysOf(host, row));
-    line.classList.toggle('lk-ticked', line.cells[0].firstChild.checked);
+    mark(line.box, keysOf(host, row));
+    line.classList.toggle('lk-ticked', line.box.checked);
     line.hidden = Boolean(row.group) && !open.has(row.group);
     if (row.runs) line.main.setAttribute('aria-expanded', open.has(row.key));
   }
@@ -255,9 +259,9 @@ function tick(host, event, line) {
 function pressed(host, event) {
   const line = event.target.closest('tbody tr');
   if (!line) return;
-  if (event.key === ' ' && event.target.tagName === 'A') {
+  if (event.key === ' ' && event.target === line.main) {
     event.preventDefault();
-    line.cells[0].firstChild.click();
+    line.box.click();
   }
   const shown = shownRows(host);
   const last = shown.length - 1;
@@ -284,8 +288,8 @@ export default function ({ data: bytes, parentElement, setStateValue, setTrigger
     host.columns = columns;
     host.textContent = '';
     host.rows.clear();
-    const table = make(make(host, 'div', ''), 'table');
-    make(table, 'caption', 'lk-said', 'Arrow keys move between rows, Space ticks a row, Enter opens it.');
+    const table = make(make(host, 'div'), 'table');
+    make(table, 'caption', 'lk-said', `${data.label}. Arrows move between rows, Space ticks, Enter opens.`);
     make(table, 'thead');
     make(table, 'tbody');
     host.widths = [];
