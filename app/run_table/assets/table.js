@@ -86,12 +86,12 @@ function widen(host) {
   const { columns, rows } = host.data;
   columns.forEach((column, place) => {
     const lengths = rows.map((row) => (place ? lengthOf(row.cells[place - 1], column.kind)
-      : row.name.length + (row.runs ? 12 : row.group ? 3 : 0)));
+      : row.name.length + (row.runs ? 10 : row.group ? 3 : 0)));
     const longest = Math.max(0.9 * column.title.length + 2, ...lengths);
     host.widths[place] = Math.max(host.widths[place] ?? 0, Math.min(longest, place ? LONGEST : LONGEST_NAME));
   });
   const [name, ...others] = host.widths;
-  const parts = [`min(${name}ch + 18px, 44vw)`, ...others.map((width) => `calc(${0.9 * width}ch + 16px)`)];
+  const parts = [`min(${name}ch + 18px, 44vw)`, ...others.map((width) => `calc(${0.84 * width}ch + 16px)`)];
   host.style.setProperty('--lk-columns', `34px ${parts.slice(0, -1).join(' ')} minmax(${parts.at(-1)}, 1fr)`);
   host.style.setProperty('--lk-width', `calc(34px + ${parts.join(' + ')})`);
 }
