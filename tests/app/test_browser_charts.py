@@ -121,6 +121,12 @@ def test_back_and_forward_show_what_was_shown_before(server, visit):
     becomes(page, seen, zoom)
     page.go_forward()
     expect(page.get_by_role("button", name="Close")).to_be_visible()
+    page.get_by_test_id("stSidebarNav").get_by_role("link", name="Layers").click()
+    page.wait_for_url("**/layers?**run=**")
+    page.wait_for_function(IDLE)
+    page.go_back()  # once: see app/views/assets/history.js
+    expect(page.get_by_role("button", name="Close")).to_be_visible()
+    assert seen() == zoom
 
 
 @pytest.mark.long
