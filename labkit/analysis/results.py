@@ -263,11 +263,16 @@ def grouped(
         key = tuple(repr(values[place]) for values in columns.values())
         alone = not seeds_together or not result.settings
         by_key.setdefault(place if alone else key, []).append(place)
+    # A name has room for a few settings: those in which the named configurations differ from each other.
+    named = [places[0] for places in by_key.values() if len(places) > 1 or settings is not None]
+    telling = {
+        name: values for name, values in columns.items() if len({repr(values[place]) for place in named}) > 1
+    }
     groups: list[Group] = []
     for places in by_key.values():
         chosen = tuple(results[place] for place in places)
         alone = len(places) == 1 and (settings is None or not chosen[0].settings)
-        name = chosen[0].label if alone else _name(chosen[0], places[0], columns)
+        name = chosen[0].label if alone else _name(chosen[0], places[0], telling or columns)
         taken = [group.name for group in groups]
         unique, again = name, 2
         while unique in taken:

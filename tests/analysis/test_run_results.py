@@ -24,6 +24,7 @@ from labkit.analysis.versus import (
     load_on_same_images,
     versus,
 )
+from labkit.config.config import RECORDED_BY
 from labkit.errors import InputError
 from labkit.run_directory import write_json_atomic
 from tests.app.conftest import rewrite_predictions, write_predictions
@@ -78,6 +79,14 @@ def test_runs_that_differ_in_their_seed_and_places_alone_are_one_configuration(s
     header, rows = result_rows(groups)
     assert dict(zip(header, rows[1], strict=True))["test accuracy"] == "86.50 ± 0.71 % (2)"
     assert dict(zip(header, rows[1], strict=True))["parameters"] == "1,234"
+
+
+def test_a_name_has_what_tells_configurations_apart_also_beside_other_programs(sweep, tmp_path):
+    foreign = made(tmp_path, "foreign")
+    settings = {f"aa{number}": number for number in range(20)}
+    write_json_atomic(foreign.config_path, {RECORDED_BY: "labkit.start_run", "settings": settings})
+    names = [group.name for group in grouped(read(foreign, *sweep))]
+    assert names == ["foreign", "learning_rate 0.1", "learning_rate 0.2"]
 
 
 def test_models_have_one_name_and_data_sets_of_one_name_are_told_apart(tmp_path):
