@@ -17,7 +17,16 @@ from app import address
 from app.markup import STATES, component, duration, number_text, visible
 from app.state import clean
 from labkit.analysis.inference import Spread, spread
-from labkit.analysis.results import Group, Result, differing, grouped, result_of, spread_text, value_text
+from labkit.analysis.results import (
+    MEASURES,
+    Group,
+    Result,
+    differing,
+    grouped,
+    result_of,
+    spread_text,
+    value_text,
+)
 from labkit.config import fields_by_name
 from labkit.run_directory.rows import number
 from labkit.run_directory.summary import RunSummary
@@ -326,7 +335,13 @@ def draw(
         on_open: is called after a click on a name; ``opened`` of the component is then the key of the row.
     """
     heads = [
-        {"name": name, "title": text_of(one.title), "kind": one.kind, "help": one.help}
+        {
+            "name": name,
+            "title": text_of(one.title),
+            "kind": one.kind,
+            "help": one.help,
+            "high": bool(one.measure) and MEASURES[one.measure].better > 0,
+        }
         for name, one in {"name": NAME, **columns}.items()
     ]
     data = {"label": label, "columns": heads, "rows": rows, "sort": sort, "ticked": ticked(key)}

@@ -111,7 +111,7 @@ function head(host, columns) {
     cell.setAttribute('role', 'columnheader');
     cell.title = column.help;
     if (host.data.sort === null || column.kind === 'curve') cell.textContent = column.title;
-    else make(cell, 'button', '', column.title).dataset.sort = column.name;
+    else Object.assign(make(cell, 'button', '', column.title).dataset, { sort: column.name, ...column.high && { best: 1 } });
   }
 }
 
@@ -226,7 +226,8 @@ function clicked(host, event) {
   const line = event.target.closest('tbody tr');
   if (button) {
     const name = button.dataset.sort;
-    host.sort = host.sort === name ? `-${name}` : host.sort === `-${name}` ? '' : name;
+    const ways = button.dataset.best ? [`-${name}`, name, ''] : [name, `-${name}`, '']; // the best come first
+    host.sort = ways[(ways.indexOf(host.sort) + 1) % ways.length];
     paint(host);
     host.tell('sorted', host.sort);
   } else if (event.target.type === 'checkbox') tick(host, event, line);
