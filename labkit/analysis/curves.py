@@ -1,8 +1,8 @@
 """Read a run's metrics as arrays, for plots. Doesn't import TensorFlow."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from labkit.run_directory.rows import ResumePoint
 
 Floats = NDArray[np.float64]
 
-_DECADES = 100  # between the units of a block of the moving average
+_MOST_CUTS = 100  # between parts of a curve that are averaged one by one
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def read_curves(run: RunDirectory) -> Curves:
     return Curves(with_evaluations(reader), reader.resume_points)
 
 
-def moving_average(value: Floats, weight: float) -> Floats:
+def moving_average(value: Floats, weight: float, step: Floats | None = None) -> Floats:
     """Return the exponential moving average of ``value``, float64 [n].
 
     It is bias-corrected as in Adam (Kingma & Ba 2015, §3), so it starts at the first value, not at zero.
@@ -70,6 +70,8 @@ def moving_average(value: Floats, weight: float) -> Floats:
     Args:
         value: float64 [n]. NaN and infinities stay where they are and don't affect the average.
         weight: of the past, 0 ≤ weight < 1; 0 returns ``value``.
+        step: of each value, float64 [n], ascending; ``weight`` is that of the past one step ago. None: the
+            finite values are one step apart.
 
     Raises ValueError for any other weight.
     """
@@ -80,28 +82,40 @@ def moving_average(value: Floats, weight: float) -> Floats:
     finite = np.isfinite(value)
     known = value[finite]
     largest = np.abs(known).max(initial=0.0) or 1.0  # so that nothing overflows
-    averages = value.copy()
-    averages[finite] = largest * (_decayed_sums(known / largest, weight) * (1 - weight))
-    corrected = math.ceil(_DECADES / -math.log10(weight))  # of later ones the correction is 1
-    first = np.flatnonzero(finite)[:corrected]
-    averages[first] /= 1 - weight ** np.arange(1, len(first) + 1)
+    apart = np.ones(len(known)) if step is None else np.diff(step[finite], prepend=step[finite][:1])
+    averages, ones = value.copy(), np.ones(len(known))
+    sums = _decayed_sums(known / largest, weight, apart)
+    averages[finite] = largest * (sums / _decayed_sums(ones, weight, apart))
     return averages
 
 
-def _decayed_sums(value: Floats, weight: float) -> Floats:
-    """Return for each place the sum of the values up to it, each times ``weight`` for each place in between.
+def _decayed_sums(value: Floats, weight: float, apart: Floats) -> Floats:
+    """Return for each place the sum of the values up to it, each times ``weight`` for each step in between.
 
-    Whole blocks are summed at once, in units that shrink with the place: a million values in 0.1 s.
+    ``apart`` [n]: steps from the value before to each.
+    """
+    sums, cuts = value.copy(), np.flatnonzero(apart[1:] != 1) + 1
+    if len(cuts) > _MOST_CUTS:
+        _scan(sums, weight**apart)
+        return sums
+    for first, end in pairwise([0, *cuts.tolist(), len(sums)]):
+        if first:
+            sums[first] += weight ** apart[first] * sums[first - 1]
+        _scan(sums[first:end], np.array([weight]))
+    return sums
+
+
+def _scan(sums: Floats, decay: Floats) -> None:
+    """Add to each value [n] the sum before it times its own ``decay`` [n]; [1] where they are all equal.
+
+    Each pass doubles how far back the sums reach (Hillis & Steele 1986, "Data parallel algorithms").
     ``pandas`` has the function, but takes half a second to import when a dashboard starts.
     """
-    length = max(1, min(len(value), int(_DECADES / -math.log10(weight))))
-    blocks = np.zeros((-(-len(value) // length), length))
-    blocks.reshape(-1)[: len(value)] = value
-    decay = weight ** np.arange(length)
-    sums = np.cumsum(blocks / decay, axis=1) * decay
-    before, carried = 0.0, np.empty(len(sums))
-    for block, last in enumerate(sums[:, -1].tolist()):
-        carried[block] = before
-        before = before * weight**length + last
-    sums += carried[:, None] * (decay * weight)
-    return sums.reshape(-1)[: len(value)]
+    reach = 1
+    while reach < len(sums):
+        behind, before = (decay, decay) if len(decay) == 1 else (decay[reach:], decay[:-reach])
+        if not behind.any():
+            break
+        sums[reach:] += behind * sums[:-reach]
+        behind *= before
+        reach *= 2

@@ -55,6 +55,24 @@ def test_smoothing_equals_that_of_pandas_and_leaves_out_nan(weight, size):
     np.testing.assert_allclose(moving_average(y, weight), expected, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize("weight", [0.01, 0.6, 0.99])
+@pytest.mark.parametrize("gaps", [3, 300, 5000])
+@pytest.mark.parametrize("widest", [1.5, 40.0, 1e6])
+def test_smoothing_by_steps_weighs_the_past_by_its_distance(weight, gaps, widest):
+    numbers = np.random.default_rng(3)
+    apart = np.ones(5000)
+    apart[numbers.choice(5000, gaps, replace=False)] = widest ** numbers.random(gaps)
+    y = numbers.normal(size=len(apart)) * 10.0 ** numbers.integers(-9, 9, len(apart))
+    expected, total, weights = [], 0.0, 0.0
+    for value, distance in zip(y, apart, strict=True):
+        total, weights = value + weight**distance * total, 1 + weight**distance * weights
+        expected.append(total / weights)
+    step = np.cumsum(apart)
+    np.testing.assert_allclose(moving_average(y, weight, step), expected, rtol=1e-5, atol=1e-9)
+    *before, last = moving_average(np.append(y, 7.0), weight, np.append(step, 1e12))
+    assert last == pytest.approx(7.0) and before == moving_average(y, weight, step).tolist()
+
+
 def test_smoothing_keeps_nan_and_infinity_where_they_are():
     y = np.array([1.0, math.nan, 1.0, math.inf, -math.inf, 1.0])
     smoothed = moving_average(y, 0.9)
