@@ -1,5 +1,5 @@
-"""What people write down about a run: tags, a text, and whether it is archived; and ``lineage.json``: where a
-forked run comes from, and what was forked from it.
+"""What people write down about a run: tags, a text, notes on steps, and whether it is archived; and
+``lineage.json``: where a forked run comes from, and what was forked from it.
 """
 
 import unicodedata
@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from labkit.errors import InputError
 from labkit.run_directory.directory import RunDirectory, write_json_atomic
 from labkit.run_directory.files import Count, read_json, read_object
@@ -15,15 +17,18 @@ from labkit.run_directory.files import Count, read_json, read_object
 MAX_TAG = 40  # characters
 MAX_TAGS = 20
 MAX_NOTE = 10_000  # characters
+MAX_STEP_NOTE = 100  # characters: it stands on the charts
+MAX_STEP_NOTES = 50
 
 
 @dataclass(frozen=True)
 class Notes:
-    """The contents of ``notes.json``. Construction raises InputError beyond the limits."""
+    """The contents of ``notes.json``, steps in order. Construction raises InputError beyond the limits."""
 
     tags: tuple[str, ...] = ()
     note: str = ""
     archived: bool = False
+    steps: tuple[tuple[int, str], ...] = ()  # each with the note on it
 
     def __post_init__(self) -> None:
         for tag in self.tags:
@@ -36,6 +41,14 @@ class Notes:
             )
         if not _is_text(self.note):
             raise InputError("a note is text without control characters other than tab and end of line")
+        if len(self.steps) > MAX_STEP_NOTES:
+            raise InputError(f"a run has notes on at most {MAX_STEP_NOTES} steps; remove some first")
+        for step, text in self.steps:
+            if step < 1 or not 0 < len(text) <= MAX_STEP_NOTE or not _is_text(text, but=""):
+                raise InputError(
+                    f"the note on step {step} is {text[:MAX_STEP_NOTE]!r}; allowed: a step from 1, and up to "
+                    f"{MAX_STEP_NOTE} characters without control characters"
+                )
 
 
 def _check_tag(tag: str) -> None:
@@ -62,10 +75,15 @@ def read_notes(run: RunDirectory) -> Notes:
     tags, note = value.get("tags"), value.get("note")
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         tags = []
+    try:
+        steps = tuple(sorted(msgspec.convert(value.get("steps"), dict[int, str], strict=False).items()))
+    except ValueError:
+        steps = ()
     return Notes(
         _if_allowed(tuple(tags), "tags"),
         _if_allowed(note, "note") if isinstance(note, str) else "",
         value.get("archived") is True,
+        _if_allowed(steps, "steps"),
     )
 
 
@@ -85,8 +103,11 @@ def change_notes(
     remove: Iterable[str] = (),
     note: str | None = None,
     archived: bool | None = None,
+    at_step: tuple[int, str] | None = None,
 ) -> Notes:
     """Change what is written down about the run, and return all of it. What isn't named stays as it is.
+
+    ``at_step``: a step and the note on it; an empty one removes it.
 
     Raises InputError beyond the limits, for a run that isn't there, and where the file can't be written.
     Nothing is changed then.
@@ -100,10 +121,13 @@ def change_notes(
     )
     changed: dict[str, Any] = {"note": note, "archived": archived}
     changed = {name: value for name, value in changed.items() if value is not None}
+    if at_step is not None:
+        steps = dict(before.steps) | {at_step[0]: at_step[1].strip()}
+        changed["steps"] = tuple(sorted((step, text) for step, text in steps.items() if text))
     after = replace(before, tags=tags, **changed)
     if after != before:
         try:
-            write_json_atomic(run.notes_path, asdict(after))
+            write_json_atomic(run.notes_path, asdict(after) | {"steps": dict(after.steps)})
         except OSError as error:
             raise InputError(f"{run.notes_path} can't be written: {error.strerror}") from None
     return after

@@ -12,6 +12,7 @@ from labkit.run_directory import RunLock, list_runs
 from labkit.run_directory.disk import discard, holds_something_else
 from labkit.run_directory.notes import (
     MAX_NOTE,
+    MAX_STEP_NOTE,
     MAX_TAG,
     MAX_TAGS,
     Notes,
@@ -31,13 +32,25 @@ def test_notes_are_kept_and_changed_one_by_one_until_they_are_damaged(tmp_path):
     discard(run)  # to overwrite it
     assert not holds_something_else(run)
     assert read_notes(run) == Notes(("one",), "first\nsecond", True)
-    kept = {"tags": ["one"], "note": "first\nsecond", "archived": True}
+    kept = {"tags": ["one"], "note": "first\nsecond", "archived": True, "steps": {}}
     assert json.loads(run.notes_path.read_text()) == kept
     run = make_run(tmp_path, "b")
     for content in ("", "[]", '{"tags": 3, "note": [], "archived": 1}', '{"tags": ["", 3], "note": null}'):
         run.notes_path.write_text(content)
         assert read_notes(run) == Notes()
         assert change_notes(run, add=["x"]).tags == ("x",)
+
+
+def test_notes_on_steps_are_in_order_of_step_and_an_empty_one_is_removed(tmp_path):
+    run = make_run(tmp_path, "a")
+    for step, text in ((100, " rate halved "), (9, "warm-up ends"), (20, "x")):
+        change_notes(run, at_step=(step, text))
+    change_notes(run, at_step=(20, " "), add=["kept"])
+    assert read_notes(run) == Notes(("kept",), steps=((9, "warm-up ends"), (100, "rate halved")))
+    assert json.loads(run.notes_path.read_text())["steps"] == {"9": "warm-up ends", "100": "rate halved"}
+    for steps in ([], {"a": "x"}, {"0": "x"}, {"1": 2}, {"1": ""}, {"1": "x" * 200}, {"1": "a\nb"}, 7):
+        run.notes_path.write_text(json.dumps({"tags": ["kept"], "steps": steps}))
+        assert read_notes(run) == Notes(("kept",)), steps
 
 
 @pytest.mark.parametrize(
@@ -51,6 +64,9 @@ def test_notes_are_kept_and_changed_one_by_one_until_they_are_damaged(tmp_path):
         {"note": "x" * (MAX_NOTE + 1)},
         {"note": "\x1b[2J"},
         {"note": "\ud800"},
+        {"at_step": (0, "x")},
+        {"at_step": (3, "x" * (MAX_STEP_NOTE + 1))},
+        {"at_step": (3, "a\nb")},
     ],
 )
 def test_what_is_beyond_the_limits_changes_nothing(tmp_path, change):
