@@ -1,7 +1,8 @@
 """The state of a run as the live page shows it, and what changes there every second."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from app import state
 from app.acting import buttons
 from app.charts import component, picked, workers
 from app.charts.board import Chart, Window
+from app.charts.layout import Layout
 from app.charts.machine import MachineStore, machine_charts
 from app.charts.metric_charts import Options, board_of, look_of, metric_chart, window_in
-from app.charts.store import Snapshot, timeline_of
+from app.charts.store import SPLITS, Snapshot, timeline_of
 from app.feed import Update
 from app.markup import STATES, duration, facts_html, number_text, plain, progress_html
 from labkit.run_directory import RunDirectory, Status
@@ -50,7 +52,7 @@ class Frame:
     message: str
     acting: Hashable
     environment: int  # when it was written
-    names: tuple[str, ...]
+    names: Hashable  # of the metrics of each split
     readable: bool
     damaged_lines: int
     has_tasks: bool
@@ -66,7 +68,7 @@ def frame_of(run: RunDirectory, metrics: Snapshot | None, failure: str) -> Frame
         message=status.message if status else "",
         acting=(status is None, failure, *buttons.state_of(run)),
         environment=state.changed_at(run.environment_path),
-        names=() if metrics is None else tuple(metrics.metrics()),
+        names=tuple((split, *metrics.metrics([split])) for split in SPLITS) if metrics else (),
         readable=metrics is not None,
         damaged_lines=metrics.damaged_lines if metrics else 0,
         has_tasks=run.cluster_path.is_dir(),
@@ -116,9 +118,11 @@ class Drawn:
     Args:
         run: the run.
         options: of the charts.
-        names: the metrics that have a chart.
+        names: the metrics that have a chart, and the formulas after ``=``.
         step: whose batch is shown.
         zoom: the part of the axis that the visitor chose; None: the one that ``options`` follows.
+        layout: of the charts.
+        others: the runs that are laid over, by their labels.
     """
 
     run: RunDirectory
@@ -126,6 +130,8 @@ class Drawn:
     names: tuple[str, ...]
     step: int | None
     zoom: Window | None
+    layout: Layout = field(default_factory=Layout)
+    others: tuple[tuple[str, RunDirectory], ...] = ()
 
     def update(self, shown: Frame, failure: str) -> Update:
         """Return the newest state. ``shown``, ``failure``: the frame of the page, and what it was made of."""
@@ -147,25 +153,46 @@ class Drawn:
     def metric_board(self, metrics: Snapshot) -> tuple[str, bytes]:
         """Return the board of the metrics, after its key."""
         version, rates = workers.worker_rates(self.run, self.options, metrics)
+        others: list[tuple[str, Snapshot]] = []
+        for label, run in self.others:
+            with suppress(OSError):  # which the panel has said
+                others.append((label, state.curves(run)))
 
         def charts() -> list[Chart]:
-            return [*(metric_chart(metrics, name, self.options) for name in self.names), *rates()]
+            beside = {chart.key: chart for chart in rates()}
+            titles = {name: look_of(name).title for name in self.names}
+            shown = self.layout.arranged(titles | {key: chart.title for key, chart in beside.items()})
+            return [beside.get(key) or metric_chart(metrics, key, self.options, others) for key in shown]
 
-        marks = picked.mark(metrics, self.options, self.step)
-        return self._board("board", metrics, (*self.names, version), charts, marks=marks, pick=picked.HINT)
+        marks = picked.notes(metrics, self.options, self.run) + picked.mark(metrics, self.options, self.step)
+        versions = (self.names, self.layout, version, *((label, other.version) for label, other in others))
+        return self._board("board", metrics, versions, charts, marks=marks, pick=picked.HINT)
 
     def machine_board(self, metrics: Snapshot) -> tuple[str, bytes] | None:
-        """Return the board of what the run takes of its machine, after its key; None if nothing is known.
+        """Return the board of what the run takes of its machine, after its key; None if nothing is shown.
 
         Raises OSError if it can't be read.
         """
-        machine = _machine_store(self.run.path).poll()
-        if not machine.tables:
+        version, made = self._of_machine(metrics)
+        shown = self.layout.arranged({key: chart.title for key, chart in made.items()})
+        if not shown:
             return None
-        version = ("machine", machine.version)
-        return self._board(
-            "machine", metrics, version, lambda: machine_charts(machine, metrics, self.options.axis)
+        return self._board("machine", metrics, (version, *shown), lambda: [made[key] for key in shown])
+
+    def titles(self, metrics: Snapshot) -> dict[str, str]:
+        """Return the titles of all charts, shown or not, by their keys."""
+        titles = {name: look_of(name).title for name in self.names}
+        titles |= dict([workers.RATES]) if self.run.cluster_path.is_dir() else {}
+        with suppress(OSError):  # the page says it where the charts would be
+            titles |= {key: chart.title for key, chart in self._of_machine(metrics)[1].items()}
+        return titles
+
+    def _of_machine(self, metrics: Snapshot) -> tuple[int, dict[str, Chart]]:
+        machine, axis = _machine_store(self.run.path).poll(), self.options.axis
+        charts = metrics.memo.get(
+            ("machine", machine.version, axis), lambda: machine_charts(machine, metrics, axis)
         )
+        return machine.version, {chart.key: chart for chart in charts}
 
     def _board(
         self,

@@ -69,6 +69,12 @@ def why_not() -> str:
     return "To act on runs, give the token that the server printed." if gate.is_locked() else ""
 
 
+def check_may_act() -> None:
+    """Raise InputError where the pages may change nothing."""
+    if why := why_not():
+        raise InputError(why)
+
+
 def allows_code() -> bool:
     """Return whether the form may name a file of code and an address to listen on."""
     return os.environ.get("LABKIT_ALLOW_CODE", "") not in ("", "0")

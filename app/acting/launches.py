@@ -111,7 +111,7 @@ def start(arguments: Sequence[str], run: RunDirectory) -> None:
 
     Raises InputError where the directory is taken or can't be made.
     """
-    _refuse_read_only()
+    state.check_may_act()
     with _lock:
         known = _started.get(run.path)
         if known is not None and known.process.poll() is None:
@@ -156,7 +156,7 @@ def _launched(
 
 def cancel(run: RunDirectory) -> None:
     """End a start that has not begun to train."""
-    _refuse_read_only()
+    state.check_may_act()
     launch = launch_of(run)
     if launch is not None and launch.is_waiting:
         launch.process.terminate()
@@ -164,7 +164,7 @@ def cancel(run: RunDirectory) -> None:
 
 def tidy(launch: Launch) -> None:
     """Remove the directory of a start that was refused, so that its name is free again."""
-    _refuse_read_only()
+    state.check_may_act()
     if not launch.is_new or launch.run.exists() or launch.process.poll() is None:
         return
     with suppress(OSError):
@@ -216,7 +216,7 @@ def resume(run: RunDirectory) -> None:
 
     Raises InputError for what ``labkit resume`` refuses at once.
     """
-    _refuse_read_only()
+    state.check_may_act()
     with _lock:
         known = _started.get(run.path)
         if known is not None and known.is_waiting:
@@ -233,7 +233,7 @@ def resume(run: RunDirectory) -> None:
 
 def join_search(folder: RunDirectory) -> None:
     """Go on with the search in a folder. A second call while it does does nothing. Raises InputError."""
-    _refuse_read_only()
+    state.check_may_act()
     with _lock:
         known = _started.get(folder.path)
         if known is None or known.process.poll() is not None:
@@ -257,7 +257,7 @@ def stop(run: RunDirectory) -> str:
 
     Raises InputError where no process of this user on this machine trains it.
     """
-    _refuse_read_only()
+    state.check_may_act()
     process = training_process(run)
     if process is None:
         refuse_elsewhere(run, "stop")
@@ -277,7 +277,7 @@ def command(arguments: Sequence[str], click: object) -> background.Job[list[str]
         arguments: of ``labkit``, each a word of its own.
         click: tells this click from others: a second call for it does nothing.
     """
-    _refuse_read_only()
+    state.check_may_act()
 
     def work(_: Progress) -> list[str]:
         with Child(python_command("-m", "labkit", *arguments)) as child:
@@ -287,8 +287,3 @@ def command(arguments: Sequence[str], click: object) -> background.Job[list[str]
         return lines
 
     return background.start((click, *arguments), background.Job[list[str]](), work)
-
-
-def _refuse_read_only() -> None:
-    if why := state.why_not():
-        raise InputError(why)

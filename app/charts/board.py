@@ -8,8 +8,8 @@ drawn anew from all points of the run.
 import json
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,8 @@ COLORS = {"train": PALETTE[0], "validation": PALETTE[1], "test": PALETTE[2], "no
 
 CLOSE = 1e-12  # ends that differ by a smaller part of their values count as equal
 MOST = 1e300  # the distance between two ends is a number, too
+Size = Literal["small", "medium", "large"]
+SIZES: dict[Size, float] = {"small": 0.6, "medium": 1.0, "large": 2.0}  # of a chart, by height
 MAX_MARKS = 400  # of values that can't be drawn, of a line and kind
 
 # The kinds of values that an axis has no place for: their name, and whether they lie at its upper end.
@@ -49,7 +51,7 @@ class Line:
     of many, which the pointer names but the legend doesn't; ``marked``, with its points; ``dots``, the points
     alone; ``dashed``, a level to compare with, which counts no points; ``edge``, hardly visible, of a band.
     ``pick``: a click on one of its points is reported. ``band``: the name of the line that the area from this
-    one is filled to; both have the same x.
+    one is filled to; both have the same x. ``other``: of another run, thinner, and last in the legend.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Line:
     style: str = "line"
     pick: bool = False
     band: str = ""
+    other: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,11 +77,15 @@ class Chart:
 
 @dataclass(frozen=True)
 class Seam:
-    """A vertical line at ``x`` with a label, such as where a run was resumed. ``strong``: stands out."""
+    """A vertical line at ``x`` with a label, such as where a run was resumed.
+
+    ``strong``: stands out. ``row``: of the label, from the top; many of row 0 are left out.
+    """
 
     x: float
     label: str
     strong: bool = False
+    row: int = 0
 
 
 @dataclass
@@ -128,6 +135,7 @@ def encode(
     seams: Sequence[Seam] = (),
     name: str = "",
     height: int = 220,
+    size: Size = "medium",
     ticks: Sequence[str] = (),
     points: int = 1600,
     pick: str = "",
@@ -143,7 +151,8 @@ def encode(
         window: the part of the axis to show; None, or ends that are none: all.
         seams: vertical lines of all charts.
         name: of the run or runs; pictures are saved under it.
-        height: of each chart's drawing area, in pixels.
+        height: of each chart's drawing area, in pixels, at medium size.
+        size: a key of ``SIZES``.
         ticks: the names along the horizontal axis, if ``axis`` is ``name``.
         points: of each line that are sent, about.
         pick: what a click on a point shows, for the reader; empty: clicks on points are not reported.
@@ -159,13 +168,12 @@ def encode(
         "extent": (-0.5, len(ticks) - 0.5) if ticks else extent(charts),
         "window": window,
         "name": name,
-        "height": height,
+        "height": round(height * SIZES[size]),
+        "size": size,
         "ticks": list(ticks),
         "pick": pick,
         "ident": ident,
-        "seams": [
-            {"x": seam.x, "label": seam.label, "strong": seam.strong} for seam in seams if np.isfinite(seam.x)
-        ],
+        "seams": [asdict(seam) for seam in seams if np.isfinite(seam.x)],
         "charts": [_chart(chart, window, points, arrays) for chart in charts],
     }
     return packed(header, arrays.parts)
@@ -207,6 +215,7 @@ def _line(
         "dash": DASHES.get(line.color, ()) if line.style in ("line", "marked") else (),
         "pick": line.pick,
         "band": line.band,
+        "other": line.other,
         "of": inside,
         "x": arrays.add(np.insert(x[kept], gaps, x[kept][gaps] if len(gaps) else ())),
         "y": arrays.add(np.insert(y[kept], gaps, np.nan)),

@@ -1,20 +1,36 @@
 """What is drawn of each metric, and the options and the zoom that the pages with charts share."""
 
+import math
+import re
 from collections.abc import Callable, Collection, Hashable, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app import address
-from app.charts import component
-from app.charts.board import COLORS, Chart, Line, Seam, Window, encode
+from app.charts import component, formulas
+from app.charts.board import COLORS, PALETTE, Chart, Line, Seam, Size, Window, encode
+from app.charts.smoothing import EXPONENTIAL, KINDS, WINDOW, smoothed, spacing
 from app.charts.store import AXES, SPLITS, Snapshot, Timeline, timeline_of
-from labkit.analysis.curves import Floats, moving_average
+from labkit.run_directory.columns import Floats
 from labkit.run_directory.rows import result_name
 
+IN_ADDRESS: dict[str, Any] = {"bind": "query-params", "filter_mode": None}  # of a selection
 EARLIER_NAMES = {"training": ("time",)}  # of axes, in links that people have kept
 Zoom = tuple[str, Window]  # an axis, and a part of it
+Others = Sequence[tuple[str, Snapshot]]  # the runs that are laid over, by their labels
+BESIDE = PALETTE[3:]  # a colour for each of them
+DECADES = 4.0  # from which on an automatic axis is logarithmic
+SMOOTHING_HELP = "Of training curves, by their steps. Raw curves are faint. NaN stays where it is."
+WEIGHT_HELP = "After as many steps as lie between two training rows. 0 smooths nothing."
+SCALE_HELP = (
+    "Applies to loss, learning rate, times, formulas and metrics that a callback adds. *Automatic*: where "
+    f"the values are positive and span {DECADES:.0f} powers of ten or more."
+)
+SCALES = {"auto": "Automatic", "on": "On", "off": "Off"}
 FOLLOWED = {"Whole run": None, "Last 10,000": 10_000, "Last 1,000": 1_000, "Last 100": 100}
 
 
@@ -59,26 +75,54 @@ def standard(names: Collection[str]) -> tuple[str, ...]:
 
 
 def look_of(name: str) -> Look:
-    """Return how a metric is drawn. Any that labkit doesn't know has its name as the title."""
+    """Return how a metric, or a formula after ``=``, is drawn.
+
+    Any that labkit doesn't know has its name as the title. A formula that is only a name has its unit.
+    """
+    if name.startswith("="):
+        alone = re.fullmatch(rf"(?:(?:{'|'.join(SPLITS)})/)?(\w+)", name[1:])
+        return (KNOWN.get(alone[1] if alone else "") or Look("", logarithmic=True))._replace(title=name[1:])
     return KNOWN.get(name) or Look(name, logarithmic=True)
 
 
 class Options(NamedTuple):
-    """The chart options. ``last``: how many steps to follow; None: all. ``smoothing``: weight of the past."""
+    """The chart options.
+
+    ``smoothing``: the amount of ``smoothed``; 0: none. ``last``: how many steps to follow; None: all.
+    ``logarithmic``: a key of ``SCALES``.
+    """
 
     axis: str = "step"
     smoothing: float = 0.0
     last: int | None = None
-    logarithmic: bool = False
+    logarithmic: str = "auto"
+    kind: str = EXPONENTIAL  # of the smoothing
+    size: Size = "medium"
+
+    @property
+    def axis_kind(self) -> str:
+        """How the page writes the numbers of the axis: as steps, epochs, spans of time or times of day."""
+        return {"training": "seconds"}.get(self.axis, self.axis)
+
+    def is_logarithmic(self, name: str, lines: Sequence[Line]) -> bool:
+        """Return whether the axis of a metric is logarithmic: as chosen, or as its values need."""
+        if not look_of(name).logarithmic or self.logarithmic != "auto" or name == "learning_rate":
+            return self.logarithmic == "on" and look_of(name).logarithmic
+        raw = any(line.style == "faint" for line in lines)  # then the averages lie between them
+        curves = [line.y for line in lines if line.style != "line" or not raw]
+        known = [y[np.isfinite(y)] for y in curves]
+        least = min((float(y.min()) for y in known if len(y)), default=0.0)
+        greatest = max((float(y.max()) for y in known if len(y)), default=0.0)
+        return least > 0 and math.log10(greatest) - math.log10(least) >= DECADES
 
 
-def controls(choose: Callable[[], list[str]] = list) -> tuple[Options, list[str]]:
-    """Draw the chart options, which are mirrored in the URL.
+def controls(panel: Callable[[], DeltaGenerator] | None = None) -> tuple[Options, DeltaGenerator]:
+    """Draw the chart options, which are mirrored in the URL. Returns them, and where all but the axis are.
 
     Args:
-        choose: draws the selection of further metrics among the options, and returns the chosen ones.
+        panel: makes that place; None: a popover beside the axis.
     """
-    _understand_axis()
+    _understand_earlier()
     with st.container(horizontal=True, vertical_alignment="center", gap="small", width="content"):
         axis = st.segmented_control(
             "Over",
@@ -90,76 +134,112 @@ def controls(choose: Callable[[], list[str]] = list) -> tuple[Options, list[str]
             bind="query-params",
             label_visibility="collapsed",
         )
-        with st.popover("Charts", icon=":material/tune:", help="Smoothing, steps, scale, more metrics"):
-            smoothing = st.slider(
-                "Smoothing",
-                0.0,
-                0.99,
-                0.6,
-                0.01,
-                key="smoothing",
-                bind="query-params",
-                help="Weight of the past in the moving average of training curves. Raw curves are faint.",
+        place = panel() if panel else st.popover("Charts", icon=":material/tune:", help="Smoothing, scale")
+    with place:
+        kind = st.selectbox("Smoothing", list(KINDS), key="smooth", help=SMOOTHING_HELP, **IN_ADDRESS)
+        if kind == EXPONENTIAL:
+            what = "Weight of the past"
+            amount = st.slider(
+                what, 0.0, 0.99, 0.6, 0.01, key="smoothing", bind="query-params", help=WEIGHT_HELP
             )
-            followed = st.selectbox(
-                "Steps", list(FOLLOWED), key="steps", bind="query-params", filter_mode=None
-            )
-            logarithmic = st.toggle(
-                "Logarithmic",
-                key="log",
-                bind="query-params",
-                help="Applies to loss, learning rate, times and metrics that a callback adds.",
-            )
-            chosen = choose()
+        else:
+            what = "Window, in steps" if kind == WINDOW else "Standard deviation, in steps"
+            amount = float(st.number_input(what, 0, 10**9, 20, key="width", bind="query-params"))
+        followed = st.selectbox("Steps", list(FOLLOWED), key="steps", **IN_ADDRESS)
+        logarithmic = st.segmented_control(
+            "Logarithmic",
+            list(SCALES),
+            default="auto",
+            format_func=SCALES.__getitem__,
+            key="log",
+            required=True,
+            bind="query-params",
+            help=SCALE_HELP,
+        )
     _follow_zoom(axis or "step")
-    return Options(axis or "step", smoothing, FOLLOWED[followed], logarithmic), chosen
+    return Options(axis or "step", amount, FOLLOWED[followed], logarithmic or "auto", kind), place
 
 
-def _understand_axis() -> None:
-    """Let the URL name an axis in any case, by its name or its label. Streamlit knows only the label."""
+def _understand_earlier() -> None:
+    """Let the URL name an axis in any case, by its name or its label, and a scale as it was named before.
+
+    Streamlit knows only the labels.
+    """
     given = str(st.query_params.get("x", "")).lower()
     for name, (label, _) in AXES.items():
         if "x" not in st.session_state and given in (name, label.lower(), *EARLIER_NAMES.get(name, ())):
             st.session_state["x"] = name
+    scale = str(st.query_params.get("log", "")).lower()
+    if "log" not in st.session_state and scale in ("true", *SCALES):
+        st.session_state["log"] = "on" if scale == "true" else scale
 
 
 # ---- charts --------------------------------------------------------------------------------------------
 
 
-def metric_chart(metrics: Snapshot, name: str, options: Options) -> Chart:
-    """Return the chart of a metric, with a line for each split that has it."""
-    look = look_of(name)
-    lines = [
-        line
-        for split in SPLITS
-        for line in metric_lines(metrics, split, name, split, COLORS[split], options, raw=True)
+def metric_chart(metrics: Snapshot, name: str, options: Options, others: Others = ()) -> Chart:
+    """Return the chart of a metric, with a line for each split that has it, or of a formula after ``=``.
+
+    ``others``: the runs that are laid over, below the lines of this one. Each has one colour.
+    """
+    look, lines = look_of(name), _lines_of(metrics, name, options, raw=True)
+    logarithmic = metrics.memo.get(
+        ("logarithmic", name, options.logarithmic), lambda: options.is_logarithmic(name, lines)
+    )
+    beside = [
+        replace(line, name=f"{_short(label)}, {line.name}", color=color, pick=False, other=True)
+        for color, (label, other) in zip(BESIDE, others, strict=False)
+        for line in _lines_of(other, name, options, raw=False)
     ]
-    return Chart(name, look.title, lines, look.unit, options.logarithmic and look.logarithmic)
+    return Chart(name, look.title, [*beside, *lines], look.unit, logarithmic)
+
+
+def _lines_of(metrics: Snapshot, name: str, options: Options, raw: bool) -> list[Line]:
+    if name.startswith("="):
+        labels = {formulas.found(metrics, name[1:]).split: "formula"}
+    else:
+        labels = {split: split for split in SPLITS}
+    return [
+        line
+        for split, label in labels.items()
+        for line in metric_lines(metrics, split, name, label, COLORS[split], options, raw=raw)
+    ]
+
+
+def _short(label: str) -> str:
+    """Return a label of at most 20 characters. The end, which often tells runs apart, is kept."""
+    return label if len(label) <= 20 else f"{label[:8]}…{label[-11:]}"
 
 
 def metric_lines(
     metrics: Snapshot, split: str, name: str, label: str, color: str, options: Options, *, raw: bool
 ) -> list[Line]:
-    """Return the line of a metric; before it the raw values, faint, if it is smoothed and ``raw`` is wanted.
+    """Return the line of a metric, or of a formula after ``=``, whose densest curve is of ``split``.
 
-    Only training metrics are smoothed, and the learning rate never is.
+    Before it are the raw values, faint, if it is smoothed and ``raw`` is wanted. Only training metrics are
+    smoothed, and the learning rate never is.
     """
-    x, y = metrics.memo.get((split, name, options.axis), lambda: _points(metrics, split, name, options.axis))
-    markers = split != "train"
-    if markers or name == "learning_rate" or not options.smoothing:
-        return [Line(label, x, y, color, "marked" if markers else "line", pick=split == "train")]
-    average = metrics.memo.get(
-        (split, name, options.axis, options.smoothing), lambda: moving_average(y, options.smoothing)
-    )
-    smoothed = Line(label, x, average, color, pick=True)
-    return [Line(f"{label}, raw", x, y, color, "faint"), smoothed] if raw else [smoothed]
+    key = (split, name, options.axis)
+    x, y = metrics.memo.get(key, lambda: _points(metrics, split, name, options))
+    if split != "train" or name == "learning_rate" or not options.smoothing:
+        return [Line(label, x, y, color, "line" if split == "train" else "marked", pick=split == "train")]
+    smooth = (*key, options.kind, options.smoothing)
+    y_smooth = metrics.memo.get(smooth, lambda: _points(metrics, split, name, options, smooth=True)[1])
+    average = Line(label, x, y_smooth, color, pick=True)
+    return [Line(f"{label}, raw", x, y, color, "faint"), average] if raw else [average]
 
 
-def _points(metrics: Snapshot, split: str, name: str, axis: str) -> tuple[Floats, Floats]:
-    curve = metrics.curve(split, name)
-    x = timeline_of(metrics).x(curve, axis)
+def _points(
+    metrics: Snapshot, split: str, name: str, options: Options, smooth: bool = False
+) -> tuple[Floats, Floats]:
+    formula, timeline = name.startswith("="), timeline_of(metrics)
+    curve = formulas.found(metrics, name[1:]).curve if formula else metrics.curve(split, name)
+    x, y = timeline.x(curve, options.axis), curve.y
+    if smooth:
+        apart = metrics.memo.get("spacing", lambda: spacing(timeline.step))
+        y = smoothed(y, curve.step, options.kind, options.smoothing, apart)
     known = np.isfinite(x)
-    return (x, curve.y) if known.all() else (x[known], curve.y[known])
+    return (x, y) if known.all() else (x[known], y[known])
 
 
 def board_of(
@@ -191,21 +271,17 @@ def board_of(
     def make() -> bytes:
         return encode(
             charts(),
-            axis=axis_kind(options),
+            axis=options.axis_kind,
             x_title=AXES[options.axis][1],
             window=window,
             seams=[*seams_of(metrics, options), *marks],
             name=run,
             pick=pick,
             ident=ident,
+            size=options.size,
         )
 
     return metrics.memo.get(("board", options, window, run, version, ident, marks, pick), make)
-
-
-def axis_kind(options: Options) -> str:
-    """Return how the page writes the numbers of the axis: as steps, epochs, spans of time or times of day."""
-    return {"training": "seconds"}.get(options.axis, options.axis)
 
 
 def seams_of(metrics: Snapshot, options: Options) -> list[Seam]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,18 @@ import streamlit as st
 from numpy.lib.stride_tricks import sliding_window_view
 
 from app import address
+from app.charts import formulas
 from app.charts.board import Seam
 from app.charts.metric_charts import Options, place_of
 from app.charts.store import Curve, Snapshot, timeline_of
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.notes import read_notes
 
 HINT = "the images of this batch"
 PARAMETER = "batch"  # of the URL
 AROUND = 25  # steps on either side that a step's loss is compared with
 JUMPS = 5  # of the loss, that are listed
+ROWS = 3  # of the labels of notes, which would cover each other in one
 COMPARED = 100  # parts of a curve that may have a jump
 
 
@@ -74,9 +78,11 @@ def step_of_point(metrics: Snapshot, options: Options, point: Any) -> int | None
     A downsampled line still has points of single steps, so it is the very step of that point.
     """
     try:
-        curve, x = metrics.curve("train", str(point["chart"])), float(point["x"])
+        name, x = str(point["chart"]), float(point["x"])
     except (TypeError, KeyError, ValueError):
         return None
+    formula = name.startswith("=")
+    curve = formulas.found(metrics, name[1:]).curve if formula else metrics.curve("train", name)
     places = timeline_of(metrics).x(curve, options.axis)
     distance = np.abs(places - x)
     if not np.isfinite(distance).any():
@@ -90,7 +96,17 @@ def mark(metrics: Snapshot, options: Options, step: int | None) -> tuple[Seam, .
     timeline = timeline_of(metrics)
     if not step or not len(timeline.step) or not timeline.step[0] <= step <= timeline.step[-1]:
         return ()
-    return (Seam(place_of(timeline, options, step), f"batch of step {step:,}", strong=True),)
+    return (Seam(place_of(timeline, options, step), f"batch of step {step:,}", strong=True, row=1),)
+
+
+def notes(metrics: Snapshot, options: Options, run: RunDirectory) -> tuple[Seam, ...]:
+    """Return the lines that show the notes on steps. Neighbours have their labels in different rows."""
+    found = enumerate(read_notes(run).steps)
+    return tuple(
+        replace(seam, label=text, strong=False, row=2 + number % ROWS)
+        for number, (step, text) in found
+        for seam in mark(metrics, options, step)
+    )
 
 
 def values_at(metrics: Snapshot, step: int) -> dict[str, float]:

@@ -181,11 +181,14 @@ class CurveStore:
 
 
 def _bytes_of(value: Any) -> int:
-    """Return the size of bytes, of arrays, and of those in a list or in an object with arrays."""
+    """Return the size of bytes, of arrays, and of those in a list or in an object with arrays.
+
+    A view counts nothing: it is of a column of the run, which is there anyway.
+    """
     if isinstance(value, bytes):
         return len(value)
     if hasattr(value, "nbytes"):
-        return int(value.nbytes)
+        return int(value.nbytes) if value.base is None else 0
     if hasattr(value, "__dict__"):
         value = list(vars(value).values())
     return sum(map(_bytes_of, value)) if isinstance(value, list | tuple) else 0

@@ -16,9 +16,9 @@ from app import state
 from app.charts import component
 from app.charts.board import PALETTE, Chart, Line, Window, encode
 from app.charts.metric_charts import Options
+from app.charts.smoothing import smoothed, spacing
 from app.charts.store import Curve, Floats, Snapshot, follow, timeline_of
 from app.markup import number_text
-from labkit.analysis.curves import moving_average
 from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, process_space, read_heartbeats
 from labkit.run_directory import RunDirectory, process_alive
 from labkit.run_directory.rows import RowReader
@@ -161,6 +161,7 @@ def _staleness(rows: deque[Mapping[str, Any]]) -> Counter[int]:
     return total
 
 
+RATES = "workers", "Examples per second of each worker"  # key and title of a chart
 LAST_ROWS = 60  # of each worker: the last minute
 MAX_STALENESS = 100_000  # that is drawn; a damaged row may tell any number
 
@@ -245,9 +246,9 @@ def worker_rates(
             step, rate = workers.column(name, "step"), workers.column(name, "examples_per_second")
             epoch = np.interp(step, timeline.step, timeline.epoch) if len(timeline.step) else step
             curve = Curve(step, epoch, workers.column(name, "wall_time"), rate)
-            y = moving_average(rate, options.smoothing)
+            y = smoothed(rate, step, options.kind, options.smoothing, spacing(step))
             lines.append(Line(name, timeline.x(curve, options.axis), y, PALETTE[number % len(PALETTE)]))
-        return [Chart("workers", "Examples per second of each worker", lines)] if lines else []
+        return [Chart(*RATES, lines)] if lines else []
 
     return workers.version, charts
 

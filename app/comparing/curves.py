@@ -12,7 +12,7 @@ import streamlit as st
 from app import state
 from app.charts import component
 from app.charts.board import PALETTE, Chart, Line, encode
-from app.charts.metric_charts import axis_kind, controls, look_of, metric_lines, remember_window, window_of
+from app.charts.metric_charts import controls, look_of, metric_lines, remember_window, window_of
 from app.charts.store import AXES, SPLITS, Snapshot, timeline_of
 from labkit.analysis.results import Group, Result
 from labkit.plurals import counted
@@ -149,11 +149,11 @@ def _board(groups: Sequence[Group], colors: dict[str, tuple[str, bool]], shown: 
             lines += drawn
         look = look_of(value)
         charts.append(
-            Chart(f"{split}-{value}", title, lines, look.unit, options.logarithmic and look.logarithmic)
+            Chart(f"{split}-{value}", title, lines, look.unit, options.is_logarithmic(value, lines))
         )
     board = encode(
         charts,
-        axis=axis_kind(options),
+        axis=options.axis_kind,
         x_title=AXES[options.axis][1],
         window=window_of(options, timeline_of(snapshots[0]) if snapshots else None),
         name="comparison",

@@ -10,7 +10,7 @@ import streamlit as st
 from numpy.typing import NDArray
 from streamlit.delta_generator import DeltaGenerator
 
-from app import background
+from app import background, state
 from app.address import image_address, page_below
 from app.ask.client import AskedNetwork, Prediction
 from app.charts import component, picked
@@ -33,10 +33,12 @@ from labkit.experiments.replay.batch import (
 )
 from labkit.plurals import counted, numbers_in_words
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.notes import MAX_STEP_NOTE, change_notes, read_notes
 from labkit.run_directory.rows import result_name
 from labkit.training.scores import indicators
 
 MOST_ASKED = 512  # in one question
+FAILED = "step-note-failed"  # in the session: why a note wasn't kept
 
 
 def section(run: RunDirectory, metrics: Snapshot | None, step: int) -> None:
@@ -50,6 +52,8 @@ def section(run: RunDirectory, metrics: Snapshot | None, step: int) -> None:
     component.scroll_anchor(f"Batch of step {step:,}", picked.scrolls(), key="batch-anchor")
     about = _head(run, step)
     if metrics is not None:
+        if 0 < step <= metrics.last_step():
+            _note(run, step)
         _values(metrics, step)
         _jumps(run, metrics, step)
     try:
@@ -101,6 +105,29 @@ def _last_step(run: RunDirectory) -> int:
         return recorded_config(run).run.train_steps
     except InputError:
         return 0
+
+
+def _note(run: RunDirectory, step: int) -> None:
+    """Draw the note on the step, with a field to write it where the page may."""
+    text, key = dict(read_notes(run).steps).get(step, ""), f"step-note-{step}"
+    if not state.may_act():
+        st.caption(plain(text))
+        return
+    st.session_state[key] = text
+
+    def save() -> None:
+        try:
+            state.check_may_act()
+            change_notes(run, at_step=(step, st.session_state[key]))
+        except InputError as error:
+            st.session_state[FAILED] = str(error)
+
+    what = "Note on this step: Enter puts it on the charts"
+    st.text_input(
+        what, key=key, on_change=save, max_chars=MAX_STEP_NOTE, placeholder=what, label_visibility="collapsed"
+    )
+    if failed := st.session_state.pop(FAILED, ""):
+        st.error(plain(failed))
 
 
 # ---- what the run recorded -------------------------------------------------------------------------------

@@ -139,8 +139,7 @@ def say(manifest: Manifest, shown: Mapping[str, Markable], said: Any) -> None:
 
     Raises InputError where this visitor may not act, and where the marks can't be written.
     """
-    if why := state.why_not():
-        raise InputError(why)
+    state.check_may_act()
     try:
         kind, label = str(said["kind"]), str(said["label"])
         chosen = [shown[place] for place in said["places"]]

@@ -2,23 +2,23 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from html import escape
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import feed, run_files, state
+from app import feed, live_panel, run_files, state
 from app.acting import buttons
 from app.address import live_address
 from app.charts import component, picked, workers
-from app.charts.metric_charts import KNOWN, Options, controls, look_of, remember_window, standard, zoom_of
-from app.charts.store import MAX_METRICS, Snapshot, timeline_of
+from app.charts.metric_charts import Options, remember_window, zoom_of
+from app.charts.store import Snapshot, timeline_of
 from app.images import batch
-from app.live_update import Drawn, frame_of, heading, liveness_of
-from app.markup import number_text, plain, visible
+from app.live_update import STATES, Drawn, frame_of, heading, liveness_of
+from app.markup import plain, visible
 from app.report import downloads
 from app.state import clean
-from labkit.config.config import recorded_by
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import evaluations_path
@@ -27,7 +27,6 @@ from labkit.run_directory.notes import Relative, family_of
 REFRESH_SECONDS = 1.0  # of a run that trains
 
 NEEDS_ITS_LOG = ("failed", "lost")  # it is unfolded above the charts
-MAX_ADDED = 12  # metrics of callbacks that are drawn without being chosen
 
 
 def page() -> None:
@@ -47,10 +46,10 @@ def page() -> None:
     failure = buttons.failure_of(run)
     shown = frame_of(run, metrics, failure)
     figures = _head(run)
-    options, chosen = _options(run, metrics)
+    drawn, body = live_panel.draw(run, metrics, step)
 
     @st.fragment(run_every=REFRESH_SECONDS if shown.refreshes and shown.has_tasks else None, key="live")
-    def panel() -> None:
+    def draw() -> None:
         metrics, why = _metrics(run)
         asked = picked.chosen_step(run), picked.scrolls()
         if asked != (step, scrolls) or frame_of(run, metrics, failure) != shown:
@@ -58,17 +57,17 @@ def page() -> None:
         if metrics is None:
             st.error(f"{state.as_code(run.metrics_path)} can't be read: {why}")
             return
-        zoom = zoom_of(options, timeline_of(metrics))
-        drawn = Drawn(run, options, (*standard(metrics.metrics()), *chosen), step, zoom)
-        figures.html(f'<div class="lk-live">{drawn.figures(metrics)}</div>')
-        _panel(drawn, metrics)
-        if shown.refreshes and not shown.has_tasks:
-            address = feed.offer(str(run.path), lambda: drawn.update(shown, failure))
+        now = replace(drawn, zoom=zoom_of(drawn.options, timeline_of(metrics)))
+        figures.html(f'<div class="lk-live">{now.figures(metrics)}</div>')
+        _panel(now, metrics)
+        follows = shown.refreshes or any(STATES[liveness_of(one.read_status())][3] for _, one in drawn.others)
+        if follows and not shown.has_tasks:
+            address = feed.offer(str(run.path), lambda: now.update(shown, failure))
             component.follow(address, REFRESH_SECONDS, key=component.key_of("feed", run.path))
 
-    with st.container(key="live-body"):
+    with body:
         with st.container(key="live-charts"):
-            panel()
+            draw()
         if step is not None:
             with st.container(key="live-drawer"):
                 batch.section(run, metrics, step)
@@ -177,58 +176,6 @@ def _data_and_devices(run: RunDirectory) -> None:
     parts += [f"Devices: {plain(devices)}"] if isinstance(devices, str) and devices else []
     if parts:
         st.caption(" · ".join(parts))
-
-
-def _options(run: RunDirectory, metrics: Snapshot | None) -> tuple[Options, list[str]]:
-    """Draw the options of the charts. Returns them, and the metrics that are drawn beside the usual ones."""
-    usual = standard(metrics.metrics()) if metrics else ()
-    names = [name for name in metrics.metrics() if name not in usual] if metrics else []
-    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="live-controls"):
-        options, chosen = controls(lambda: _choose(run, names) if names else [])
-        if metrics is not None and not recorded_by(run) and (jumps := picked.jumps(metrics)):
-            step, ratio = jumps[0]
-            st.button(
-                f"Largest jump of the loss: step {step:,}",
-                icon=":material/photo_library:",
-                help=f"Shows the images of its batch. The loss is {number_text(ratio, '.2g')} times as high "
-                "as around it. A click on a point of a training curve shows those of its step.",
-                on_click=picked.choose_step,
-                args=(run, step),
-                kwargs={"scroll": True},
-            )
-    if metrics is not None and metrics.leaves_out_metrics():
-        st.warning(f"The run has very many metrics. The first {MAX_METRICS} of a split can be drawn.")
-    return options, chosen
-
-
-def _choose(run: RunDirectory, names: list[str]) -> list[str]:
-    """Draw the selection of further metrics. Those that a callback adds are selected when they appear.
-
-    Returns the selected ones. They are kept beside the widget, because Streamlit gives a widget whose options
-    change its default value again, and the options change while a run trains.
-    """
-    key = f"more-{run.path}"
-    kept: list[str] = st.session_state.setdefault(f"{key}-kept", [])
-    seen: set[str] = st.session_state.setdefault(f"{key}-seen", set())
-    added = [name for name in names if name not in KNOWN and name not in seen]
-    kept += added[: max(0, MAX_ADDED - len(kept))]
-    seen.update(added)
-    selected = [name for name in kept if name in names]
-    st.session_state[key] = selected
-
-    def keep() -> None:
-        kept[:] = st.session_state[key]
-
-    st.multiselect(
-        "More metrics",
-        names,
-        key=key,
-        on_change=keep,
-        format_func=lambda name: look_of(name).title,
-        placeholder="Choose metrics to draw",
-        help=f"Metrics that a callback adds are drawn by themselves, up to {MAX_ADDED}.",
-    )
-    return selected
 
 
 def _draw(key: str, options: Options, board: bytes, on_pick: Callable[[], None] | None = None) -> None:

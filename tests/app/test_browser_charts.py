@@ -249,6 +249,97 @@ def test_a_slim_head_and_the_batch_beside_charts_that_stay_in_their_places(serve
         visit.went_well()
 
 
+def titles(page: Any) -> list[str]:
+    return page.locator(".lk-title").all_inner_texts()
+
+
+def choose(page: Any, label: str, *names: str) -> None:
+    """Choose some of a selection of the panel."""
+    box = page.get_by_role("combobox", name=label)
+    for name in names:
+        still(box).get("y")
+        box.scroll_into_view_if_needed()
+        box.click()
+        page.get_by_role("option", name=name, exact=True).click()
+        page.keyboard.press("Escape")
+        page.wait_for_function(IDLE)
+
+
+def test_a_panel_beside_the_charts_lays_a_run_over_draws_formulas_and_arranges_the_charts(server, browser):
+    gap, best = "train/loss - validation/loss", "max(validation/accuracy)"
+    with visiting(browser, viewport={"width": 1280, "height": 720}) as visit:
+        page = visit.page
+        open_live(page, server[0], "spiky")
+        closed = places(page)
+        page.get_by_role("button", name="Charts", exact=False).click()
+        panel = still(page.locator(".st-key-live-panel"))
+        opened = places(page)
+        assert max(one["x"] + one["width"] for one in opened) < panel["x"], "it covers no chart"
+        assert [one["y"] for one in opened] == [one["y"] for one in closed]
+
+        choose(page, "Other runs in the same charts", "long")
+        legend = page.locator(".lk-legend").first
+        expect(legend.get_by_role("button")).to_have_text(
+            ["train", "validation", "long, train", "long, validation"]
+        )
+        lines = f"() => {BOARD}.charts.get('loss').data.lines.map((line) => [line.name, line.of])"
+        becomes(page, lambda: page.evaluate(lines)[0], ["long, train", STEPS])
+
+        field = page.get_by_role("textbox", name="Formulas")
+        field.fill(f"{gap}\n{best}\ntrain/los")
+        field.blur()
+        usual = ["Loss", "Accuracy", "Learning rate", "Examples per second"]
+        expect(page.locator(".lk-title")).to_have_text([*usual, gap, best, "train/los"])
+        expect(page.get_by_text("did you mean train/loss?")).to_be_visible()
+        field.fill(f"{gap}\n{best}")
+        field.blur()
+        choose(page, "First, in this order", best, gap)
+        choose(page, "Hidden", "Learning rate")
+        arranged = [best, gap, "Loss", "Accuracy", "Examples per second"]
+        expect(page.locator(".lk-title")).to_have_text(arranged)
+        expect(page.get_by_role("button", name="Charts (5 of 6)")).to_be_visible()
+        page.get_by_role("radiogroup", name="Size").get_by_text("large").click()
+        page.wait_for_function(f"() => {BOARD}.charts.get('loss').plot.height === 440")
+        page.wait_for_url("**size=large**")
+
+        with visiting(browser, viewport={"width": 1280, "height": 720}) as other:  # who was sent the link
+            other.page.goto(page.url)
+            expect(other.page.locator(".lk-title")).to_have_text(arranged)
+            becomes(other.page, lambda: other.page.evaluate(lines)[0], ["long, train", STEPS])
+            other.page.wait_for_function(f"() => {BOARD}.charts.get('loss').plot.height === 440")
+            assert still(other.page.locator(".lk-chart").first)["y"] < 170
+            other.page.get_by_role("button", name="Charts (5 of 6)").click()
+            other.page.get_by_role("button", name="Keep for all runs").click()
+            other.page.wait_for_function(IDLE)
+            other.went_well()
+        with visiting(browser) as third:
+            open_live(third.page, server[0], "long", hidden="")
+            expect(third.page.locator(".lk-title")).to_contain_text([best, gap, "Learning rate"])
+            third.page.get_by_role("button", name="Charts", exact=False).click()
+            third.page.get_by_role("button", name="Reset").click()
+            expect(third.page.locator(".lk-title")).to_have_text([*usual, "<b>x</b>"])
+            third.went_well()
+        visit.went_well()
+
+
+def test_a_note_on_a_step_is_written_beside_its_batch_and_stands_on_the_charts(server, visit):
+    page = visit.page
+    open_live(page, server[0], "spiky", batch="60")
+    field = page.get_by_placeholder("Note on this step")
+    field.fill("rate halved")
+    field.press("Enter")
+    labels = f"() => {BOARD}.data.seams.map((seam) => seam.label)"
+    becomes(page, lambda: page.evaluate(labels), ["rate halved", "batch of step 60"])
+    over = page.locator(".lk-chart .u-over").first
+    box = still(over)
+    low, high = page.evaluate(SHOWN)[0]
+    page.mouse.move(box["x"] + box["width"] * (60 - low) / (high - low), box["y"] + 40)
+    expect(page.locator(".lk-tip").first).to_contain_text("rate halved")
+    field.fill("")
+    field.press("Enter")
+    becomes(page, lambda: page.evaluate(labels), ["batch of step 60"])
+
+
 @pytest.mark.long
 def test_tooltip_legend_full_screen_and_picture(server, visit, tmp_path):
     page = visit.page

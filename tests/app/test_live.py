@@ -15,9 +15,9 @@ from app import feed
 from app.charts.metric_charts import Options, standard
 from app.charts.store import MAX_METRICS, CurveStore
 from app.feed import Update, answer
+from app.live_panel import MAX_ADDED
 from app.live_update import Drawn, frame_of
 from app.state import curves
-from app.views.live import MAX_ADDED
 from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.notes import Lineage, write_lineage
 from tests.app.boards import Board, DrawnChart, boards, charts, decoded
@@ -216,7 +216,7 @@ def test_a_metric_that_a_callback_adds_is_drawn_by_itself_with_all_its_splits(ma
         shown = added(checked(at.run()))
         assert sorted(shown) == [*(f"name{n}" for n in range(number + 1)), "noise"]
     assert set(shown["noise"].lines) >= {"train", "validation"}
-    at.multiselect[0].set_value([])
+    at.multiselect(key="hidden").set_value(list(shown))
     checked(at.run())
     append(run.metrics_path, train_row(130, noise=0.1, other=1))
     assert list(added(checked(at.run()))) == ["other"], "what was put away stays away; what is new is drawn"
@@ -227,7 +227,7 @@ def test_of_very_many_added_metrics_the_first_are_drawn_and_their_number_is_limi
     append(run.metrics_path, train_row(121, **{f"metric{n:02}": n for n in range(MAX_ADDED + 8)}))
     at = open_page("live", run)
     assert list(added(at)) == [f"metric{number:02}" for number in range(MAX_ADDED)]
-    assert f"metric{MAX_ADDED + 7}" in at.multiselect[0].options
+    assert f"metric{MAX_ADDED + 7}" in at.multiselect(key="more").options
     append(run.metrics_path, *(train_row(step, **{f"name{step}": 1.0}) for step in range(122, 400)))
     assert f"The first {MAX_METRICS} of a split" in words(checked(at.run()))
     snapshot = CurveStore(run.metrics_path).poll()
@@ -241,7 +241,7 @@ def test_the_controls_apply_to_all_charts_and_names_are_no_html(make_run):
     at = open_page("live", run)
     assert list(added(at)) == ["<b>x</b>"], "the page writes it as text, see test_browser_charts.py"
     at.slider(key="smoothing").set_value(0.0)
-    at.toggle(key="log").set_value(True)
+    at.get("button_group")[1].set_value("on")
     loss, accuracy, *_ = charts(checked(at.run()))
     assert list(loss.lines) == ["train", "validation"] and loss.logarithmic
     assert not accuracy.logarithmic

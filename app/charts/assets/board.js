@@ -131,7 +131,7 @@
   const STROKES = { faint: { width: 1 }, thin: { width: 1 }, edge: { width: 0.7 }, dots: { width: 0, paths: () => null }, dashed: { width: 1.2, dash: [6, 4] } };
   const PALE = { faint: '55', edge: '55', thin: '88' }; // the opacity, as two digits after the colour
   const dashed = (line) => (line.y.length <= MOST_DASHED ? line.dash : []);
-  const stroked = (line) => ({ stroke: line.color + (PALE[line.style] || ''), width: 1.8, dash: dashed(line), ...STROKES[line.style] });
+  const stroked = (line) => ({ stroke: line.color + (PALE[line.style] || ''), width: line.other ? 1.1 : 1.8, dash: dashed(line), ...STROKES[line.style] });
 
   // A piece of a line, long enough to show how it is dashed.
   function swatch(line, parent) {
@@ -296,7 +296,7 @@
 
     drawLegend() {
       this.legend.replaceChildren();
-      const names = this.data.lines.filter(counted);
+      const names = this.data.lines.filter(counted).sort((one, two) => one.other - two.other);
       const long = names.reduce((sum, line) => sum + line.name.length + 4, this.data.title.length) > 52;
       this.legend.classList.toggle('lk-below', long); // the title and the buttons keep the first row
       if (this.data.lines.length < 2) return;
@@ -328,7 +328,7 @@
 
     decorate(u) { // seams, and marks of what can't be drawn, on top of the lines
       const { ctx, bbox } = u, ratio = uPlot.pxRatio;
-      const text = getComputedStyle(this.root).color;
+      const { color: text, backgroundColor: ground } = getComputedStyle(this.root);
       ctx.save();
       ctx.beginPath();
       ctx.rect(bbox.left, bbox.top - 6 * ratio, bbox.width, bbox.height + 6 * ratio);
@@ -345,10 +345,18 @@
         ctx.setLineDash(seam.strong ? [] : [2 * ratio, 3 * ratio]);
         ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
         ctx.globalAlpha = 0.8;
-        if (!seam.strong && seams.length > 4) continue;
-        const before = x + 6 * ratio + ctx.measureText(seam.label).width > bbox.left + bbox.width; // no room after it
+        if (!seam.row && seams.length > 4) continue;
+        const width = ctx.measureText(seam.label).width, after = bbox.left + bbox.width - x - 6 * ratio;
+        const before = width > after && x - bbox.left > after; // there is more room before it
+        const room = before ? x - bbox.left - 6 * ratio : after;
+        const label = width <= room ? seam.label : `${seam.label.slice(0, Math.floor(seam.label.length * room / width) - 1)}…`;
         ctx.textAlign = before ? 'right' : 'left';
-        ctx.fillText(seam.label, x + (before ? -4 : 4) * ratio, bbox.top + (seam.strong ? 21 : 9) * ratio);
+        const place = [label, x + (before ? -4 : 4) * ratio, bbox.top + (9 + 12 * seam.row) * ratio];
+        ctx.strokeStyle = ground; // around the letters, which lines may run through
+        ctx.lineWidth = 3 * ratio;
+        ctx.setLineDash([]);
+        ctx.strokeText(...place);
+        ctx.fillText(...place);
       }
       ctx.setLineDash([]);
       ctx.globalAlpha = 1;
@@ -456,6 +464,8 @@
         if (near === undefined) continue;
         element('div', '', this.tip).textContent = `${line.name}: ${mark.kind} at ${this.board.place(near, true)}`;
       }
+      for (const seam of this.board.data.seams)
+        if (Math.abs(this.plot.valToPos(seam.x, 'x') - this.plot.cursor.left) < 5) element('div', 'lk-note', this.tip).textContent = seam.label;
       if (this.board.data.pick && this.data.lines.some((line) => line.pick)) {
         const how = matchMedia('(hover: none)').matches ? 'Tap again' : 'Click or Enter';
         element('div', 'lk-hint', this.tip).textContent = `${how}: ${this.board.data.pick}`;
@@ -611,6 +621,7 @@
       const answered = this.wanted !== undefined && same(this.wanted, data.window);
       if (answered || Date.now() - this.asked > WAIT_FOR_SERVER) this.wanted = undefined;
       this.data = data;
+      this.root.dataset.size = data.size;
       const keys = new Set(data.charts.map((chart) => chart.key));
       for (const [key, chart] of this.charts) if (!keys.has(key)) { chart.leave(); this.charts.delete(key); }
       for (const one of data.charts) {
