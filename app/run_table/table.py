@@ -201,17 +201,23 @@ def column_of(name: str, runs: Iterable[RunSummary] = ()) -> Column:
     return Column(name, lambda run: run.values.get(name), kind="number" if numbers else "text")
 
 
-def in_order(entries: Iterable[Entry], sort: str, value: Callable[[Column, Entry], Any]) -> list[Entry]:
+def in_order(
+    entries: Iterable[Entry],
+    sort: str,
+    value: Callable[[Column, Entry], Any],
+    columns: Callable[[str], Column] = column_of,
+) -> list[Entry]:
     """Return the entries by their values; those without one, or with NaN, come last in both directions.
 
     Args:
         entries: runs or groups, in the order that holds where values are equal.
         sort: the name of a column, behind a minus for the highest first; "": as they are.
         value: of an entry in a column.
+        columns: gives a column by its name.
     """
     if not sort:
         return list(entries)
-    column = column_of(sort.removeprefix("-"))
+    column = columns(sort.removeprefix("-"))
     ranked = [(_rank(value(column, entry)), entry) for entry in entries]
     known = [pair for pair in ranked if pair[0] is not None]
     known.sort(key=itemgetter(0), reverse=sort.startswith("-"))
@@ -317,6 +323,7 @@ def draw(
     *,
     key: str,
     label: str,
+    name: Column = NAME,
     view: Hashable = (),
     sort: str | None = None,
     on_sort: Callable[[], None] = lambda: None,
@@ -329,6 +336,7 @@ def draw(
         rows: of ``run_rows`` or ``group_rows``.
         key: of the component; ``ticked`` reads the keys of the ticked rows.
         label: what the table is, for screen readers.
+        name: the column of the names of the rows.
         view: what the rows depend on beside the runs. While it stays, rows that are there keep their places.
         sort: as ``in_order`` takes it; None: it can't be sorted.
         on_sort: is called after a click on a header; ``sorted`` of the component is then the new ``sort``.
@@ -336,13 +344,13 @@ def draw(
     """
     heads = [
         {
-            "name": name,
+            "name": key_of,
             "title": text_of(one.title),
             "kind": one.kind,
             "help": one.help,
             "high": bool(one.measure) and MEASURES[one.measure].better > 0,
         }
-        for name, one in {"name": NAME, **columns}.items()
+        for key_of, one in {"name": name, **columns}.items()
     ]
     data = {"label": label, "columns": heads, "rows": rows, "sort": sort, "ticked": ticked(key)}
     data["view"] = repr((view, sort))

@@ -1,33 +1,36 @@
-"""The table of trials, what is known of the one that is ticked, and the rungs."""
+"""The table of trials, what is known of those that are ticked, and the rungs."""
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import streamlit as st
 
 from app import address, state
 from app.markup import duration, plain
+from app.run_table import actions as run_actions
+from app.run_table import table
+from app.run_table.table import Column
 from app.searching.actions import runs_of
-from app.searching.drawings import is_percent, title_of, value_shown
+from app.searching.drawings import title_of, value_shown
 from labkit.analysis.results import value_text
 from labkit.experiments.search.files import TrialRecord
 from labkit.experiments.search.result import SearchResult
 from labkit.tables import html_table
 
-TABLE, ORDER = "search-trials", "search-order"
-NUMBER, TEXT = pa.float64(), pa.string()
-MAX_INTEGER = 2**53  # up to which a float holds each whole number
+TABLE, SORT = "search-trials", "search-sort"
+TRIAL = Column("Trial", lambda trial: trial.number)
+MAX_SHOWN = 3  # of the ticked trials, below the table
 ALL = "all"
 STATES = (ALL, "running", "waiting", "paused", "pruned", "failed", "finished")
 RUNGS = ("step", "trials with a result", "best", "median", "went on", "pruned here", "failed here")
-MAX_ROWS_SHOWN, HEIGHT = 12, 440  # without scrolling; pixels of a longer table
 
 
 def show_trials(search: SearchResult) -> None:
-    """Draw the table, the best trial first, and below it the trial that is ticked."""
+    """Draw the table, at first the best trial first, and below it those that are ticked."""
     counts = Counter(name for trial in search.trials for name in (ALL, trial.state))
     wanted = st.segmented_control(
         "Trials",
@@ -39,76 +42,62 @@ def show_trials(search: SearchResult) -> None:
         label_visibility="collapsed",
     )
     trials = [trial for trial in search.trials if wanted in (ALL, trial.state)]
-    numbers = [trial.number for trial in trials]
-    _follow(search, numbers)
-    found = st.dataframe(
-        _rows(search, trials),
-        key=TABLE,
-        hide_index=True,
-        placeholder="–",
-        on_select="rerun",
-        selection_mode="single-row",
-        column_config=_columns(search),
-        height="content" if len(trials) <= MAX_ROWS_SHOWN else HEIGHT,
+    columns = _columns(search)
+    sort = st.session_state.get(SORT, "")
+    sort = sort if sort.removeprefix("-") in ("name", *columns) else ""
+    known, runs = (
+        {"name": TRIAL, **columns},
+        {str(trial.number): _first_run(search, trial) for trial in trials},
     )
-    for row in found["selection"]["rows"][:1]:
-        if row < len(trials):
-            _one(search, trials[row])
+    ordered = table.in_order(trials, sort, lambda column, trial: column.value(trial), known.__getitem__)
+    table.draw(
+        columns,
+        [
+            table.row(number, number, trial, columns.values(), href=address.live_address(runs[number]))
+            for trial in ordered
+            for number in [str(trial.number)]
+        ],
+        key=TABLE,
+        label="Trials",
+        name=TRIAL,
+        view=(search.folder, wanted),
+        sort=sort,
+        on_sort=lambda: st.session_state.update({SORT: str(st.session_state[TABLE]["sorted"])}),
+        on_open=lambda: run_actions.link("live", [runs[str(st.session_state[TABLE]["opened"])]]),
+    )
+    ticked = table.ticked(TABLE)
+    for trial in [trial for trial in trials if str(trial.number) in ticked][:MAX_SHOWN]:
+        _one(search, trial)
 
 
-def _follow(search: SearchResult, numbers: list[int]) -> None:
-    """Keep the tick, which the browser gives as a row, on its trial where the order of the rows changes."""
-    ticked = st.session_state.get(TABLE, {}).get("selection", {}).get("rows", [])
-    folder, before = st.session_state.get(ORDER, (None, []))
-    chosen = [before[row] for row in ticked if row < len(before)] if folder == search.folder else []
-    rows = [numbers.index(number) for number in chosen if number in numbers]
-    if rows != ticked:
-        st.session_state[TABLE] = {"selection": {"rows": rows, "columns": [], "cells": []}}
-    st.session_state[ORDER] = search.folder, numbers
+def _first_run(search: SearchResult, trial: TrialRecord) -> str:
+    """Return the path of the trial's first run, which a click on its number opens."""
+    return state.clean(search.folder / (Path(trial.runs[0]).name if trial.runs else str(trial.number)))
 
 
-def _rows(search: SearchResult, trials: Sequence[TrialRecord]) -> pa.Table:
-    scale = 100 if is_percent(search) else 1
-    lasts = [trial.last for trial in trials]
-    values = [last and scale * last.value for last in lasts]
-    parts = {
-        "trial": pa.array([trial.number for trial in trials], NUMBER),
-        "state": pa.array([state.clean(trial.state) for trial in trials], TEXT),
-        "step": pa.array([None if last is None else last.step for last in lasts], NUMBER),
-        "value": pa.array(values, NUMBER),
-    }
-    for name in search.request.space:
-        parts[f"setting {name}"] = _setting([trial.values.get(name) for trial in trials])
-    seconds = [sum(result.seconds for result in trial.results) or None for trial in trials]
-    parts["seconds"] = pa.array(seconds, NUMBER)
-    parts["why"] = pa.array([state.clean(trial.why) or None for trial in trials], TEXT)
-    return pa.table(parts)
+def _columns(search: SearchResult) -> dict[str, Column]:
+    def last(attribute: str) -> Callable[[TrialRecord], Any]:
+        return lambda trial: getattr(trial.last, attribute, None)
 
+    def setting(name: str) -> Column:
+        values = [trial.values.get(name) for trial in search.trials]
+        numbers = all(type(value) in (int, float) for value in values if value is not None)
+        kind = "number" if numbers else "text"
+        return Column(name, lambda trial: trial.values.get(name), kind=kind)
 
-def _setting(values: list[Any]) -> pa.Array:
-    """Return the values of a setting: numbers if they all are, otherwise text."""
-    if all(value is None or _is_number(value) for value in values):
-        return pa.array(values, NUMBER)
-    return pa.array([None if value is None else state.clean(value) for value in values], TEXT)
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return abs(value) <= MAX_INTEGER
-    return isinstance(value, float)
-
-
-def _columns(search: SearchResult) -> dict[str, Any]:
-    form = "%.2f %%" if is_percent(search) else "%.4g"
+    shown = partial(value_shown, search)
     return {
-        "trial": st.column_config.NumberColumn("Trial", format="%d", pinned=True),
-        "state": st.column_config.TextColumn("State"),
-        "step": st.column_config.NumberColumn("Step", format="localized", help="Of its last result."),
-        "value": st.column_config.NumberColumn(title_of(search), format=form, help="At that step."),
-        **{f"setting {name}": st.column_config.Column(state.clean(name)) for name in search.request.space},
-        "seconds": st.column_config.NumberColumn("Seconds", format="%.0f", help="Of training, all rungs."),
-        "why": st.column_config.TextColumn("Why it ended", width="large"),
+        "state": Column("State", lambda trial: trial.state),
+        "step": Column("Step", last("step"), "{:,}".format, "number", "Of its last result."),
+        "value": Column(title_of(search), last("value"), shown, "number", "At that step."),
+        **{f"setting {name}": setting(name) for name in search.request.space},
+        "seconds": Column("Seconds", _seconds, "{:,.0f}".format, "number", "Of training, all rungs."),
+        "why": Column("Why it ended", lambda trial: trial.why or None),
     }
+
+
+def _seconds(trial: TrialRecord) -> float | None:
+    return sum(result.seconds for result in trial.results) or None
 
 
 def _one(search: SearchResult, trial: TrialRecord) -> None:

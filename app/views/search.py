@@ -10,6 +10,7 @@ from app.acting import buttons
 from app.charts import component
 from app.comparing.comparisons import found_folders
 from app.markup import duration, facts_html, plain
+from app.run_table.actions import follow_link
 from app.searching import actions, drawings
 from app.searching.table import show_rungs, show_trials
 from labkit import home
@@ -25,6 +26,7 @@ COMMAND = "labkit search --space learning_rate=log:0.01:1 --trials 20 --dataset 
 
 def page() -> None:
     """Draw the chosen search, at first the one that was active last."""
+    follow_link()
     st.subheader("Search", anchor=False)
     folders = _folders()
     if named := st.query_params.get("search"):  # it may just be starting

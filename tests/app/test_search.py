@@ -12,11 +12,12 @@ import pytest
 
 from app.acting import launches
 from app.searching import drawings
+from app.searching.table import TABLE
 from labkit.errors import InputError
 from labkit.experiments.search.result import SearchResult
 from labkit.run_directory import RunDirectory, RunLock
 from tests.app.boards import charts
-from tests.app.pages import checked, finished, html_of, open_page, press, words
+from tests.app.pages import checked, finished, html_of, open_page, press, rows_of, tick, words
 from tests.app.searches import RUNGS, SPACE, trials, write_search
 from tests.run_directory.test_foreign_files import KINDS, replace
 
@@ -38,18 +39,31 @@ def test_without_a_search_the_page_says_how_to_make_one(runs_folder):
 def test_the_trials_stand_in_a_table_with_the_best_first_and_why_others_ended(folder):
     write_search(folder, trials(28))
     at = opened()
-    table = at.dataframe[0].value
-    assert len(table) == 28
-    assert table["state"].tolist()[:4] == ["finished"] * 3 + ["pruned"]
-    assert table["value"].tolist()[:3] == sorted(table["value"][:3], reverse=True)
-    assert table["step"][:3].tolist() == [900] * 3
-    pruned = table[table["state"] == "pruned"]
-    assert pruned["why"].str.contains("the best [93] went on").all()
-    assert table["why"].tolist()[-1] == "the loss became nan at step 40"
+    rows = rows_of(at, TABLE)
+    assert len(rows) == 28
+    assert [row["state"] for row in rows[:4]] == ["finished"] * 3 + ["pruned"]
+    values = [row["value"] for row in rows[:3]]
+    assert values == sorted(values, reverse=True)
+    assert {row["step"] for row in rows[:3]} == {"900"}
+    pruned = [row["why"] for row in rows if row["state"] == "pruned"]
+    assert all("the best 9 went on" in why or "the best 3 went on" in why for why in pruned)
+    assert rows[-1]["why"] == "the loss became nan at step 40"
+    assert rows[0]["href"].startswith("live?run=")
     said = words(at)
     assert "Trials ended 28 of 27" in said and "State finished" in said
     at.session_state["search-states"] = "failed"
-    assert checked(at.run()).dataframe[0].value["trial"].tolist() == [27]
+    assert [row["name"] for row in rows_of(checked(at.run()), TABLE)] == ["27"]
+
+
+def test_trials_are_sorted_opened_and_shown_by_their_numbers(folder):
+    write_search(folder, trials(28))
+    at = opened()
+    at.session_state["search-sort"] = "-setting num_filters"
+    sizes = [int(row["setting num_filters"]) for row in rows_of(checked(at.run()), TABLE)]
+    assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) > 5
+    assert "Trial 3," in words(tick(at, "3", table=TABLE))
+    at.session_state["search-sort"] = "nothing"
+    assert len(rows_of(checked(at.run()), TABLE)) == 28
 
 
 def test_the_best_so_far_never_falls_and_each_result_is_a_dot_of_its_rung(folder):
@@ -187,7 +201,7 @@ def test_values_of_other_types_and_odd_numbers_break_nothing(folder):
     found[1]["values"] = {}
     found[3]["runs"] = ["../../etc", "missing"]
     write_search(folder, found, rungs=[100], conclusion={"words": 3})
-    assert len(opened().dataframe[0].value) == 6
+    assert len(rows_of(opened(), TABLE)) == 6
     text = (folder / "trials.json").read_text()
     for odd in ("null", "NaN"):
         damaged = text.replace(json.dumps(found[4]["results"][0]["value"]), odd)
