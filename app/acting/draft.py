@@ -86,8 +86,9 @@ class Draft:
 
     def suggested_name(self) -> str:
         """Return a name that no run has yet, such as ``smoke-2``."""
-        stem = re.sub(r"-\d+$", "", self.stem) or self.preset or str(self.shown.get("model") or "run")
-        number, name = 1, stem
+        stem = self.stem or self.preset or str(self.shown.get("model") or "run")
+        numbered = re.fullmatch(r"(.+)-(\d{1,9})", stem)
+        name, stem, number = stem, *((numbered[1], int(numbered[2])) if numbered else (stem, 1))
         while (self.folder / name).exists():
             number += 1
             name = f"{stem}-{number}"

@@ -66,13 +66,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart. ``unit``: ``percent`` for shares, ``seconds``, ``bytes``, or empty."""
+    """One chart. ``unit``: ``percent`` for shares, ``seconds``, ``bytes``, or empty.
+
+    ``named``: a single line has its name in the legend, too.
+    """
 
     key: str
     title: str
     lines: Sequence[Line]
     unit: str = ""
     logarithmic: bool = False
+    named: bool = False
 
 
 @dataclass(frozen=True)
@@ -193,6 +197,7 @@ def _chart(chart: Chart, window: Window | None, points: int, arrays: _Arrays) ->
         "title": chart.title,
         "unit": chart.unit,
         "logarithmic": chart.logarithmic,
+        "named": chart.named,
         "lines": lines,
     }
 

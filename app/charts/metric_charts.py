@@ -24,11 +24,13 @@ Zoom = tuple[str, Window]  # an axis, and a part of it
 Others = Sequence[tuple[str, Snapshot]]  # the runs that are laid over, by their labels
 BESIDE = PALETTE[3:]  # a colour for each of them
 DECADES = 4.0  # from which on an automatic axis is logarithmic
+OUTLIER = 100  # so many times the median flatten all other values
 SMOOTHING_HELP = "Of training curves, by their steps. Raw curves are faint. NaN stays where it is."
 WEIGHT_HELP = "After as many steps as lie between two training rows. 0 smooths nothing."
 SCALE_HELP = (
     "Applies to loss, learning rate, times, formulas and metrics that a callback adds. *Automatic*: where "
-    f"the values are positive and span {DECADES:.0f} powers of ten or more."
+    f"the values are positive and span {DECADES:.0f} powers of ten, or the highest is {OUTLIER} times the "
+    "median."
 )
 SCALES = {"auto": "Automatic", "on": "On", "off": "Off"}
 FOLLOWED = {"Whole run": None, "Last 10,000": 10_000, "Last 1,000": 1_000, "Last 100": 100}
@@ -113,7 +115,10 @@ class Options(NamedTuple):
         known = [y[np.isfinite(y)] for y in curves]
         least = min((float(y.min()) for y in known if len(y)), default=0.0)
         greatest = max((float(y.max()) for y in known if len(y)), default=0.0)
-        return least > 0 and math.log10(greatest) - math.log10(least) >= DECADES
+        if least <= 0:
+            return False
+        usual = float(np.median(np.concatenate(known)))
+        return math.log10(greatest) - math.log10(least) >= DECADES or greatest >= OUTLIER * usual
 
 
 def controls(panel: Callable[[], DeltaGenerator] | None = None) -> tuple[Options, DeltaGenerator]:

@@ -14,8 +14,9 @@ from app.charts import component
 from app.charts.board import PALETTE, Chart, Line, encode
 from app.charts.metric_charts import controls, look_of, metric_lines, remember_window, window_of
 from app.charts.store import AXES, SPLITS, Snapshot, timeline_of
+from app.markup import plain
 from labkit.analysis.results import Group, Result
-from labkit.plurals import counted
+from labkit.plurals import counted, listed
 
 REFRESH_SECONDS = 5.0
 FEW = len(PALETTE)  # configurations with a colour of their own; of more, only the chosen ones stand out
@@ -132,7 +133,7 @@ def _board(groups: Sequence[Group], colors: dict[str, tuple[str, bool]], shown: 
     options, _ = controls()
     # What stands out is drawn last, above the thin lines.
     curves.sort(key=lambda one: colors[one[1][0][0].label][1])
-    charts = []
+    charts, missing = [], list[str]()
     for title, (split, value) in ({name: VALUES[name] for name in VALUES if name in shown} | more).items():
         lines: list[Line] = []
         for group, found in curves:
@@ -148,9 +149,13 @@ def _board(groups: Sequence[Group], colors: dict[str, tuple[str, bool]], shown: 
                 drawn = mean_and_range(f"{state.clean(group.name)} ({counted(several, 'run')})", drawn)
             lines += drawn
         look = look_of(value)
-        charts.append(
-            Chart(f"{split}-{value}", title, lines, look.unit, options.is_logarithmic(value, lines))
-        )
+        logarithmic = options.is_logarithmic(value, lines)
+        charts.append(Chart(f"{split}-{value}", title, lines, look.unit, logarithmic, named=True))
+        both = [(result.label, value in one.metrics([split])) for _, found in curves for result, one in found]
+        if without := sorted(label for label, has_it in both if not has_it):
+            missing.append(f"{title} isn't recorded by {listed(without)}.")
+    for sentence in missing:
+        st.caption(plain(state.clean(sentence)))
     board = encode(
         charts,
         axis=options.axis_kind,

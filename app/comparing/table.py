@@ -119,6 +119,7 @@ def show_table(groups: Sequence[Group]) -> list[Group]:
             "Configuration": st.column_config.TextColumn(pinned=True, width="medium"),
             "State": st.column_config.TextColumn(width=100),
             "Seed": st.column_config.TextColumn(width=80),
+            "Runs": st.column_config.TextColumn(width=120),
             **{title: st.column_config.NumberColumn(width=160 if several else 120) for title in numbers},
         },
         alt="Results and differing settings of each configuration",
@@ -143,6 +144,7 @@ def frame(groups: Sequence[Group]) -> tuple[Styler, list[str]]:
         "Configuration": [clean(group.name) for group in groups],
         "State": [group.state for group in groups],
         "Seed": [clean(group.seeds) for group in groups],
+        "Runs": [clean(", ".join(result.label for result in group.results)) for group in groups],
     }
     texts: dict[str, list[str]] = {}
     best: dict[str, int] = {}

@@ -43,6 +43,8 @@ def choose_pair(groups: Sequence[Group]) -> tuple[Pair, str] | None:
     measures = [name for name in known_measures(groups) if MEASURES[name].better]
     if len(groups) < 2 or not measures:
         return None
+    # Runs of other programs may have no test: what most configurations have stands first.
+    measures.sort(key=lambda name: -sum(bool(group.values(name)) for group in groups))
     names = [state.clean(group.name) for group in groups]
     titles = {title_of(name, groups): name for name in measures}
     columns = st.columns([3, 3, 2])

@@ -270,13 +270,19 @@ def _comparison(
     assert found.losses is not None
     recorded = picked.values_at(metrics, step).get("loss") if metrics is not None else None
     seen = f"Highest loss first, by the weights of step {checkpoint:,} ({_distance(step, checkpoint)})."
-    if (share := highest_share(found.losses)) is not None:
+    mean = float(found.losses.mean())
+    if recorded is not None and not 0.5 < mean / max(recorded, 1e-9) < 2:
+        # Weights far from those of the step see other losses: which images made it high isn't known.
+        seen += f" Their mean is {number_text(mean)}, the step recorded {number_text(recorded)}: by these "
+        seen += "weights the images don't explain it. *About* has the command that makes the step again."
+    elif (share := highest_share(found.losses)) is not None:
         few, part = share
-        seen += f" The first {counted(few, 'image')} make up {number_text(part, '.0%')} of the loss."
-    st.caption(plain(seen))
+        first = "The first image makes" if few == 1 else f"The first {few} images make"
+        seen += f" {first} up {number_text(part, '.0%')} of the loss."
+    st.caption(plain(seen).replace(plain("*About*"), "*About*"))
     words = [
         "The losses are those of the nearest kept checkpoint, with batch normalization as in training.",
-        f"Their mean is {number_text(float(found.losses.mean()))}"
+        f"Their mean is {number_text(mean)}"
         + ("." if recorded is None else f"; the step recorded {number_text(recorded)}."),
     ]
     if recorded is not None:

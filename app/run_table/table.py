@@ -295,8 +295,7 @@ def run_rows(
     columns = list(columns)
     entries = in_order(runs.items(), sort, lambda column, entry: column.value(entry[1]))
     return [
-        row(run.path, run.name, run, columns, href=address.live_address(label), **more)
-        for label, run in entries
+        row(run.path, label, run, columns, href=address.live_address(label), **more) for label, run in entries
     ]
 
 

@@ -20,6 +20,7 @@ from labkit.experiments.search.result import SearchResult
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 
+LEAST_TRIALS = 4  # from which on an importance can be estimated
 REFRESH_SECONDS = 3.0
 COMMAND = "labkit search --space learning_rate=log:0.01:1 --trials 20 --dataset shapes"
 
@@ -66,7 +67,7 @@ def _draw(search: SearchResult) -> None:
     st.caption(plain(f"Settings by {search.request.sampler}{halving}."))
     show_trials(search)
     show_rungs(search)
-    if search.request.space:
+    if search.request.space and search.request.trials >= LEAST_TRIALS:
         st.markdown("#### Importance of each setting")
         drawings.show_importance(search)
         drawings.show_slices(search)

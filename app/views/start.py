@@ -15,6 +15,7 @@ from app.acting.draft import (
     expected,
     left_out,
     with_data_set,
+    with_preset,
     with_rates,
 )
 from app.markup import duration, plain
@@ -37,6 +38,12 @@ def page() -> None:
     st.subheader("Start a run", anchor=False)
     _fill_again()
     shown = form.draft()
+    if shown.stem:
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            name = plain(clean(shown.stem))
+            st.caption(f"The configuration of {name}. What you change makes the new run.", width="content")
+            preset = with_preset(shown, shown.preset)
+            st.button("The preset alone", type="tertiary", on_click=form.fill, args=(preset,))
     checked = check(shown)
     left, right = st.columns([3, 2], gap="large")
     with left:
@@ -64,7 +71,8 @@ def _fill_again() -> None:
         st.error(plain(str(error)), icon=":material/block:")
         return
     st.session_state[FILLED] = label, dataset, rates
-    st.text(clean(f"The configuration of {run.name}. What you change makes the new run. {missing}"))
+    if missing:
+        st.caption(plain(clean(missing)))
 
 
 def _command(checked: Checked, shown: Draft) -> None:

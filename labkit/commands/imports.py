@@ -77,9 +77,12 @@ def pull(
     """
     if not 0.1 <= every <= 86400:
         raise InputError(f"--every is {every:g}; allowed: 0.1 to 86400 seconds")
-    words = shlex.split(ssh)
+    try:
+        words = shlex.split(ssh)
+    except ValueError:  # a quotation mark without its partner
+        words = []
     if not words:
-        raise InputError("--ssh is empty; allowed: a command such as ssh -p 2222")
+        raise InputError(f"--ssh is {ssh!r}; allowed: a command such as ssh -p 2222")
     copies = Pull(source, home.runs_home() if into is None else Path(home.expanded(into)), words)
     for line in copies.follow(None if once else every):
         print(line, flush=True)

@@ -31,6 +31,8 @@ _SPLITS = {
     **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
     **dict.fromkeys(("test", "testing", "eval"), "test"),
 }
+# epoch_loss, batch_loss and evaluation_loss_vs_iterations, as keras.callbacks.TensorBoard names them.
+_KERAS = re.compile(r"(epoch|batch|evaluation)_(.+?)(?:_vs_iterations)?")
 _PARTS = re.compile(r"[/_.\s-]")
 
 
@@ -48,6 +50,25 @@ class ImportedLog:
         row[name] = value
         if wall_time is not None:
             row["wall_time"] = wall_time
+
+    def take_names_of_keras(self) -> None:
+        """Name what TensorBoard's callback of Keras writes, such as ``batch_loss``, as rows name it.
+
+        Values of epochs are left out where the split has those of steps: their steps are other numbers.
+        """
+        found = {name: _KERAS.fullmatch(name) for row in self.rows.values() for name in row}
+        kinds = {name: (one[2], one[1] == "epoch") for name, one in found.items() if one}
+        by_step = {(row["split"], kinds[name][0]) for row in self.rows.values() for name in row
+                   if name in kinds and not kinds[name][1]}  # fmt: skip
+        for key, row in list(self.rows.items()):
+            for name in row.keys() & kinds.keys():
+                (metric, of_epoch), value = kinds[name], row.pop(name)
+                if of_epoch and (row["split"], metric) in by_step:
+                    self.left_out["value of an epoch beside those of steps"] += 1
+                else:
+                    row[metric] = value
+            if not row.keys() - {"split", "step", "wall_time"}:
+                del self.rows[key]
 
     def told(self) -> str:
         """Return what was left out, in words; "" for nothing."""
@@ -149,6 +170,8 @@ def import_tensorboard(
         if folders.setdefault(label, of_run) != of_run:
             raise InputError(f"{source} has two folders for one run, {label}: {folders[label]} and {of_run}")
         _read_events(file, split, logs.setdefault(label, ImportedLog()))
+    for log in logs.values():
+        log.take_names_of_keras()
     logs = {label: log for label, log in logs.items() if log.rows}
     if not logs:
         raise InputError(f"{source} has no event file of TensorBoard with a scalar")
@@ -177,7 +200,7 @@ def _read_events(path: Path, split: str | None, log: ImportedLog) -> None:
                 continue
             if value.tag not in known:
                 own, metric = _split_of(value.tag)
-                known[value.tag] = split or own, metric.removeprefix("epoch_")
+                known[value.tag] = split or own, metric
             if is_step(event.step):
                 log.add(known[value.tag][0], event.step, known[value.tag][1], found, event.wall_time)
 

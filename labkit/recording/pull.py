@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from pathlib import Path
 from labkit.errors import InputError, short
 from labkit.run_directory import RunDirectory, RunLock, write_json_atomic
 from labkit.run_directory.directory import ACTIVE_STATES, make_private
-from labkit.run_directory.disk import discard, holds_something_else
+from labkit.run_directory.disk import holds_something_else
 from labkit.run_directory.files import read_object
 from labkit.run_directory.find import remember
 
@@ -109,7 +110,7 @@ class Pull:
         problems = {} if listed else {"": f"{self.source} holds no runs yet"}
         chosen = {}
         for name, config in listed.items():
-            if not (why := self._taken(name, locks)):
+            if not (why := self._taken(name, config, locks)):
                 chosen[name] = config
             elif single:
                 raise InputError(why)
@@ -139,7 +140,7 @@ class Pull:
         # Rsync writes a control character as \#012; a name with a dot first isn't a run's.
         return {name: at for name, at in found.items() if not re.search(r"\\#\d{3}|^\.", name)}
 
-    def _taken(self, name: str, locks: dict[str, RunLock]) -> str:
+    def _taken(self, name: str, config: str, locks: dict[str, RunLock]) -> str:
         """Return why a run can't be copied; "" if it can. The one that another machine writes is locked."""
         run = RunDirectory(self.into / name)
         if not os.path.lexists(run.path):
@@ -151,6 +152,10 @@ class Pull:
             run.exists() or holds_something_else(run)
         ):
             return f"{run.path} holds something else, or went on here; choose another folder with --into"
+        here = [folder.name for folder in (run.checkpoints_path, run.numerics_path) if _has_files(folder)]
+        if here and read_object(run.pulled_path).get("config") not in (None, config):
+            old = run.path / here[0]
+            return f"its settings were written anew there, and {old} is of before; move that away to go on"
         if name not in locks and _is_active(run):
             lock = RunLock(run)
             if not lock.acquire():
@@ -164,7 +169,7 @@ class Pull:
         mark = {"from": self._place + name, "config": config, "clock_ahead": self._ahead}
         before = read_object(run.pulled_path)
         if before and before.get("config") != config:
-            discard(run)
+            _forget(run)
         if before != mark:
             write_json_atomic(run.pulled_path, mark)
 
@@ -218,7 +223,8 @@ class Pull:
         )
 
     def _run(self, command: Sequence[str]) -> str:
-        variables: Mapping[str, str] = {**os.environ, "LC_ALL": "C"}
+        # Times of a listing must be the same wherever and whenever this runs.
+        variables: Mapping[str, str] = {**os.environ, "LC_ALL": "C", "TZ": "UTC"}
         try:
             done = subprocess.run(command, env=variables, capture_output=True, stdin=None, check=False)
         except FileNotFoundError:
@@ -242,6 +248,19 @@ class Pull:
 def _release(locks: Mapping[str, RunLock]) -> None:
     for lock in locks.values():
         lock.release()
+
+
+def _has_files(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def _forget(run: RunDirectory) -> None:
+    """Remove what was copied of a run, and nothing that somebody brought or wrote."""
+    for path in run.path.iterdir():
+        if path.name in _FOLDERS and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.suffix in (".json", ".jsonl", ".log") and path not in (run.notes_path, run.pulled_path):
+            path.unlink()
 
 
 def _is_active(run: RunDirectory) -> bool:

@@ -375,7 +375,8 @@ class TrainLoop:
         kept = f"the last good checkpoint is of step {steps[-1]}" if steps else "there is no checkpoint yet"
         loss = self.config.optimizer.loss
         own = f"look at --loss {loss}, which may give it, or " if CODE.fullmatch(loss) else ""
-        return f"{what}; {kept}; {own}lower --learning-rate, add --warmup-steps or --gradient-clip-norm"
+        rate = f"--learning-rate ({self.config.optimizer.learning_rate:g})"
+        return f"{what}; {kept}; {own}lower {rate}, add --warmup-steps or --gradient-clip-norm"
 
     def _finish(self) -> TrainResult:
         """Evaluate the test set once, with the weights that were chosen on validation."""

@@ -172,7 +172,7 @@ def test_a_run_fills_the_form_with_its_own_configuration(make_run):
     recorded = configure(run, **values, input_path="memory")
     found = check(draft_of(run))
     assert config_of(found.arguments).identity() == recorded.replace({"input_path": "auto"}).identity()
-    assert found.arguments[-1] == str(run.path.parent / "mine")
+    assert found.arguments[-1] == str(run.path.parent / "mine-3")
     configure(run, **preset_values("smoke"))
     assert check(draft_of(run)).arguments[1:3] == ["--preset", "smoke"]
 
@@ -234,6 +234,19 @@ def test_the_page_starts_once_and_opens_the_run(runs_folder, started):
     launches.start(command, RunDirectory(runs_folder / "mine"))  # what a second click does
     assert started.arguments == [command]
     assert "Starting: it checks" in words(open_page("live", "mine"))
+
+
+def test_a_form_that_a_run_has_filled_says_so_until_the_preset_is_taken(make_run):
+    run = make_run("mine")
+    configure(run, **preset_values("smoke"), seed=7)
+    at = open_page("start", run, again=str(run.path))
+    for _ in range(2):
+        assert "The configuration of mine." in words(at)
+        assert "--seed 7" in at.code[0].value
+        at = checked(at.run())  # as after a visit to another page
+    at = press(at, "The preset alone")
+    assert "The configuration of mine." not in words(at)
+    assert "--seed" not in at.code[0].value
 
 
 def test_several_trainings_open_the_page_of_their_search(runs_folder, started):

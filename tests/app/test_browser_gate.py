@@ -79,7 +79,7 @@ def asks_for_code(page):
     """Return whether the form has a field for a file of code."""
     page.get_by_role("textbox", name="Find a setting").fill("callbacks")
     page.keyboard.press("Enter")
-    field = page.get_by_role("textbox", name="Callbacks", exact=True)
+    field = page.get_by_role("textbox", name="--callbacks", exact=True)
     field.or_(page.get_by_text("No setting has these words")).wait_for()
     return field.count() == 1
 

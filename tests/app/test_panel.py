@@ -243,6 +243,7 @@ def test_a_read_only_dashboard_keeps_nothing_and_resets_only_the_page(make_run, 
         ([2.0, 1.0, 0.5], False),
         ([2.0, 0.1, 1e-4, 1e-5], True),
         ([1.0, 1e30, math.inf, math.nan], True),  # it diverges
+        ([2.0, 2.5, 1.5, 2.0, 300.0], True),  # one value would flatten the others
         ([1.0, 1e30, 0.0], False),  # a logarithmic axis has no place for it
         ([1.0, 1e30, -1.0], False),
         ([math.nan, math.nan], False),

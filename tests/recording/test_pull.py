@@ -148,6 +148,26 @@ def test_a_run_that_is_started_over_leaves_nothing_of_the_earlier_one(ssh, there
     assert not (run.path / "media").exists()
 
 
+def test_what_somebody_brought_is_never_removed(ssh, there, monkeypatch, capsys):
+    record(there).finish()
+    source = f"gpu7:{there}"
+    pull(ssh, source)
+    run = RunDirectory(labkit.home.runs_home() / "first")
+    brought = run.checkpoints_path / "step-00000003" / "state.json"
+    brought.parent.mkdir(parents=True)
+    brought.write_text("{}")
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    pull(ssh, source)
+    assert brought.exists() and losses() == [1, 1 / 2, 1 / 3]
+    labkit.start_run(job_dir=there / "first", config={"rate": 22}, overwrite=True).finish()
+    assert pull(ssh, source) == 0
+    assert "written anew there" in capsys.readouterr().out
+    assert brought.exists() and losses() == [1, 1 / 2, 1 / 3]  # one run, not half of another
+    brought.parent.rename(there.parent / "away")
+    pull(ssh, source)
+    assert not run.metrics_path.exists() or not run.metrics_path.read_text()
+
+
 def test_runs_of_ones_own_are_never_written_over(ssh, there, capsys):
     record(there, steps=2).finish()
     record(there, "other", steps=2).finish()
@@ -212,6 +232,7 @@ def test_ctrl_c_ends_it(ssh, there):
         ("-oProxyCommand=touch x:runs", (), "HOST:FOLDER"),
         ("gpu7::module", (), "HOST:FOLDER"),
         ("gpu7:runs", ("--every", "0"), "--every"),
+        ("gpu7:runs", ("--ssh", "'"), "--ssh"),
         ("gpu7:/nowhere/at/all", (), "No such file"),
         ("shut:runs", (), "refused"),
         ("refusing:runs", (), "Permission denied"),
@@ -219,7 +240,9 @@ def test_ctrl_c_ends_it(ssh, there):
     ],
 )
 def test_bad_input_is_one_line(ssh, source, words, part, home):
-    assert part in refused("pull", "--once", "--ssh", ssh, *words, "--", source)
+    assert part in refused(
+        "pull", "--once", *(() if "--ssh" in words else ("--ssh", ssh)), *words, "--", source
+    )
     assert not (home / "runs").exists()
 
 

@@ -299,7 +299,7 @@
       const names = this.data.lines.filter(counted).sort((one, two) => one.other - two.other);
       const long = names.reduce((sum, line) => sum + line.name.length + 4, this.data.title.length) > 52;
       this.legend.classList.toggle('lk-below', long); // the title and the buttons keep the first row
-      if (this.data.lines.length < 2) return;
+      if (this.data.lines.length < 2 && !this.data.named) return;
       for (const line of names) {
         const button = element('button', '', this.legend);
         button.type = 'button';

@@ -159,7 +159,8 @@ def _conclusion(
     noise = sign * (chosen - again.mean) if again else None
     if again is None:
         why = f"The repeats failed: {repeat.why}." if repeat else "It wasn't repeated."
-        words.append(f"{why} The best of many is partly a lucky one: expect less of another seed.")
+        mean = f" Each result is the mean of {request.seeds} seeds." if request.seeds > 1 else ""
+        words.append(f"{why}{mean} The best of several is partly a lucky one: expect less of another seed.")
     else:
         seeds = counted(again.count, "fresh seed")
         words.append(
