@@ -132,7 +132,11 @@ def _names(metrics: Snapshot | None, kept: Layout, wrong: list[str]) -> Lines:
         wrong.append(f"of {len(texts)} formulas the first {formulas.MOST} are drawn")
     texts = texts[: formulas.MOST]
     if metrics is not None and metrics.tables:
-        wrong += filter(None, (formulas.found(metrics, text).why_not for text in texts))
+        problems = {text: formulas.found(metrics, text).why_not for text in texts}
+        # What is kept for all runs names metrics that some of them don't have.
+        general = {line.strip() for line in kept.formulas.splitlines()}
+        texts = [text for text in texts if not (problems[text] and text in general)]
+        wrong += filter(None, (problems[text] for text in texts))
     return tuple(dict.fromkeys((*usual, *added, *chosen, *(f"={text}" for text in texts))))
 
 

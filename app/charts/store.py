@@ -125,7 +125,9 @@ class Snapshot:
         """Return the first ``MAX_METRICS`` metrics that a row of one of ``splits`` has, as first recorded."""
         tables = [self.tables[split] for split in splits if split in self.tables]
         names = (name for table in tables for name, present in table.present.items() if present.any())
-        return [name for name in dict.fromkeys(names) if name not in POSITIONS][:MAX_METRICS]
+        # Half of a surrogate pair, which JSON can escape, is no text that a page can hold.
+        known = (name for name in dict.fromkeys(names) if name.encode(errors="ignore").decode() == name)
+        return [name for name in known if name not in POSITIONS][:MAX_METRICS]
 
     def leaves_out_metrics(self) -> bool:
         """Return whether a split has more metrics than ``MAX_METRICS``."""

@@ -125,7 +125,11 @@ def show_table(groups: Sequence[Group]) -> list[Group]:
         alt="Results and differing settings of each configuration",
     )
     st.caption(
-        ("Mean ± standard deviation over the finished runs (their number). " if several else "")
+        (
+            "Mean ± standard deviation over the finished runs, or where none is over all (their number). "
+            if several
+            else ""
+        )
         + ("The best of each column is tinted. " if len(groups) > 1 else "")
         + "Settings that are the same for all, and places such as directories, aren't listed. "
         + "Tick rows to make their curves stand out."

@@ -1,6 +1,7 @@
 """``labkit watch``: say what happens to runs, here and to an address."""
 
 import math
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from labkit.commands.flags import Flag, RunName
 from labkit.config import field_aliases
 from labkit.config.config import describe
 from labkit.errors import InputError
+from labkit.plurals import printable
 from labkit.run_directory.find import chosen_runs, known_runs, run_to_read
 from labkit.run_directory.summary import RunSummary, Summaries
 
@@ -41,6 +43,8 @@ def watch(
     """
     if not 0.1 <= every <= 86400:
         raise InputError(f"--every is {every:g}; allowed: 0.1 to 86400 seconds")
+    if odd := [text for text in when if not re.search(r"[=<>]", text)]:
+        raise InputError(f"--when is {odd[0]!r}; allowed: a condition such as accuracy<0.5")
     chosen_runs([], when, field_aliases())
     named = [run_to_read(run) for run in runs]
     summaries, watched = Summaries(describe), Watched(when, tell_ended=bool(named))
@@ -81,7 +85,7 @@ class Watched:
             known = now if is_old else self._said.get(run.path, set())
             step = f" at step {run.step:,}" if run.step else ""
             for event in sorted(now - known):
-                yield run, f"{run.name}: {event}{'' if 'step' in event else step}"
+                yield run, printable(f"{run.name}: {event}{'' if 'step' in event else step}")
             self._said[run.path] = now
         self._looked = True
 
@@ -94,8 +98,13 @@ class Messages:
 
     def __init__(self, addresses: Sequence[str]) -> None:
         for address in addresses:
-            parts = urlsplit(address)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
+            try:
+                parts = urlsplit(address)
+                is_one = parts.scheme in ("http", "https") and parts.port != 0 and parts.hostname
+                (parts.hostname or "").encode("idna")
+            except ValueError:  # of a port or a name that can't be
+                is_one = None
+            if not is_one:
                 raise InputError(f"--notify is {address!r}; allowed: https://… or http://…")
         self._addresses = addresses
         self._pool = ThreadPoolExecutor(4, "labkit-notify")
@@ -108,7 +117,11 @@ class Messages:
 
     def send(self, line: str, run: RunSummary) -> None:
         """Send a line, and say on stderr if that fails. Returns at once."""
-        body = {"text": line, "content": line, "run": run.name, "state": run.state, "step": run.step}
+        # Names and messages are the runs': no word of them calls people. Slack reads <!channel>, others @all.
+        quiet = line.replace("@", "@\u200b")
+        text = quiet.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        body: dict[str, Any] = {"text": text, "content": quiet, "allowed_mentions": {"parse": []}}
+        body |= {"run": run.name, "state": run.state, "step": run.step}
         for address in self._addresses:
             self._pool.submit(self._post, address, body)
 
@@ -123,6 +136,6 @@ class Messages:
             if answer.status_code < 300:
                 return
             why = f"answers {answer.status_code} {answer.reason}"
-        except requests.RequestException as error:
+        except (requests.RequestException, ValueError) as error:
             why = "takes too long" if isinstance(error, requests.Timeout) else "can't be reached"
         print(f"labkit: {host} {why}; not sent: {body['text']}", file=sys.stderr, flush=True)

@@ -137,11 +137,12 @@ class Pull:
         found = {match[2] or "": match[1] for match in map(_LISTED.fullmatch, listing.splitlines()) if match}
         if "" in found:
             return {"": found[""]}
-        # Rsync writes a control character as \#012; a name with a dot first isn't a run's.
-        return {name: at for name, at in found.items() if not re.search(r"\\#\d{3}|^\.", name)}
+        return {name: at for name, at in found.items() if not name.startswith(".")}  # which isn't a run's
 
     def _taken(self, name: str, config: str, locks: dict[str, RunLock]) -> str:
         """Return why a run can't be copied; "" if it can. The one that another machine writes is locked."""
+        if re.search(r"\\#\d{3}", name):  # as rsync writes it
+            return "its name has a control character; rename it there"
         run = RunDirectory(self.into / name)
         if not os.path.lexists(run.path):
             make_private(self.into)

@@ -134,13 +134,9 @@ def test_addresses_get_each_line_and_a_broken_one_holds_nothing_up(hook):
         "/slow",
     ]  # no redirect is followed
     body = dict(got)["/good"]
-    assert body == {
-        "text": "first: finished",
-        "content": "first: finished",
-        "run": "first",
-        "state": "finished",
-        "step": 0,
-    }
+    line = "first: finished"
+    known = {"run": "first", "state": "finished", "step": 0, "allowed_mentions": {"parse": []}}
+    assert body == {"text": line, "content": line, **known}
     assert "answers 500" in told.err
     assert "answers 302" in told.err
     assert "can't be reached" in told.err
@@ -154,6 +150,9 @@ def test_addresses_get_each_line_and_a_broken_one_holds_nothing_up(hook):
         (["--notify", "slack"], "--notify is 'slack'"),
         (["--notify", "file:///etc/passwd"], "--notify"),
         (["--when", "acuracy>1"], "accuracy"),
+        (["--when", ""], "--when is ''"),
+        (["--notify", "http://host:99999/x"], "--notify"),
+        (["--notify", "http://a..b/x"], "--notify"),
         (["--when", "accuracy>much"], "much"),
         (["--every", "nan"], "--every"),
     ],
@@ -173,3 +172,13 @@ def test_without_runs_it_waits_for_ctrl_c():
     child.send_signal(signal.SIGINT)
     assert child.wait(20) == 130
     assert cli.main(["runs"]) == 0
+
+
+def test_a_message_of_a_run_calls_nobody_and_is_one_line(hook):
+    address, got = hook
+    labkit.start_run("first").fail("boom <!channel> @everyone\n12:00:00 other: finished")
+    told = answer("watch", "first", "--notify", f"{address}/good")
+    assert "first: failed: boom <!channel> @everyone\\n12:00:00 other" in told.out
+    [(_, body)] = got
+    assert "<!channel>" not in body["text"]
+    assert "@everyone" not in body["text"] + body["content"]

@@ -99,6 +99,7 @@ def test_a_run_grows_as_its_rows_are_written_and_its_end_comes_over(ssh, there, 
 
 
 def test_a_folder_of_runs_with_names_that_are_hard_to_write(ssh, there, capsys):
+    record(there, "line\nbreak").finish()
     names = ["a b", "a[1]*", "a'b\"$(touch x)", "größe"]
     for name in names:
         record(there, name).finish()
@@ -110,6 +111,7 @@ def test_a_folder_of_runs_with_names_that_are_hard_to_write(ssh, there, capsys):
     assert pull(ssh, f"gpu7:{there}") == 0
     copied = {path.name for path in labkit.home.runs_home().iterdir() if not path.name.startswith(".")}
     assert copied == set(names)
+    assert "control character" in capsys.readouterr().out
     assert all(losses(name) == [1, 1 / 2, 1 / 3] for name in names)
     assert not (labkit.home.runs_home() / "a b" / "evil.json").exists()
     assert not (labkit.home.runs_home() / "a b" / "notes.json").exists()
