@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlencode
 
 import streamlit as st
@@ -29,6 +29,15 @@ def begin() -> None:
     """
     if "run" not in st.query_params:
         _all().clear()
+
+
+def go(name: str, **parameters: Any) -> NoReturn:
+    """Go to another page, which takes all from these parameters: as a whole, for each is a step of Back.
+
+    What was written into the address of this page says nothing of that one, however short a time ago.
+    """
+    _all().clear()
+    st.switch_page(page(name), query_params=parameters)
 
 
 def follow(name: str, shown: str | None) -> str | None:

@@ -135,8 +135,8 @@ def _names(metrics: Snapshot | None, kept: Layout, wrong: list[str]) -> Lines:
         problems = {text: formulas.found(metrics, text).why_not for text in texts}
         # What is kept for all runs names metrics that some of them don't have.
         general = {line.strip() for line in kept.formulas.splitlines()}
-        texts = [text for text in texts if not (problems[text] and text in general)]
-        wrong += filter(None, (problems[text] for text in texts))
+        wrong += [why for text, why in problems.items() if why and text not in general]
+        texts = [text for text in texts if not problems[text]]
     return tuple(dict.fromkeys((*usual, *added, *chosen, *(f"={text}" for text in texts))))
 
 
@@ -159,7 +159,12 @@ def _arrange(kept: Layout, titles: Mapping[str, str]) -> Layout:
         if state.may_act():
             about = f"Formulas, order, hidden charts and size, in {kept_path()}"
             st.button("Keep for all runs", on_click=_keep, args=(layout,), help=plain(about))
-        st.button("Reset", on_click=_keep, args=(None,), help="All charts in their usual order, no formulas.")
+        st.button(
+            "Reset",
+            on_click=_keep,
+            args=(None,),
+            help="All charts in their usual order, no formulas; also for all runs.",
+        )
     if failed := st.session_state.pop(FAILED, ""):
         st.error(plain(failed))
     return layout
@@ -169,7 +174,7 @@ def _kept(wrong: list[str]) -> Layout:
     try:
         return read_kept()
     except InputError as error:
-        wrong.append(f"{error}; the charts are arranged as without it, and *Reset* removes it")
+        wrong.append(f"{error}; the charts are arranged as without it, and Reset removes it")
         return Layout()
 
 
@@ -178,6 +183,7 @@ def _keep(kept: Layout | None) -> None:
     try:
         if kept or state.may_act():
             keep(kept)
+            st.toast("Kept for all runs." if kept else "Nothing is kept for all runs.")
     except InputError as error:
         st.session_state[FAILED] = str(error)
     if not kept:

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -143,6 +144,26 @@ def find_run(label: str) -> RunDirectory:
     return listed_runs().get(label) or RunDirectory(runs_home() / given)
 
 
+SETTLES = 2.0  # seconds in which the browser may still send the run that was selected before
+
+
+def select_run(label: str) -> None:
+    """Select a run. Call it from a callback: once the sidebar is drawn, its widget decides.
+
+    A timer of the page may send the widget as the browser still has it, which is no choice of the reader.
+    """
+    before = st.session_state.get("run")
+    st.session_state["run-selected"] = label, before, time.monotonic()
+    st.session_state["run"] = label
+
+
+def _take_choice() -> None:
+    chosen = st.session_state.get("run")
+    label, before, at = st.session_state.get("run-selected", (None, None, 0.0))
+    late = label and chosen == before and time.monotonic() - at < SETTLES
+    st.session_state["run"] = label if late else completed(chosen)
+
+
 def choose_run() -> None:
     """Draw the selection of the run. It is kept in ``st.session_state["run"]`` and in the URL."""
     labels = run_labels()
@@ -158,7 +179,7 @@ def choose_run() -> None:
         options,
         index=0 if options else None,  # with None there would be a button that clears the choice
         key="run",
-        on_change=lambda: st.session_state.update(run=completed(st.session_state.get("run"))),
+        on_change=_take_choice,
         accept_new_options=True,
         placeholder="Choose a run, or type a path",
         help="The most recently active run is first. You can also type a part of a name, "
@@ -175,6 +196,8 @@ def choose_run() -> None:
     for folder in missing:
         st.warning(f"There is no folder {as_code(folder)}.", icon=":material/folder_off:")
     there = [as_code(folder) for folder in run_folders() if folder not in missing]
+    folders = {folder.absolute() for folder in run_folders()}
+    there += ["elsewhere"] if any(run.path.parent not in folders for run in listed_runs().values()) else []
     st.caption(f"{counted(len(labels), 'run')} in {', '.join(there)}")
 
     def training() -> int:

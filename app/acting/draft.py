@@ -269,12 +269,19 @@ def check(draft: Draft) -> Checked:
     for name, info in form_fields().items():
         try:
             if name in draft.lists:
+                if info.type is float and re.fullmatch(r"\s*[-+]?\d+,\d+\s*", draft.lists[name]):
+                    one, other = draft.lists[name].strip().split(",")
+                    raise InputError(
+                        f"{info.flag} is {draft.lists[name].strip()!r}; write {one}.{other} for one number, "
+                        f"or {one}, {other} with a space for two"
+                    )
                 lists[name] = [read_field(info, part) for part in draft.lists[name].split(",")]
                 parse_space({name: draft.lists[name]}, {})
                 continue
             value = read_field(info, draft.shown.get(name, shown_value(base[name])))
         except InputError as error:
-            errors[name] = str(error).replace("--space", info.flag, 1)
+            asked = f"--space {name}={draft.lists.get(name)}: "
+            errors[name] = str(error).replace(asked, f"{info.flag} is {draft.lists.get(name)}; ", 1)
         else:
             if value != base[name]:
                 given[name] = value
@@ -285,7 +292,7 @@ def check(draft: Draft) -> Checked:
     others = [first | {name: value} for name, values in lists.items() for value in values[1:]]
     try:
         check_name(draft.name.strip() or run.name)
-        for values in (first, *others):
+        for values in (*others, first):
             config = Config.from_flat(requested_values(named or None, given | values)[0])
             _check_whole(config, draft)
         check_writable(run.path, "--job-dir")
@@ -352,7 +359,7 @@ def expected(checked: Checked, draft: Draft, runs: Iterable[RunSummary]) -> tupl
     It is the newest run with the same network, data, batch and precision; validations come on top. None where
     there is no such run, or the number of steps isn't known.
     """
-    if checked.config is None:
+    if checked.config is None or draft.lists.keys() & set(SAME):
         return None
     config, data = checked.config, _prepared(_data_directory(draft), checked.config.data.dataset)
     values = (config.with_steps_for(data.count("train")) if data else config).flat()

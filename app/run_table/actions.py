@@ -68,7 +68,7 @@ def bar(chosen: Sequence[RunSummary], labels: dict[str, str]) -> None:
 
 def link(page: str, labels: list[str]) -> None:
     """Remember the page to go to. Runs before the sidebar is drawn, whose run can be set only then."""
-    st.session_state["run"] = labels[0]
+    state.select_run(labels[0])
     st.session_state[LINK] = (page, labels)
 
 
@@ -77,8 +77,7 @@ def follow_link() -> None:
     page, labels = st.session_state.pop(LINK, (None, []))
     if page:
         runs = {"runs": labels} if page == "compare" else {}
-        # As a whole: each parameter that follows may be a step of the Back button.
-        st.switch_page(address.page(page), query_params={**runs, "run": labels[0]})
+        address.go(page, **runs, run=labels[0])
 
 
 def attempt(runs: Iterable[str], act: Callable[[RunDirectory], object], done: str) -> list[object]:

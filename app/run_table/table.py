@@ -225,9 +225,9 @@ def in_order(
 
 
 def _rank(value: Any) -> tuple[int, float, str] | None:
-    if isinstance(value, int | float):  # before texts
-        return None if math.isnan(value) else (0, value, "")
-    text = ", ".join(value) if isinstance(value, tuple) else str(value or "")
+    if isinstance(value, int | float):  # before texts; isnan takes no int above 1e308
+        return None if value != value else (0, value, "")
+    text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value or "")
     return (1, 0, text.casefold()) if text else None
 
 

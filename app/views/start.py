@@ -34,7 +34,7 @@ def page() -> None:
     if opened := st.session_state.pop(OPEN, None):
         # At once, not when the run is there: timers of the page that is left would disturb the next one.
         page, parameters = opened
-        st.switch_page(address.page(page), query_params=parameters)
+        address.go(page, **parameters)
     st.subheader("Start a run", anchor=False)
     _fill_again()
     shown = form.draft()
@@ -119,9 +119,8 @@ def _expectation(checked: Checked, shown: Draft) -> None:
     if found := expected(checked, shown, state.summaries(state.listed_runs().values(), READ_SECONDS)):
         seconds, name = found
         alone = " one after the other" if checked.trainings > 1 else ""
-        parts.append(
-            f"About {duration(seconds)}{alone}, at the speed of {plain(clean(name))}, and its validations."
-        )
+        speed = f"at the speed of {plain(clean(name))}; validations come on top"
+        parts.append(f"About {duration(seconds)}{alone} {speed}.")
     if parts:
         st.caption(" ".join(parts))
 
@@ -140,5 +139,5 @@ def _start(arguments: Sequence[str], path: str, is_search: bool) -> None:
         return
     label = clean(run.name if state.find_run(run.name).path == run.path else run.path)
     # Set here, before the sidebar is drawn, which selects it.
-    st.session_state["run"] = label
+    state.select_run(label)
     st.session_state[OPEN] = "live", {"run": label}

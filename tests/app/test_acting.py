@@ -96,6 +96,7 @@ def test_several_numbers_and_seeds_are_a_search_that_trains_each(runs_folder, tm
     for name, text, told in (
         ("learning_rate", "0.1,0.1", "at least two values, each once"),
         ("learning_rate", "0.1,-3", "--learning-rate is -3"),
+        ("learning_rate", "0,1", "write 0.1 for one number"),
         ("learning_rate", "0.1,", "--learning-rate"),
         ("train_steps", "10,20", "all trials need the same length"),
         ("seed", "1,2", "a seed is chance"),
@@ -121,8 +122,9 @@ def test_the_time_of_trainings_is_told_by_a_run_like_them(make_run):
     seconds, name = expected(check(draft), draft, [summary])
     assert name == "mine"
     assert seconds == pytest.approx(2 * 600 * 32 / 100)
-    draft.shown["train_batch_size"] = "64"
-    assert expected(check(draft), draft, [summary]) is None
+    for sizes in ("64", "32, 64"):
+        draft.shown["train_batch_size"] = sizes
+        assert expected(check(draft), draft, [summary]) is None
 
 
 def test_the_form_of_auto_fits_the_data_set_that_is_chosen(runs_folder):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import streamlit as st
 from streamlit import config
+from streamlit.testing.v1 import AppTest
 
 from app import state
 from app.markup import duration
@@ -155,3 +156,19 @@ SPANS |= {86399: "23 h 59 min", 1_000_000: "11 d 13 h"}
 
 def test_time_spans_as_text():
     assert {seconds: duration(seconds) for seconds in SPANS} == SPANS
+
+
+def test_a_link_wins_over_what_the_browser_still_has_in_the_sidebar(make_run, monkeypatch):
+    """A timer may send the widgets between a click on a name and the answer of the server."""
+    make_run("old"), make_run("new")
+    script = "import streamlit as st\nfrom app import state\nstate.choose_run()\n"
+    script += "st.button('go', on_click=state.select_run, args=('new',))"
+    at = AppTest.from_string(script, default_timeout=60)
+    at.session_state["run"] = "old"
+    at.run()
+    at.button[0].click().run()
+    at.selectbox(key="run").set_value("old").run()  # late
+    assert at.session_state["run"] == "new"
+    monkeypatch.setattr(state, "SETTLES", 0.0)
+    at.selectbox(key="run").set_value("old").run()  # by the reader
+    assert at.session_state["run"] == "old"

@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 from app import state
 from app.run_table import actions, table
 from app.views import runs
-from labkit.run_directory import RunLock
+from labkit.run_directory import RunLock, write_json_atomic
 from labkit.run_directory.notes import change_notes, read_notes
 from labkit.run_directory.stop import list_trash
 from tests.app.conftest import configure
@@ -308,3 +308,12 @@ def test_what_has_no_value_comes_last_in_both_directions(seeds, sort, first, las
 def test_an_address_that_sorts_by_what_is_not_shown_leaves_the_newest_first(three):
     for sort in ("nothing", "-", "note"):
         assert names(open_main(sort=sort)) == ["third", "second", "first"]
+
+
+def test_values_of_any_kind_can_be_sorted(make_run):
+    configure(make_run("one"), learning_rate=0.5)
+    huge = make_run("two")
+    write_json_atomic(huge.config_path, {"optimizer": {"learning_rate": 10**400}})
+    for sort in ("loss_curve", "-loss_curve", "learning_rate", "tags", "state"):
+        at = open_page("runs", "", sort=sort, columns=["State", "learning_rate"])
+        assert len(rows_of(at)) == 2
