@@ -136,7 +136,7 @@ def _names(metrics: Snapshot | None, kept: Layout, wrong: list[str]) -> Lines:
         # What is kept for all runs names metrics that some of them don't have.
         general = {line.strip() for line in kept.formulas.splitlines()}
         wrong += [why for text, why in problems.items() if why and text not in general]
-        texts = [text for text in texts if not problems[text]]
+        texts = [text for text in texts if not (problems[text] and text in general)]
     return tuple(dict.fromkeys((*usual, *added, *chosen, *(f"={text}" for text in texts))))
 
 
