@@ -341,7 +341,7 @@ def check_name(name: str) -> None:
         )
 
 
-SAME = (
+SAME = (  # what the time of a step depends on most
     "dataset",
     "model",
     "num_layers",

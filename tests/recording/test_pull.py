@@ -254,4 +254,4 @@ def test_no_rsync(ssh, there, monkeypatch, tmp_path):
     only.mkdir()
     (only / "ssh").symlink_to(shutil.which("ssh"))
     monkeypatch.setenv("PATH", str(only))
-    assert "rsync" in refused("pull", "--once", "--ssh", ssh, f"gpu7:{there}")
+    assert "labkit pull needs rsync" in refused("pull", "--once", "--ssh", ssh, f"gpu7:{there}")
