@@ -129,7 +129,7 @@ def _panel(drawn: Drawn, metrics: Snapshot) -> None:
         last = time.strftime("%d %B, %H:%M:%S", time.localtime(status.heartbeat))
         why = "The process may hang, or its disk may be unavailable."
         if run.pulled_path.exists():
-            why = f"`labkit pull` may have ended, which copies the run from {state.as_code(status.host)}."
+            why = f"`labkit pull`, which copies the run from {state.as_code(status.host)}, may have ended."
         st.warning(f"The last heartbeat was at {last}. {why}")
     workers.show_tasks(run)
     if metrics.damaged_lines:

@@ -70,6 +70,7 @@ def _draw(search: SearchResult) -> None:
     if search.request.space and search.request.trials >= LEAST_TRIALS:
         st.markdown("#### Importance of each setting")
         drawings.show_importance(search)
+    if search.request.space:
         drawings.show_slices(search)
 
 
