@@ -61,7 +61,7 @@ def train(
         run = labkit.train(preset="smoke", train_steps=50)
         run.metrics("test")["accuracy"]
     """
-    from labkit.experiments.batch_size import with_fitting_batch
+    from labkit.experiments.batch_size import with_measured
     from labkit.training.plan import plan_training
     from labkit.training.train import train as train_as_planned
 
@@ -71,7 +71,7 @@ def train(
         flags["callbacks"], callbacks = callbacks, None
     with tensorflow_left_as_it_was(), as_files(flags) as given:
         request = functools.partial(_configuration, config, preset)
-        configuration = with_fitting_batch(request, given, overwrite=overwrite)
+        configuration = with_measured(request, given, overwrite=overwrite)
         plan = plan_training(
             configuration,
             overwrite=overwrite,
@@ -122,11 +122,11 @@ def find_learning_rate(
 
     Raises InputError, before anything is computed, as ``labkit.train`` does.
     """
-    from labkit.experiments.batch_size import with_fitting_batch
+    from labkit.experiments.batch_size import with_measured
     from labkit.experiments.range_test import range_test
 
     with tensorflow_left_as_it_was(), as_files(flags) as given:
-        return range_test(with_fitting_batch(functools.partial(_configuration, config, preset), given))
+        return range_test(with_measured(functools.partial(_configuration, config, preset), given))
 
 
 def evaluate(

@@ -15,14 +15,20 @@ from labkit import home
 from labkit.config import DistributionConfig
 from labkit.config.data_sets import BUILT_IN, GENERATED, is_own, prepare_command
 from labkit.distributed import cpu
-from labkit.distributed.cpu import BFLOAT16_INSTRUCTIONS, bfloat16_instructions, step_seconds
+from labkit.distributed.cpu import (
+    BFLOAT16_INSTRUCTIONS,
+    CLEARLY_FASTER,
+    bfloat16_instructions,
+    cpu_model,
+    step_seconds,
+)
 from labkit.distributed.task import VARIABLE, find_task
 from labkit.errors import InputError, how_to_install
+from labkit.experiments.precision import keep_seconds
 from labkit.startup.quiet_import import check_keras_backend, import_tensorflow
 
 INSTRUCTION_SETS = ("avx2", "fma", "avx512f", "avx512_vnni", *BFLOAT16_INSTRUCTIONS)
 LEAST_FREE_BYTES = 2 * 2**30  # CIFAR-10's archive, its records, and a few runs
-CLEARLY_FASTER = 1.15  # times the speed; less may be other work on the machine
 NVIDIA_DRIVER = Path("/proc/driver/nvidia")
 CUDA_PACKAGE = "nvidia-cudnn-cu12"  # one of those that tensorflow[and-cuda] brings
 CUDA_WAY = "install CUDA's libraries: .venv/bin/pip install 'tensorflow[and-cuda]==2.21.0'"
@@ -143,7 +149,9 @@ def _cpu() -> Finding:
     if "avx2" not in present:
         return Finding("note", "instructions", "no AVX2", "training will be slow: use a newer CPU or a GPU")
     width = "512" if "avx512f" in present else "256"
-    return Finding("ok", "instructions", f"{', '.join(present)}; float32 in vectors of {width} bits")
+    return Finding(
+        "ok", "instructions", f"{cpu_model()}: {', '.join(present)}; float32 in vectors of {width} bits"
+    )
 
 
 def _bfloat16() -> Finding:
@@ -165,6 +173,7 @@ def _bfloat16_measured(instructions: str) -> Finding:
         return Finding("note", "bfloat16", text, REINSTALL)
     except InputError:  # Keras has another backend, which a finding of its own says
         return Finding("note", "bfloat16", f"{instructions}, not measured", "set Keras's backend first")
+    keep_seconds(float32, bfloat16)
     ratio = float32 / bfloat16
     advice = "isn't clearly faster here: stay with float32"
     if ratio >= CLEARLY_FASTER:

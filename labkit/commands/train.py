@@ -42,10 +42,10 @@ def train(
         for name in (AUTO, *PRESETS):
             print(f"{name}: {preset_summary(name)}")
         return 0
-    from labkit.experiments.batch_size import with_fitting_batch
+    from labkit.experiments.batch_size import with_measured
 
     request = functools.partial(requested_config, preset)
-    config = with_fitting_batch(request, flags, overwrite=overwrite)
+    config = with_measured(request, flags, overwrite=overwrite)
     if find_learning_rate:
         if overwrite:
             raise InputError("--find-learning-rate writes no run; leave --overwrite out")

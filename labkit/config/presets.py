@@ -88,8 +88,8 @@ def resnet20_one_cycle() -> Mapping[str, Any]:
 def resnet20_muon() -> Mapping[str, Any]:
     """ResNet-20: 87.3 % on CIFAR-10 in 10 minutes with --precision mixed_bfloat16 and all images.
 
-    Command: ``labkit train --preset resnet20_muon --dataset cifar10``; add ``--precision mixed_bfloat16``
-    where ``labkit doctor`` measures that as faster. It differs from ``resnet20_one_cycle`` in:
+    Command: ``labkit train --preset resnet20_muon --dataset cifar10``; add ``--precision auto`` for bfloat16
+    where it is faster. It differs from ``resnet20_one_cycle`` in:
     Muon for the kernels of convolutions, a learning rate that falls from the first step on, twelve epochs,
     and the augmentation of airbench94 (alternating flips, two reflected pixels around an image).
     Measured with all 50,000 training images (``labkit data prepare --validation-size 0``) and 4,688 steps,
@@ -110,8 +110,8 @@ def resnet20_muon() -> Mapping[str, Any]:
 def fast() -> Mapping[str, Any]:
     """The fast network: 89.3 % on CIFAR-10 in 11 minutes with --precision mixed_bfloat16 and all images.
 
-    Command: ``labkit train --preset fast --dataset cifar10``; add ``--precision mixed_bfloat16`` where
-    ``labkit doctor`` measures that as faster. The recipe is based on airbench94_muon (Jordan,
+    Command: ``labkit train --preset fast --dataset cifar10``; add ``--precision auto`` for bfloat16 where it
+    is faster. The recipe is based on airbench94_muon (Jordan,
     2024, github.com/KellerJordan/cifar10-airbench; the network: arXiv:2404.00498). It differs, for validation
     accuracy or speed, in: SiLU instead of GELU, no weight decay of offsets, no offsets in the whitening
     layer, smaller images at first, padding 4. airbench sums the loss over a batch and divides logits by 256;

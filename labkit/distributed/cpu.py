@@ -1,5 +1,6 @@
 """What can be told of this machine's CPU and GPUs without TensorFlow, and which precision is faster here."""
 
+import platform
 import statistics
 import sys
 import time
@@ -16,6 +17,7 @@ STAGES = ((32, 16), (16, 32), (8, 64))  # pixels of a side, channels: the stages
 CLASSES = 10
 SECONDS = 1.2  # of alternating steps; compilation takes some tenths more
 LEAST_TURNS = 3
+CLEARLY_FASTER = 1.15  # times the speed; less may be other work on the machine
 
 BFLOAT16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
 
@@ -26,6 +28,16 @@ def cpu_flags() -> set[str] | None:
         return set(Path("/proc/cpuinfo").read_text().split())
     except OSError:
         return None
+
+
+def cpu_model() -> str:
+    """Return the processor's name as Linux has it; the architecture, such as arm64, elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.machine()
 
 
 def bfloat16_instructions() -> list[str]:

@@ -19,6 +19,7 @@ from labkit.config.config import recorded_config
 from labkit.config.fields import MEASURED
 from labkit.data.inputs import available_memory
 from labkit.errors import InputError
+from labkit.experiments.precision import with_faster_precision
 from labkit.run_directory import RunDirectory
 from labkit.startup.child import python_command, record_reason
 from labkit.startup.process import MAXRSS_BYTES, Child, described_exit
@@ -32,14 +33,14 @@ LEAST_GROWTH = 300 * 2**20  # bytes from one batch to the next from which larger
 SECONDS, LONGEST = 60, 600  # after which no larger batch is tried, and the process is ended
 
 
-def with_fitting_batch(
+def with_measured(
     request: Callable[..., Config],
     flags: Mapping[str, Any],
     *,
     overwrite: bool = False,
     announce: Callable[[str], None] = print,
 ) -> Config:
-    """Return the configuration that is asked for, with a measured number where the batch size is ``auto``.
+    """Return the configuration that is asked for, measured where batch size or precision is ``auto``.
 
     A run that is in the job directory keeps its own, unless ``overwrite``.
 
@@ -52,11 +53,13 @@ def with_fitting_batch(
     Raises InputError where not even the first batch could be trained.
     """
     named = by_field(flags)
-    asked = named.get("train_batch_size")
-    if not isinstance(asked, str) or asked != MEASURED:
-        return request(flags)
-    replicas = named.get("num_gpus")
+    asked, replicas = named.get("train_batch_size"), named.get("num_gpus")
     size = FIRST * (replicas if isinstance(replicas, int) and replicas > 1 else 1)
+    is_measured = isinstance(asked, str) and asked == MEASURED
+    stand_in = {"train_batch_size": size} if is_measured else {}
+    named = with_faster_precision(request, named, stand_in, overwrite=overwrite, announce=announce)
+    if not is_measured:
+        return request(named)
     first = request(named | {"train_batch_size": size}, announce=lambda line: None)
     refuse_cluster(first)
     run = None if overwrite or first.run.job_dir is None else RunDirectory(first.run.job_dir)
