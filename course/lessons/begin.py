@@ -90,7 +90,18 @@ def begin(name: str, *, own_data: bool = False) -> Lesson:
             f"{folder} can't be written: {error.strerror}; set LABKIT_HOME to a folder of yours, "
             "restart the kernel and run the lesson from its first cell"
         ) from None
-    return Lesson(name, parameters, folder)
+    _begun[:] = [Lesson(name, parameters, folder)]
+    return _begun[0]
+
+
+_begun: list[Lesson] = []  # the lesson of this kernel
+
+
+def current_lesson() -> Lesson:
+    """Return the lesson that began last. Raises InputError where none has."""
+    if not _begun:
+        raise InputError("no lesson has begun in this kernel; run the lesson from its first cell")
+    return _begun[0]
 
 
 def say(text: str) -> None:
