@@ -80,7 +80,7 @@ def main(arguments: list[str] | None = None) -> None:
             Figure("seconds of a search beside those of its trainings", "%", beside, Goal("at most", 2.0))
         )
     report.finish(rows, options.output)
-    draw(found, options.output / "search.png")
+    draw(found, options.output / "search.png", options.minutes)
 
 
 @contextmanager
@@ -117,15 +117,15 @@ def figures(found: Mapping[str, list[SearchResult]]) -> list[Figure]:
     return rows
 
 
-def best_so_far(search: SearchResult) -> tuple[list[float], list[float]]:
-    """Return the minutes at which a search had a better value than before, and these values."""
+def best_so_far(search: SearchResult, end: float) -> tuple[list[float], list[float]]:
+    """Return the minutes at which a search had a better value than before, and ``end``, with the values."""
     better = search.improvements()
-    minutes, values = [0.0, *(one.at / 60 for one in better)], [0.0, *(one.value for one in better)]
-    return minutes, values
+    values = [one.value for one in better]
+    return [*(one.at / 60 for one in better), end], [*values, values[-1]]
 
 
-def draw(found: Mapping[str, list[SearchResult]], path: Path) -> None:
-    """Draw the best validation accuracy against minutes, a line for each search."""
+def draw(found: Mapping[str, list[SearchResult]], path: Path, minutes: float) -> None:
+    """Draw the best validation accuracy against the ``minutes`` of searching, a line for each search."""
     from labkit.figures import png
     from labkit.figures.style import drawing
 
@@ -133,8 +133,8 @@ def draw(found: Mapping[str, list[SearchResult]], path: Path) -> None:
         axis = figure.subplots()
         for number, (side, searches) in enumerate(found.items()):
             for place, search in enumerate(searches):
-                minutes, values = best_so_far(search)
-                axis.step(minutes, values, f"C{number}", where="post", label=side if place == 0 else None)
+                times, values = best_so_far(search, minutes)
+                axis.step(times, values, f"C{number}", where="post", label=side if place == 0 else None)
         axis.set(xlabel="minutes", ylabel="best validation accuracy so far")
         axis.legend()
     path.write_bytes(png(figure))
