@@ -1,7 +1,6 @@
 """``labkit lesson``: the lessons, a copy to work in, and the check of an exercise."""
 
 import copy
-import linecache
 import os
 import re
 from pathlib import Path
@@ -10,12 +9,9 @@ from typing import Annotated, Any
 from labkit.commands.flags import Flag, LocalPath
 from labkit.errors import InputError, require_extra
 from labkit.home import expanded
-from labkit.startup.quiet_import import import_tensorflow
 from labkit.tables import print_table
 
 NEEDS = ("nbformat",)
-SECONDS = 120  # of an exercise's cell
-CELL = "<your cell>"
 
 
 def lesson_list() -> int:
@@ -67,76 +63,53 @@ def _copy(source: Path, target: Path) -> None:
     print(f"wrote {target}")
 
 
-def lesson_check(exercise: str, *, notebook: Annotated[LocalPath | None, Flag(metavar="FILE")] = None) -> int:
-    """Run the saved cell of an exercise and print the verdict. Returns 0 if the answer is right, else 1.
+def lesson_check(
+    exercise: str, *, notebook: Annotated[LocalPath | None, Flag(metavar="FILE")] = None, seed: int = 0
+) -> int:
+    """Run the saved cell of an exercise, or of each in a lesson, and print the verdict.
+
+    Returns 0 if all answers are right, else 1.
 
     Args:
-        exercise: Number of the exercise, such as 04.2.
-        notebook: The notebook with the answer. Default: the lesson's copy in ./lessons or in this folder.
+        exercise: Number of the exercise, such as 04.2, or of a lesson, such as 04.
+        notebook: The notebook with the answers. Default: the lesson's copy in ./lessons or in this folder.
+        seed: Draws other inputs for the answers than the lesson does. Default: 0, the lesson's.
     """
-    from course.lessons.verdict import Checked
-    from course.lessons.verdict import exercise as exercise_of
+    from course.lessons import verdict
     from labkit.notebook.files import read_notebook
 
     require_extra("notebook", NEEDS, "labkit lesson check")
-    found = exercise_of(exercise)
-    path = _notebook(notebook, found.number)
-    source = exercise_cells(read_notebook(path)).get(found.number)
-    if source is None:
-        raise InputError(f'{path} has no cell with check("{found.number}", …); was the line deleted?')
-    print(f"{found.number} {found.title} ({path})")
-    verdicts: list[Checked] = []
-    error = run_exercise_cell(source, verdicts)
-    for verdict in verdicts:
-        print(verdict)
-    if error is not None:
-        print(f"✗ exercise {found.number}: {_what_was_raised(error)}")
-    elif found.number not in [verdict.number for verdict in verdicts]:
-        print(f'✗ exercise {found.number}: the cell ended without check("{found.number}", …)')
-    return int(error is not None or found.number not in [each.number for each in verdicts if each])
+    if is_lesson := re.fullmatch(r"\d\d", exercise) is not None and int(exercise) < len(verdict.LESSONS):
+        found = verdict.exercises(int(exercise))
+    else:
+        found = (verdict.exercise(exercise),)
+    path = _notebook(notebook, exercise)
+    cells = exercise_cells(read_notebook(path))
+    if not is_lesson and exercise not in cells:
+        raise InputError(f"{path} has {_no_cell(exercise)}")
+    print(f"{exercise} {'all exercises' if is_lesson else found[0].title} ({path})")
+    right = 0
+    for each in found:
+        checked = check_saved(each.number, cells, seed)
+        print(checked, flush=True)
+        right += bool(checked)
+    if is_lesson:
+        print(f"{right} of {len(found)} are right")
+    return int(right < len(found))
 
 
-def run_exercise_cell(source: str, verdicts: list[Any]) -> BaseException | None:
-    """Run the code of an exercise's cell alone, and append each verdict. Returns what it raised, or None.
+def check_saved(number: str, cells: dict[str, str], seed: int = 0) -> Any:
+    """Return the verdict on a saved answer, from the code of each exercise's cell."""
+    from course.lessons.examine import examine
+    from course.lessons.verdict import Checked
 
-    A cell that runs for over ``SECONDS`` is ended with ``course.lessons.verdict.TooLong``.
-    """
-    from course import lessons
-    from course.lessons.verdict import TooLong, check, time_limit
-
-    def checked(number: str, answer: Any = None) -> Any:
-        verdicts.append(check(number, answer))
-        return verdicts[-1]
-
-    before = lessons.check
-    lessons.check = checked  # for a cell that imports it
-    # For AutoGraph, which reads the source of a tf.function.
-    linecache.cache[CELL] = (len(source), None, source.splitlines(keepends=True), CELL)
-    try:
-        if "tensorflow" in source or "keras" in source:
-            import_tensorflow()  # without its messages, and its time isn't the cell's
-        with time_limit(SECONDS):
-            exec(compile(source, CELL, "exec"), {"__name__": "__main__", "check": checked})
-    except (Exception, SystemExit, TooLong) as error:
-        return error
-    finally:
-        lessons.check = before
-        linecache.cache.pop(CELL, None)
-    return None
+    if number not in cells:
+        return Checked(number, False, _no_cell(number))
+    return examine(number, cells[number], seed=seed)
 
 
-def _what_was_raised(error: BaseException) -> str:
-    """Return one line that says what a cell raised, and what to do where that is known."""
-    from course.lessons.verdict import TooLong
-
-    if isinstance(error, TooLong):
-        return f"the cell ran for over {SECONDS} s; does a loop never end?"
-    text = f"the cell raised {type(error).__name__}: {' '.join(str(error).split())}"
-    if isinstance(error, NameError):
-        return f"{text}; the cell is run alone: import and define in it what it uses"
-    if isinstance(error, SyntaxError):
-        return f"{text}; % and ! commands of notebooks don't work here"
-    return text
+def _no_cell(number: str) -> str:
+    return f'no cell with check("{number}", …); was the line deleted?'
 
 
 def _notebook(given: str | None, number: str) -> Path:

@@ -103,7 +103,7 @@ def count_outputs(notebook: Any) -> FromOutputs:
 
 def failed_stubs(notebook: Any) -> Mapping[str, bool]:
     """Run each exercise without its solution. Returns, by number, whether the check found it unanswered."""
-    from course.lessons.commands import run_exercise_cell
+    from course.lessons.examine import run_exercise_cell
 
     found = {}
     for number, source in exercise_cells(notebook).items():

@@ -8,7 +8,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course.lessons.commands import exercise_cells, run_exercise_cell, student_code, student_notebook
+from course.lessons.commands import exercise_cells, student_code, student_notebook
+from course.lessons.examine import run_exercise_cell
 from course.lessons.verdict import LESSONS, check, exercises
 from course.site.counts import count_source
 from labkit.notebook.files import lesson_files, read_notebook

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, draws
 from labkit.distributed.task import make_tf_config, parse_tf_config
 from labkit.errors import InputError
 
@@ -90,7 +90,7 @@ def _slices(answer: Any) -> str:
 
 def _staleness(answer: Any) -> str:
     function = a_function(answer)
-    random = np.random.default_rng(5)
+    random = draws(5)
     logs = [[("read", 0), ("write", 0)], [("read", 0), ("read", 1), ("write", 1), ("write", 0)]]
     logs += [_made_log(random, workers) for workers in (2, 3, 5)]
     for log in logs:

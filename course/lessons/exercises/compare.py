@@ -6,7 +6,7 @@ import statistics
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, shown
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, draws, shown
 from labkit.analysis.inference import t_quantile
 
 # ---- 08.1 ----------------------------------------------------------------------------------------------
@@ -14,7 +14,7 @@ from labkit.analysis.inference import t_quantile
 
 def _paired_interval(answer: object) -> str:
     function = a_function(answer)
-    random = np.random.default_rng(81)
+    random = draws(81)
     for count in (3, 5, 8, 20):
         common = random.normal(0.6, 0.05, count)  # what a seed does to both recipes
         first = common + random.normal(0.01, 0.01, count)
@@ -73,7 +73,7 @@ def _judge_interval(found: NDArray[np.float64], first: NDArray, second: NDArray)
 
 def _mcnemar(answer: object) -> str:
     function = a_function(answer)
-    random = np.random.default_rng(82)
+    random = draws(82)
     cases = [
         (40, 3, 8, 20),
         (300, 25, 12, 80),

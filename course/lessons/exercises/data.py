@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from course.lessons.data.records import record_fields, tfrecord
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array, draws
 
 # ---- 01.1 ----------------------------------------------------------------------------------------------
 
@@ -26,7 +26,7 @@ def _payloads_of(records: Any, data: bytes) -> list[bytes]:
 
 
 def _test_records(answer: Any) -> str:
-    records, rng = a_function(answer), np.random.default_rng(11)
+    records, rng = a_function(answer), draws(11)
     for sizes in ((5,), (3, 40, 7), (300, 0, 70_000)):
         payloads = [rng.bytes(size) for size in sizes]
         found = _payloads_of(records, tfrecord(payloads))
@@ -165,7 +165,7 @@ def _simulated(stages: Stages, overlapped: bool) -> float:
 
 
 def _test_seconds(answer: Any) -> str:
-    function, rng = a_function(answer), np.random.default_rng(5)
+    function, rng = a_function(answer), draws(5)
     chains: list[Stages] = [[(0.03, 1), (0.01, 1), (0.02, 1), (0.05, 1)], [(0.08, 4), (0.012, 1), (0.015, 1)]]
     for _ in range(4):
         chains.append([(float(rng.uniform(0.01, 0.1)), int(rng.integers(1, 5))) for _ in range(4)])

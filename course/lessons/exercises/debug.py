@@ -1,13 +1,14 @@
 """Exercises of lesson 06: five broken trainings, to diagnose or to fix."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from course.lessons.debug.patients import CLASSES, Patient, leaky_split, train_on
 from course.lessons.debug.probes import dependency, one_batch_losses
-from course.lessons.verdict import Exercise, Wrong, a_choice, a_function, a_number, an_array
+from course.lessons.verdict import Exercise, Wrong, a_choice, a_function, a_number, an_array, draws
 
 FLAT = ("labels", "input", "dead", "rate")
 HIGH = ("softmax twice", "learning rate too small", "labels shuffled", "layer frozen")
@@ -22,12 +23,28 @@ _MEASURE = {
 }
 
 
+class _Covered(Patient):
+    """A patient of which only what can be measured is reached."""
+
+    def __init__(self, fault: str, seed: int) -> None:
+        patient = Patient(fault, seed=seed)
+        for name in [name for name in vars(Patient) if not name.startswith("_")]:
+            setattr(self, name, partial(getattr(patient, name)))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise Wrong(
+            f"your function reads patient.{name}, which no training tells; find the fault by measuring"
+        )
+
+
 def _why_flat(answer: Any) -> str:
     diagnose = a_function(answer)
     given = []
     for seed in (11, 12, 13):
         for fault in FLAT:
-            given.append((fault, a_choice(diagnose(Patient(fault, seed=seed)), FLAT)))
+            given.append((fault, a_choice(diagnose(_Covered(fault, seed)), FLAT)))
     if len({said for _, said in given}) == 1:
         raise Wrong(f"your function says {given[0][1]!r} of every patient; it has to measure each")
     # The first confusion in the order of the measurements.
@@ -95,7 +112,7 @@ def _against(fault: str) -> str:
 def _fixed_update(answer: Any) -> str:
     make_update = a_function(answer)
     for seed, steps in ((1, 12), (2, 7)):
-        _known_updates(make_update, np.random.default_rng(seed), steps)
+        _known_updates(make_update, draws(seed), steps)
     from course.lessons.debug.broken import broken_update, train_scheduled
 
     losses, broken = train_scheduled(make_update, 60)[-10:], train_scheduled(broken_update, 60)[-10:]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from course.lessons.mistakes.calibration import calibration_error, cross_entropy, tempered
 from course.lessons.mistakes.slices import wilson
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, any_array
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, any_array, draws
 
 CANCEL = "gaps of opposite sign cancel; take the absolute value of each bin's gap"
 
@@ -18,7 +18,7 @@ CANCEL = "gaps of opposite sign cancel; take the absolute value of each bin's ga
 
 def _test_calibration_error(answer: Any) -> str:
     error = a_function(answer)
-    generator = np.random.default_rng(1)
+    generator = draws(1)
     sure = np.eye(3)[[0, 1, 2, 0]]
     half = a_number(
         error(sure, np.array([0, 1, 0, 1])), "the error of four sure predictions, half of them right,"
@@ -75,7 +75,7 @@ def _drawn(probabilities: NDArray[Any], generator: np.random.Generator) -> NDArr
 
 def _test_temperature(answer: Any) -> str:
     find = a_function(answer)
-    generator = np.random.default_rng(2)
+    generator = draws(2)
     for true, count in ((2.0, 4000), (0.6, 3000), (1.3, 4000), (0.3, 3000)):
         logits = generator.normal(0, 3, (count, 5)) * true
         labels = _drawn(tempered(logits, true), generator)
@@ -105,7 +105,7 @@ def _test_temperature(answer: Any) -> str:
 
 def _test_occlusion(answer: Any) -> str:
     occlude = a_function(answer)
-    generator = np.random.default_rng(3)
+    generator = draws(3)
     for (height, width), patch, (top, left), label in (
         ((12, 16), 4, (4, 8), 0), ((20, 10), 5, (10, 5), 2), ((9, 9), 3, (0, 6), 1),
     ):  # fmt: skip
@@ -176,7 +176,7 @@ def _test_suspects(answer: Any) -> str:
     rank = a_function(answer)
     shares = []
     for seed, (records, count, flips) in enumerate(((8, 400, 20), (5, 150, 12), (12, 900, 30))):
-        losses, flipped = _pretended_losses(records, count, flips, np.random.default_rng(seed))
+        losses, flipped = _pretended_losses(records, count, flips, draws(seed))
         given = any_array(rank(losses.copy(), flips), "what you return")
         if given.dtype == bool or given.shape == (count,):
             raise Wrong(f"return the indices of {flips} examples, not a value for each of the {count}")

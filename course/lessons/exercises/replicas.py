@@ -3,14 +3,14 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array, draws
 
 # ---- 04.1 ----------------------------------------------------------------------------------------------
 
 
 def _global_gradient(answer: object) -> str:
     function = a_function(answer)
-    random = np.random.default_rng(41)
+    random = draws(41)
     for sizes in ([32, 32], [50, 30, 20], [100, 1, 27], [8, 0, 4, 4]):
         images = random.normal(size=(sum(sizes), 5))
         targets = random.normal(size=sum(sizes))
@@ -43,10 +43,11 @@ def _global_gradient(answer: object) -> str:
 
 
 class _Wire:
-    """Counts what is sent. ``send`` returns a copy, as a network does."""
+    """Counts what is sent. ``send`` returns a copy, as a network does, and adds 1 to message ``changed``."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, changed: int = -1) -> None:
         self.sent = [0] * workers
+        self.messages, self._changed = 0, changed
 
     def send(self, sender: int, receiver: int, values: NDArray[np.float64]) -> NDArray[np.float64]:
         workers = len(self.sent)
@@ -56,12 +57,13 @@ class _Wire:
             raise Wrong(f"worker {sender} sends to itself; the next worker is (worker + 1) % N")
         copied = np.array(values, np.float64)
         self.sent[sender] += copied.nbytes
-        return copied
+        self.messages += copied.size > 0
+        return copied + (self.messages - 1 == self._changed)
 
 
 def _all_reduce(answer: object) -> str:
     function = a_function(answer)
-    random = np.random.default_rng(42)
+    random = draws(42)
     for workers, size in ((2, 8), (3, 9), (4, 24), (5, 60), (7, 7 * 31)):
         arrays = [random.normal(size=size) for _ in range(workers)]
         wire = _Wire(workers)
@@ -80,6 +82,13 @@ def _all_reduce(answer: object) -> str:
                     "draw who has what after each step"
                 )
         _check_bytes(wire, workers, size)
+        for message in range(wire.messages):
+            results = function([array.copy() for array in arrays], _Wire(workers, message).send)
+            if np.allclose(results, total):
+                raise Wrong(
+                    f"with {workers} workers, message {message + 1} makes no difference to any sum; a worker "
+                    "may use another's values only as they came through send"
+                )
     return "every worker has the sum, and each sent 2 (N − 1) / N of the array's bytes, for 2 to 7 workers"
 
 
@@ -110,7 +119,7 @@ def _check_bytes(wire: _Wire, workers: int, size: int) -> None:
 
 def _combine(answer: object) -> str:
     function = a_function(answer)
-    random = np.random.default_rng(43)
+    random = draws(43)
     for sizes in ([16, 16, 16, 16], [40, 24], [5, 20, 7]):
         slices = [random.normal(random.normal(0, 2, 3), 1.5, (size, 3)) for size in sizes]
         means, variances = (np.array([getattr(part, name)(0) for part in slices]) for name in ("mean", "var"))
@@ -154,7 +163,7 @@ def _judge_moments(
 
 def _noise_scale(answer: object) -> str:
     function = a_function(answer)
-    random = np.random.default_rng(44)
+    random = draws(44)
     for small, big in ((16, 256), (1, 64), (32, 96), (8, 8192)):
         squared, trace = random.uniform(0.01, 2), random.uniform(5, 500)
         lengths = squared + trace / small, squared + trace / big

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, draws
 
 Array = NDArray[np.float64]
 
@@ -29,7 +29,7 @@ def _padded(x: Array, before: int, after: int) -> Array:
 
 def _residual_block(answer: Any) -> str:
     block = a_function(answer)
-    random = np.random.default_rng(21)
+    random = draws(21)
     for height, width, channels in ((4, 4, 3), (6, 2, 5)):
         x, change = random.normal(size=(2, 3, height, width, channels))
         _same_shape(an_array(block(x.copy(), change.copy()), change.shape), x, change)
@@ -114,7 +114,7 @@ def _kept(std: float, width: int, layers: int) -> float:
     """Return the mean square after dense ReLU layers, divided by that of the inputs; median of 3 seeds."""
     shares = []
     for seed in range(3):
-        random = np.random.default_rng([22, seed])
+        random = draws(22, seed)
         x = np.maximum(random.normal(size=(20, width)), 0)
         before = np.mean(x**2)
         for _ in range(layers):
@@ -128,7 +128,7 @@ def _kept(std: float, width: int, layers: int) -> float:
 
 def _batch_norm(answer: Any) -> str:
     norm = a_function(answer)
-    random = np.random.default_rng(23)
+    random = draws(23)
     for shape in ((4, 3, 5, 2), (7, 2, 2, 3)):
         x = random.normal(3, 2, size=shape) * np.arange(1, shape[-1] + 1)
         gamma, beta, mean = random.normal(size=(3, shape[-1]))
@@ -191,7 +191,7 @@ def _normalized(found: Array, x: Array, gamma: Array, beta: Array, moving: Any, 
 
 def _receptive_field(answer: Any) -> str:
     field = a_function(answer)
-    random = np.random.default_rng(24)
+    random = draws(24)
     stacks = [[(3, 1)], [(3, 1)] * 6, [(3, 2), (3, 1), (3, 1)], [(1, 2), (5, 1)]]
     for _ in range(4):
         count = int(random.integers(3, 8))

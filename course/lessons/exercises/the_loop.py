@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array, draws
 from labkit.config import OptimizerConfig
 from labkit.optim.schedules import learning_rate_at
 
@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 def _cross_entropy(answer: Any) -> str:
     loss = a_function(answer)
-    random = np.random.default_rng(31)
+    random = draws(31)
     for count, classes in ((4, 3), (6, 10)):
         logits = random.normal(0, 2, size=(count, classes))
         labels = random.integers(0, classes, size=count)
@@ -76,7 +76,7 @@ SHAPES = ((3, 3, 2, 4), (4,), (5, 2), (2,))
 
 def _update(answer: Any) -> str:
     update = a_function(answer)
-    random = np.random.default_rng(32)
+    random = draws(32)
     for rate, momentum, decay in ((0.1, 0.9, 0.0), (0.3, 0.5, 0.2), (0.05, 0.9, 0.01)):
         weights, velocities, gradients = ([random.normal(size=shape) for shape in SHAPES] for _ in range(3))
         copies = [[array.copy() for array in arrays] for arrays in (weights, velocities, gradients)]
@@ -222,7 +222,7 @@ _SCHEDULE_HINTS: tuple[tuple[Callable[[int, int, int, float], float], str], ...]
 
 def _fixed_loop(answer: Any) -> str:
     loop = a_function(answer)
-    random = np.random.default_rng(34)
+    random = draws(34)
     batches = [random.normal(size=(12, 4)) for _ in range(5)]
     for parts in (6, 3, 2, 1):
         start = random.normal(size=3)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, any_array
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, any_array, draws
 
 RESUMED = {"resumed_at_step": 10, "wall_time": 1.7e9}  # a line that a continued run writes
 
@@ -18,7 +18,7 @@ RESUMED = {"resumed_at_step": 10, "wall_time": 1.7e9}  # a line that a continued
 
 def _test_steps(answer: Any) -> str:
     steps = a_function(answer)
-    generator = np.random.default_rng(1)
+    generator = draws(1)
     cases = [(1, 9000, 100), (3, 1000, 128), *map(tuple, generator.integers(2, 5000, (30, 3)).tolist())]
     for epochs, examples, batch in cases:
         needed = -(-epochs * examples // batch)
@@ -71,7 +71,7 @@ def _test_ignorance(answer: Any) -> str:
 
 def _test_best_step(answer: Any) -> str:
     best = a_function(answer)
-    generator = np.random.default_rng(3)
+    generator = draws(3)
     with tempfile.TemporaryDirectory() as folder:
         for number in range(6):
             path = Path(folder) / f"metrics-{number}.jsonl"
@@ -137,7 +137,7 @@ def _compare_step(given: float, rows: list[dict[str, Any]]) -> None:
 
 def _test_confident_mistakes(answer: Any) -> str:
     find = a_function(answer)
-    generator = np.random.default_rng(4)
+    generator = draws(4)
     for count, classes, wanted in ((60, 10, 5), (200, 4, 12), (35, 3, 7)):
         probabilities = generator.dirichlet(np.full(classes, 0.4), count)
         labels = generator.integers(0, classes, count)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, draws
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -39,7 +39,7 @@ def _count(shapes: Shapes, frozen: Iterable[str], moving: bool = False) -> int:
 
 
 def _test_count(answer: Any) -> str:
-    function, rng = a_function(answer), np.random.default_rng(7)
+    function, rng = a_function(answer), draws(7)
     for frozen in (
         (),
         ("stem",),
@@ -122,7 +122,7 @@ def _changed_by_training(model: Any, rng: np.random.Generator) -> set[str]:
 
 
 def _test_freeze(answer: Any) -> str:
-    freeze, rng = a_function(answer), np.random.default_rng(3)
+    freeze, rng = a_function(answer), draws(3)
     for frozen in (["stem", "stage1"], ["stage10"], []):
         model = _network(int(rng.integers(1000)))
         freeze(model, list(frozen))
@@ -182,7 +182,7 @@ def _names(changed_layers: Any, before: Any, after: Any) -> set[str]:
 
 
 def _test_changed(answer: Any) -> str:
-    function, rng = a_function(answer), np.random.default_rng(9)
+    function, rng = a_function(answer), draws(9)
 
     def expect(change: Any, expected: set[str], hint: str) -> None:
         before = _weights(rng)
@@ -233,7 +233,7 @@ def _test_changed(answer: Any) -> str:
 
 
 def _test_probabilities(answer: Any) -> str:
-    function, rng = a_function(answer), np.random.default_rng(4)
+    function, rng = a_function(answer), draws(4)
     for scale in (1.0, 8.0):
         logits = scale * rng.normal(size=(6, 4))
         for exclusive in (True, False):
@@ -289,7 +289,7 @@ def _photographs(rng: np.random.Generator) -> list[str]:
 
 
 def _test_split(answer: Any) -> str:
-    function, rng = a_function(answer), np.random.default_rng(5)
+    function, rng = a_function(answer), draws(5)
     for _ in range(4):
         names = _photographs(rng)
         found = function(list(names))

@@ -114,6 +114,7 @@ WRONG = {
         (only_the_update, "look at the numbers in its images"),
         (no_look_at_outputs, "the same for every image"),
         (no_look_at_weights, "before and after a step"),
+        (lambda patient: patient._fault, "reads patient._fault"),
     ],
     "06.2": [
         (("learning rate too small", lowest), "has come to a floor"),

@@ -13,6 +13,14 @@ def _one_worker(arrays, send):
     return [total, *(send(0, worker, total) for worker in range(1, len(arrays)))]
 
 
+def _sums_locally(arrays, send):
+    workers = len(arrays)
+    for _ in range(2 * (workers - 1)):
+        for worker in range(workers):
+            send(worker, (worker + 1) % workers, np.zeros(len(arrays[0]) // workers))
+    return [np.sum(arrays, 0)] * workers
+
+
 def _first_half_only(arrays, send):
     workers = len(arrays)
     parts = [np.split(array, workers) for array in arrays]
@@ -38,6 +46,7 @@ WRONG = {
         (_all_to_all, "the busiest one sent"),
         (_one_worker, "one of them sent 2 arrays"),
         (_first_half_only, "aren't the sum"),
+        (_sums_locally, "message 1 makes no difference"),
         (lambda arrays, send: np.sum(arrays, 0), "return a list of 2 arrays"),
     ],
     "04.3": [
