@@ -1,67 +1,51 @@
 """Predictions: a reader says what will come before a cell measures it, and then sees how far off it was.
 
 ``predict("04.a", …)`` asks, ``outcome("04.a", value)`` compares, and ``record()`` ends the lesson with all of
-both. They are kept in ``predictions.json`` in the lesson's folder, so a restarted kernel still has them.
+both. They are kept in the lesson's folder, so a restarted kernel still has them.
 """
 
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from course.lessons.begin import current_lesson
+from course.lessons.begin import current_lesson, say
 from labkit.errors import InputError
-from labkit.figures.widgets import show
+from labkit.figures.widgets import is_interactive
 from labkit.run_directory.directory import write_json_atomic
 from labkit.run_directory.files import read_json
-from labkit.tables import html_table, text_table
+from labkit.tables import markdown_table
 
-NUMBER = re.compile(r"\d\d\.[a-z]")
 THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-STYLE = "padding:.5em 1em;border-left:5px solid #0072b2;background:#eef5fb;color:#1f2328"
-NONE_GIVEN = "no prediction was given"
 
 
-@dataclass(frozen=True)
-class Shown:
-    """What a cell shows, as text and as HTML."""
-
-    text: str
-    html: str
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def _repr_html_(self) -> str:
-        return self.html
-
-
-def predict(number: str, question: str, choices: Sequence[Any] | None = None, *, unit: str = "") -> None:
-    """Ask for a prediction. In JupyterLab it is a click or a number and Enter; elsewhere only the question.
+def predict(number: str, question: str, choices: Sequence[Any] = (), *, unit: str = "") -> None:
+    """Ask for a prediction: in JupyterLab by a click, or by a number and Enter. Elsewhere it only asks.
 
     What the reader answers is kept at once, and counts until ``outcome`` shows the result.
 
     Args:
         number: the lesson and a letter, such as ``"04.a"``.
         question: one sentence that ends with a question mark. Its answer must not be on the page yet.
-        choices: the answers to choose from; None asks for a number.
+        choices: the answers to choose from; without any, a number is asked for.
         unit: of the number, such as ``"seconds"`` or ``"%"``.
 
     Raises InputError for a number that isn't of this lesson, and where no lesson has begun.
     """
     predictions = _read(number)
-    asked = {"question": question, "choices": list(map(str, choices or ())), "unit": unit}
+    asked = {"question": question, "choices": [*map(str, choices)], "unit": unit}
     before = predictions.get(number, {})
     # A question whose result was seen without a prediction is asked anew, and so is one that has changed.
-    if before.get("predicted") is None or any(before.get(key) != value for key, value in asked.items()):
+    if "predicted" not in before or asked != {name: before[name] for name in asked}:
         _keep({**predictions, number: asked})
     options = " · ".join(asked["choices"]) or f"a number{f' in {unit}' if unit else ''}"
-    title = f"Predict {number}, before you run the next cell"
-    shown = Shown(f"{title}: {question} ({options})", _box(f"<b>{title}</b><br>{escape(question)}", options))
-    show(shown, lambda: _widget(number))
+    say(f"**Predict {number}, before you run the next cell:** {question} ({options})")
+    if is_interactive():
+        from IPython.display import display
+
+        display(_widget(number))
 
 
 def outcome(number: str, value: Any) -> None:
@@ -79,48 +63,40 @@ def outcome(number: str, value: Any) -> None:
     if number not in predictions:
         raise InputError(f'nothing asked for prediction {number}; run the cell with predict("{number}", …)')
     asked = predictions[number]
-    result = (str(value) if str(value) in asked["choices"] else None) if asked["choices"] else _finite(value)
-    if result is None:
+    came = (
+        _as_number(value) if not asked["choices"] else str(value) if str(value) in asked["choices"] else None
+    )
+    if came is None:
         allowed = ", ".join(asked["choices"]) or "a finite number"
         raise InputError(f"outcome {number} is {value!r}; allowed: {allowed}")
-    asked["came"] = result
+    asked["came"] = came
     _keep(predictions)
-    came = _with_unit(asked, "came")
-    if asked.get("predicted") is None:
-        answer = f"It was {came}; {NONE_GIVEN}."
-        html = f"<details><summary>{escape(asked['question'])}</summary>{escape(answer)}</details>"
-        _display(Shown(f"{number}: {answer}", html))
+    was = f"it was {_shown(asked, 'came')}"
+    if "predicted" in asked:
+        say(f"**{number}** You predicted {_shown(asked, 'predicted')}; {was}: {_comparison(asked)}.")
     else:
-        text = f"you predicted {_with_unit(asked, 'predicted')}; it was {came}: {_comparison(asked)}"
-        _display(Shown(f"{number}: {text}", _box(f"<b>{number}</b> {escape(text)}")))
+        summary = escape(asked["question"])
+        say(f"<details><summary>{summary}</summary>\n\nNo prediction was given; {was}.\n\n</details>")
 
 
 def record() -> None:
     """Show all predictions of this lesson, with what came."""
     predictions = _read()
-    rows = [
-        (
-            f"{number} {asked['question']}",
-            _with_unit(asked, "predicted"),
-            _with_unit(asked, "came"),
-            _comparison(asked),
-        )
-        for number, asked in sorted(predictions.items())
-    ]
-    given = sum(asked.get("predicted") is not None for asked in predictions.values())
-    said = NONE_GIVEN
-    if given:
-        said = f"{given} of {len(rows)} questions were predicted; delete {_path()} to predict anew"
-    header = ("question", "predicted", "came", "your prediction was")
-    _display(Shown(f"{text_table([header, *rows])}\n{said}", html_table(header, rows, caption=said)))
+    rows = [("question", "predicted", "came", "your prediction was")]
+    for number, asked in sorted(predictions.items()):
+        predicted, came = _shown(asked, "predicted"), _shown(asked, "came")
+        rows.append((f"{number} {asked['question']}", predicted, came, _comparison(asked)))
+    given = sum("predicted" in asked for asked in predictions.values())
+    end = f"You predicted {given} of {len(predictions)}. To begin anew, delete `{_path()}`."
+    say(f"{markdown_table(rows)}\n\n{end if given else 'No prediction was given.'}")
 
 
 def parse_number(text: str, unit: str = "") -> float | None:
     """Return the number that a reader typed, with or without its unit; None if it isn't a finite one."""
-    return _finite(THOUSANDS.sub("", text.strip().removesuffix(unit).strip()))
+    return _as_number(THOUSANDS.sub("", text.strip().removesuffix(unit).strip()))
 
 
-def _finite(value: Any) -> float | None:
+def _as_number(value: Any) -> float | None:
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -129,23 +105,18 @@ def _finite(value: Any) -> float | None:
 
 
 def _widget(number: str) -> Any:
+    """Return what takes an answer, with a place for what is said about it."""
     import ipywidgets
 
     asked = _read(number)[number]
-    before = asked.get("predicted")
-    said = ipywidgets.HTML()
     control: Any
     if asked["choices"]:
-        control = ipywidgets.RadioButtons(options=asked["choices"], value=before)
+        control = ipywidgets.RadioButtons(options=asked["choices"], value=asked.get("predicted"))
         control.layout.width = "max-content"
     else:
-        control = ipywidgets.Text(
-            "" if before is None else _shown(before),
-            placeholder="a number, then Enter",
-            continuous_update=False,
-        )
-        if asked["unit"]:
-            said.value = escape(asked["unit"])
+        before = f"{asked['predicted']:g}" if "predicted" in asked else ""
+        control = ipywidgets.Text(before, placeholder="a number, then Enter", continuous_update=False)
+    said = ipywidgets.HTML(escape(asked["unit"]))
 
     def answered(change: Any) -> None:
         said.value = escape(_answer(number, change["new"]))
@@ -165,43 +136,33 @@ def _answer(number: str, given: str) -> str:
         return f"{given!r} is not a number; write one such as 1200 or 0.5."
     asked["predicted"] = predicted
     _keep(predictions)
-    return f"Kept: {_with_unit(asked, 'predicted')}. Now run the next cell."
+    return f"Kept: {_shown(asked, 'predicted')}. Now run the next cell."
 
 
 def _comparison(asked: dict[str, Any]) -> str:
     """Return how far a prediction is from what came; a dash where one of them is missing."""
-    predicted, came = asked.get("predicted"), asked.get("came")
-    if predicted is None or came is None:
+    if not {"predicted", "came"} <= asked.keys():
         return "–"
-    if asked["choices"]:
-        return "right" if predicted == came else "not right"
+    predicted, came = asked["predicted"], asked["came"]
     if predicted == came:
-        return "exact"
+        return "right"
+    if asked["choices"]:
+        return "not right"
     if predicted * came > 0:
-        return f"{_shown(predicted / came)} × the result"
-    return f"off by {_shown(abs(predicted - came))}"
+        return f"{_number(predicted / came)} × the result"
+    return f"off by {_number(abs(predicted - came))}"
 
 
-def _with_unit(asked: dict[str, Any], key: str) -> str:
-    value = asked.get(key)
-    text = "–" if value is None else value if isinstance(value, str) else _shown(value)
-    return f"{text} {asked['unit']}" if asked["unit"] and value is not None else text
+def _shown(asked: dict[str, Any], key: str) -> str:
+    """Return what was predicted, or what came, with its unit; a dash where it is missing."""
+    if key not in asked:
+        return "–"
+    value = asked[key]
+    return f"{value if asked['choices'] else _number(value)} {asked['unit']}".rstrip()
 
 
-def _shown(value: float) -> str:
+def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def _box(*lines: str) -> str:
-    """Return the lines in a box; the first may have tags."""
-    first, *others = lines
-    return f"<div style='{STYLE}'>{'<br>'.join([first, *map(escape, others)])}</div>"
-
-
-def _display(shown: Shown) -> None:
-    from IPython.display import display
-
-    display(shown)
 
 
 def _path() -> Path:
@@ -211,10 +172,9 @@ def _path() -> Path:
 def _read(number: str | None = None) -> dict[str, Any]:
     """Return what is kept, by number. Raises InputError for a number that isn't of this lesson."""
     lesson = current_lesson().name
-    if number is not None and not (NUMBER.fullmatch(number) and number[:2] == lesson[:2]):
+    if number is not None and not re.fullmatch(rf"{lesson[:2]}\.[a-z]", number):
         raise InputError(f"prediction {number!r} is not of lesson {lesson}; allowed: {lesson[:2]}.a to .z")
-    path = _path()
-    return read_json(path) if path.exists() else {}
+    return read_json(_path()) if _path().exists() else {}
 
 
 def _keep(predictions: dict[str, Any]) -> None:

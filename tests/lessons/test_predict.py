@@ -3,15 +3,13 @@
 import importlib
 
 import pytest
-from IPython.core.formatters import DisplayFormatter
 
 from course.lessons import outcome, predict, record
 from course.lessons.begin import Lesson
 from labkit.errors import InputError
-from labkit.figures import widgets
 
 begin = importlib.import_module("course.lessons.begin")
-parse_number = importlib.import_module("course.lessons.predict").parse_number
+module = importlib.import_module("course.lessons.predict")
 
 
 @pytest.fixture
@@ -25,12 +23,12 @@ def shown(tmp_path, monkeypatch):
 
 @pytest.fixture
 def at_the_widgets(shown, monkeypatch):
-    monkeypatch.setattr(widgets, "is_interactive", lambda: True)
+    monkeypatch.setattr(module, "is_interactive", lambda: True)
     return shown
 
 
-def html(item):
-    return DisplayFormatter().format(item)[0]["text/html"]
+def text(item):
+    return item.data
 
 
 def test_a_number_is_typed_before_the_result_and_compared_with_it(at_the_widgets):
@@ -41,11 +39,12 @@ def test_a_number_is_typed_before_the_result_and_compared_with_it(at_the_widgets
     control.value = "3 seconds"
     assert said.value == "Kept: 3 seconds. Now run the next cell."
     outcome("04.a", 6.0)
-    assert repr(at_the_widgets[-1]) == ("04.a: you predicted 3 seconds; it was 6 seconds: 0.5 × the result")
+    assert text(at_the_widgets[-1]) == "**04.a** You predicted 3 seconds; it was 6 seconds: 0.5 × the result."
     control.value = "6"
     assert said.value == "The result has been shown already, so this is not kept."
     record()
-    assert "3 seconds  6 seconds     0.5 × the result" in repr(at_the_widgets[-1])
+    row = "| 04.a How long does a step take? | 3 seconds | 6 seconds | 0.5 × the result |"
+    assert row in text(at_the_widgets[-1])
 
 
 @pytest.mark.parametrize(("chosen", "said"), [("ring", "right"), ("tree", "not right")])
@@ -55,7 +54,7 @@ def test_a_choice_is_clicked_and_right_or_not(chosen, said, at_the_widgets):
     assert control.value is None, "nothing is chosen for the reader"
     control.value = chosen
     outcome("04.b", "ring")
-    assert repr(at_the_widgets[-1]).endswith(f"it was ring: {said}")
+    assert text(at_the_widgets[-1]).endswith(f"it was ring: {said}.")
 
 
 def test_a_restarted_kernel_still_has_the_prediction_and_asks_a_missed_one_anew(at_the_widgets):
@@ -70,20 +69,23 @@ def test_a_restarted_kernel_still_has_the_prediction_and_asks_a_missed_one_anew(
     assert (kept.value, missed.value) == ("4", "")
     missed.value = "5"
     outcome("04.b", 5)
-    assert repr(at_the_widgets[-1]).endswith("you predicted 5; it was 5: exact")
+    assert text(at_the_widgets[-1]).endswith("You predicted 5; it was 5: right.")
 
 
 def test_without_widgets_the_lesson_runs_on_and_folds_the_answer_behind_the_question(shown):
-    predict("04.a", "Which <b> is faster?", ["ring", "tree"])
+    predict("04.a", "Which is faster?", ["ring", "tree"])
     predict("04.c", "How many?")
     outcome("04.a", "ring")
     assert len(shown) == 3
-    assert "ring · tree" in html(shown[0]) and "Which &lt;b&gt; is" in html(shown[0])
-    answer = "It was ring; no prediction was given."
-    assert html(shown[2]) == f"<details><summary>Which &lt;b&gt; is faster?</summary>{answer}</details>"
+    assert text(shown[0]).endswith("** Which is faster? (ring · tree)")
+    assert text(shown[2]).split("\n\n") == [
+        "<details><summary>Which is faster?</summary>",
+        "No prediction was given; it was ring.",
+        "</details>",
+    ]
     record()
-    assert "no prediction was given" in html(shown[-1])
-    assert repr(shown[-1]).splitlines()[2].split()[-4:] == ["many?", "–", "–", "–"]
+    assert "| 04.c How many? | – | – | – |" in text(shown[-1])
+    assert text(shown[-1]).endswith("No prediction was given.")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_without_widgets_the_lesson_runs_on_and_folds_the_answer_behind_the_ques
     ],
 )
 def test_what_a_reader_types_is_a_number_or_asked_for_again(text, value):
-    assert parse_number(text, "%") == value
+    assert module.parse_number(text, "%") == value
 
 
 def test_mistakes_of_an_author_are_named(shown, monkeypatch):
