@@ -22,6 +22,8 @@ class Command:
     help: str
 
 
+_LESSONS, _TEACHERS = "course.lessons.commands", "course.lessons.teachers"
+
 # By headings, in the order of the help. Each text fits into a line of a terminal with 80 columns.
 GROUPS: dict[str, dict[str, Command]] = {
     "Data and training": {
@@ -79,13 +81,10 @@ GROUPS: dict[str, dict[str, Command]] = {
         ),
     },
     "Lessons and notebooks": {
-        "lesson list": Command("course.lessons.commands", "List the lessons."),
-        "lesson start": Command(
-            "course.lessons.commands", "Write copies of lessons to work in, without the solutions."
-        ),
-        "lesson check": Command(
-            "course.lessons.commands", "Check the answer of an exercise in a saved notebook."
-        ),
+        "lesson list": Command(_LESSONS, "List the lessons."),
+        "lesson start": Command(_LESSONS, "Write copies of lessons to work in, without the solutions."),
+        "lesson check": Command(_LESSONS, "Check the answers of an exercise or lesson, as saved."),
+        "lesson export": Command(_TEACHERS, "Write lessons as assignments for nbgrader or Otter-Grader."),
         "notebook run": Command(".notebook", "Run a notebook with parameters of your choice."),
         "demo": Command(".notebook", "Run the training notebook and say where to look."),
     },

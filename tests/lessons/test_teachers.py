@@ -1,0 +1,71 @@
+"""What teachers get: assignments of two graders."""
+
+import nbformat
+import pytest
+
+from course.lessons import teachers
+from course.lessons.commands import exercise_cells, student_code
+from course.lessons.verdict import check
+from labkit.commands import main as cli
+from labkit.notebook.files import lesson_files, read_notebook
+
+WRITTEN = lesson_files()
+GRADER_ID = "exercise-00-2"
+
+
+def with_outputs(notebook):
+    """Return a notebook as it is when it has been written and read."""
+    return nbformat.reads(nbformat.writes(notebook), as_version=4)
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.stem)
+def test_an_assignment_of_nbgrader_has_an_answer_and_a_locked_test_for_each_exercise(path):
+    lesson = read_notebook(path)
+    made = with_outputs(teachers.nbgrader_notebook(lesson))
+    nbformat.validate(made)
+    marked = [cell for cell in made.cells if "nbgrader" in cell.metadata]
+    assert len({cell.metadata.nbgrader.grade_id for cell in marked}) == len(marked)
+    assert all(cell.metadata.nbgrader.schema_version == 3 for cell in marked)
+    answers, tests = marked[::2], marked[1::2]
+    assert len(answers) == len(exercise_cells(lesson))
+    for answer, test in zip(answers, tests, strict=True):
+        assert answer.metadata.nbgrader.solution and not answer.metadata.nbgrader.grade
+        assert "### BEGIN SOLUTION" in answer.source and "check(" not in answer.source
+        assert test.metadata.nbgrader.locked and test.metadata.nbgrader.points == 1
+        assert test.source.endswith("assert verdict")
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.stem)
+def test_a_master_notebook_of_otter_has_a_question_for_each_exercise(path):
+    lesson = read_notebook(path)
+    made = with_outputs(teachers.otter_notebook(lesson))
+    nbformat.validate(made)
+    raw = [cell.source.splitlines()[0] for cell in made.cells if cell.cell_type == "raw"]
+    names = ["BEGIN QUESTION", "BEGIN SOLUTION", "END SOLUTION", "BEGIN TESTS", "END TESTS", "END QUESTION"]
+    blocks = [f"# {name}" for name in names]
+    assert raw == ["# ASSIGNMENT CONFIG", *blocks * len(exercise_cells(lesson))]
+    (first, *_) = [cell for cell in made.cells if cell.source.startswith("bool(check(")]
+    assert first.outputs[0].data == {"text/plain": "True"}
+
+
+def test_the_test_of_nbgrader_passes_the_solution_and_fails_the_stub():
+    made = teachers.nbgrader_notebook(read_notebook(WRITTEN[0]))
+    by_id = {
+        cell.metadata.nbgrader.grade_id: cell.source for cell in made.cells if "nbgrader" in cell.metadata
+    }
+    answer, test = by_id[GRADER_ID], by_id[f"{GRADER_ID}-test"]
+    exec(answer + "\n" + test, {"check": check})
+    with pytest.raises(AssertionError):
+        exec(student_code(answer) + "\n" + test, {"check": check})
+
+
+def test_the_folders_of_the_graders_are_written_and_nothing_is_overwritten(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert cli.main(["lesson", "export", "4", "--nbgrader", "n/source", "--otter", "o"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("wrote ") == said.count("is there already") == 2
+    for made in ("n/source/04_replicas/04_replicas.ipynb", "o/04_replicas/04_replicas.ipynb"):
+        assert (tmp_path / made).is_file()
+    assert cli.main(["lesson", "export", "4"]) == 2
+    assert "name a folder with --nbgrader DIR or --otter DIR" in capsys.readouterr().err
