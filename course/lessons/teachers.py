@@ -1,4 +1,4 @@
-"""For teachers: lessons as assignments of nbgrader and Otter-Grader.
+"""For teachers: lessons as assignments of nbgrader and Otter-Grader and signed reports.
 
 Formats: https://nbgrader.readthedocs.io/en/stable/contributor_guide/metadata.html and
 https://otter-grader.readthedocs.io/en/latest/otter_assign/notebook_format.html
@@ -6,15 +6,22 @@ https://otter-grader.readthedocs.io/en/latest/otter_assign/notebook_format.html
 
 import ast
 import copy
-from collections.abc import Callable
+import hashlib
+import hmac
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
-from course.lessons.commands import CHECK, NEEDS, write_copies
+from course.lessons.commands import CHECK, NEEDS, check_saved, exercise_cells, write_copies
 from labkit.commands.flags import Flag, LocalPath
 from labkit.errors import InputError, require_extra
 from labkit.home import expanded
+from labkit.version import VERSION
 
 Folder = Annotated[LocalPath | None, Flag(metavar="DIR")]
+SIGNATURE = "hmac_sha256"
 
 
 # ---- assignments ---------------------------------------------------------------------------------------
@@ -98,3 +105,64 @@ def _with_exercises(notebook: Any, cells: Callable[[str, str, str, str], list[An
         else:
             result.cells.append(cell)
     return result
+
+
+# ---- reports -------------------------------------------------------------------------------------------
+
+
+def lesson_report(path: LocalPath, key: LocalPath, *, seed: int = 0) -> int:
+    """Check all answers of a folder of lessons and print a signed report; or check a report's signature.
+
+    The signature shows that somebody who has the key made the report, and that it wasn't changed since. It
+    doesn't show who wrote the answers. So whoever grades makes the report, and keeps the key.
+
+    Returns 0; 1 if a report's signature doesn't fit.
+
+    Args:
+        path: Folder with copies of lessons, or the file of a report.
+        key: File with the secret of the signature.
+        seed: Draws other inputs for the answers than the lessons do. Default: 0, the lessons'.
+    """
+    from labkit.notebook.files import lesson_files
+
+    require_extra("notebook", NEEDS, "labkit lesson report")
+    found = expanded(path)
+    lessons = [found / source.name for source in lesson_files() if (found / source.name).is_file()]
+    try:
+        secret = expanded(key).read_bytes()
+        report = {} if lessons else json.loads(found.read_bytes())
+        given = report.pop(SIGNATURE, "")
+    except OSError as error:
+        raise InputError(
+            f"{error.filename} can't be read: {error.strerror}; name a folder with lessons such as "
+            "00_tour.ipynb or a report, and the file of a key"
+        ) from None
+    except (ValueError, AttributeError):
+        raise InputError(f"{path} is no report; name what labkit lesson report has printed") from None
+    if not lessons:
+        fits = hmac.compare_digest(str(given), _signature(report, secret))
+        print(f"the signature of {path} {'fits' if fits else 'does not fit: another key, or it was changed'}")
+        return int(not fits)
+    made = datetime.now(UTC).isoformat(timespec="seconds")
+    checked = {lesson.stem: _checked(lesson, seed) for lesson in lessons}
+    report = {"labkit": VERSION, "made": made, "seed": seed, "lessons": checked}
+    print(json.dumps({**report, SIGNATURE: _signature(report, secret)}, indent=2))
+    return 0
+
+
+def _checked(path: Path, seed: int) -> dict[str, Any]:
+    """Return the digest of a lesson, and whether its answers are right."""
+    from course.lessons.verdict import exercises
+    from labkit.notebook.files import read_notebook
+
+    cells = exercise_cells(read_notebook(path))
+    verdicts = [check_saved(each.number, cells, seed) for each in exercises(int(path.name[:2]))]
+    return {
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "exercises": {each.number: {"right": each.right, "verdict": each.text} for each in verdicts},
+    }
+
+
+def _signature(report: Mapping[str, Any], secret: bytes) -> str:
+    """Return the HMAC-SHA256 (RFC 2104) of a report's JSON with sorted keys."""
+    return hmac.digest(secret, json.dumps(report, sort_keys=True).encode(), "sha256").hex()

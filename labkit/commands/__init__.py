@@ -85,6 +85,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "lesson start": Command(_LESSONS, "Write copies of lessons to work in, without the solutions."),
         "lesson check": Command(_LESSONS, "Check the answers of an exercise or lesson, as saved."),
         "lesson export": Command(_TEACHERS, "Write lessons as assignments for nbgrader or Otter-Grader."),
+        "lesson report": Command(_TEACHERS, "Print a signed report of the answers in a folder."),
         "notebook run": Command(".notebook", "Run a notebook with parameters of your choice."),
         "demo": Command(".notebook", "Run the training notebook and say where to look."),
     },

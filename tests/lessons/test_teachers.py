@@ -1,7 +1,10 @@
-"""What teachers get: assignments of two graders."""
+"""What teachers get: assignments of two graders, and a report that can't be changed unseen."""
+
+import json
 
 import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
 
 from course.lessons import teachers
 from course.lessons.commands import exercise_cells, student_code
@@ -69,3 +72,49 @@ def test_the_folders_of_the_graders_are_written_and_nothing_is_overwritten(tmp_p
         assert (tmp_path / made).is_file()
     assert cli.main(["lesson", "export", "4"]) == 2
     assert "name a folder with --nbgrader DIR or --otter DIR" in capsys.readouterr().err
+
+
+# ---- reports -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lessons(tmp_path, monkeypatch):
+    """A folder with lesson 00, of which one exercise of four is answered, and files of keys."""
+    code = 'import math\n\ncheck("00.2", math.log)'
+    nbformat.write(new_notebook(cells=[new_code_cell(code)]), tmp_path / "00_tour.ipynb")
+    for name, key in (("key", "secret of a teacher"), ("other", "another of a teacher")):
+        (tmp_path / name).write_text(key)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_report_says_what_is_right_and_a_change_of_it_is_seen(lessons, capsys):
+    assert cli.main(["lesson", "report", ".", "key", "--seed", "3"]) == 0
+    text = capsys.readouterr().out
+    report = json.loads(text)
+    exercises = report["lessons"]["00_tour"]["exercises"]
+    assert [each["right"] for each in exercises.values()] == [False, True, False, False]
+    assert report["seed"] == 3
+    for name, said, key, code in (
+        ("same", text, "key", 0),
+        ("changed", text.replace('"right": false', '"right": true', 1), "key", 1),
+        ("key", text, "other", 1),
+    ):
+        (lessons / f"{name}.json").write_text(said)
+        assert cli.main(["lesson", "report", f"{name}.json", key]) == code
+        assert ("does not fit" in capsys.readouterr().out) is bool(code)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([".", "absent"], "absent can't be read: No such file"),
+        (["absent", "key"], "absent can't be read: No such file"),
+        (["key", "key"], "key is no report"),
+        (["empty", "key"], "empty can't be read: Is a directory; name a folder with lessons such as"),
+    ],
+)
+def test_what_a_report_cannot_be_made_of_is_named(words, said, lessons, capsys):
+    (lessons / "empty").mkdir()
+    assert cli.main(["lesson", "report", *words]) == 2
+    assert said in capsys.readouterr().err
