@@ -3,6 +3,7 @@
 import copy
 import os
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,29 +39,35 @@ def lesson_start(*lesson: str, folder: Annotated[LocalPath, Flag(metavar="DIR")]
     from labkit.notebook.files import choose_notebooks, course_files
 
     require_extra("notebook", NEEDS, "labkit lesson start")
-    sources = choose_notebooks(lesson, course_files())
     target = expanded(folder)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        for source in sources:
-            _copy(source, target / source.name)
-    except OSError as error:
-        raise InputError(
-            f"--folder {target} can't be written: {error.strerror}; name a folder of yours"
-        ) from None
+    sources = choose_notebooks(lesson, course_files())
+    write_copies({source: target / source.name for source in sources}, student_notebook, f"--folder {target}")
     print(f"open them with: jupyter lab {target}")
     return 0
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Write the student's copy of ``source``, unless there is a ``target``: it may hold a student's work."""
+def write_copies(targets: Mapping[Path, Path], changed: Callable[[Any], Any], flag: str) -> None:
+    """Write the changed copy of each notebook, unless its target is there: it may hold somebody's work.
+
+    Args:
+        targets: by source.
+        changed: makes the copy, from what nbformat reads.
+        flag: what chose the folder, for the error.
+
+    Raises InputError if a target can't be written.
+    """
     from labkit.notebook.files import read_notebook, write_notebook
 
-    if os.path.lexists(target):
-        print(f"{target} is there already and stays as it is; delete it to start anew")
-        return
-    write_notebook(student_notebook(read_notebook(source)), target)
-    print(f"wrote {target}")
+    for source, target in targets.items():
+        if os.path.lexists(target):
+            print(f"{target} is there already and stays as it is; delete it to start anew")
+            continue
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_notebook(changed(read_notebook(source)), target)
+        except OSError as error:
+            raise InputError(f"{flag} can't be written: {error.strerror}; name a folder of yours") from None
+        print(f"wrote {target}")
 
 
 def lesson_check(

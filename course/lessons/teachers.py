@@ -1,4 +1,4 @@
-"""For teachers: lessons as assignments of nbgrader and Otter-Grader and signed reports.
+"""For teachers: lessons as assignments of nbgrader and Otter-Grader, signed reports, the capstone's board.
 
 Formats: https://nbgrader.readthedocs.io/en/stable/contributor_guide/metadata.html and
 https://otter-grader.readthedocs.io/en/latest/otter_assign/notebook_format.html
@@ -9,6 +9,7 @@ import copy
 import hashlib
 import hmac
 import json
+import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,10 +19,17 @@ from course.lessons.commands import CHECK, NEEDS, check_saved, exercise_cells, w
 from labkit.commands.flags import Flag, LocalPath
 from labkit.errors import InputError, require_extra
 from labkit.home import expanded
+from labkit.run_directory import RunDirectory
+from labkit.startup.child import python_command
+from labkit.startup.process import Child
+from labkit.tables import print_table
 from labkit.version import VERSION
 
 Folder = Annotated[LocalPath | None, Flag(metavar="DIR")]
 SIGNATURE = "hmac_sha256"
+# Accuracies on the test set that the capstone asks for, by the data set.
+GOALS = {"cifar10": 0.80, "shapes": 0.97}
+VERIFY_SECONDS = 600  # of ``labkit verify`` of one submission
 
 
 # ---- assignments ---------------------------------------------------------------------------------------
@@ -166,3 +174,51 @@ def _checked(path: Path, seed: int) -> dict[str, Any]:
 def _signature(report: Mapping[str, Any], secret: bytes) -> str:
     """Return the HMAC-SHA256 (RFC 2104) of a report's JSON with sorted keys."""
     return hmac.digest(secret, json.dumps(report, sort_keys=True).encode(), "sha256").hex()
+
+
+# ---- the capstone --------------------------------------------------------------------------------------
+
+
+def lesson_board(folder: LocalPath) -> int:
+    """Print the capstone's table: a row for each run in a folder, the fastest that reaches its goal first.
+
+    The goal is 80 % of the test set on cifar10, and 97 % on shapes. Accuracy and seconds are those that the
+    run recorded. `labkit verify` makes some of its steps again, which takes up to some minutes for each.
+
+    Returns 0. Raises InputError if there is no run in the folder.
+
+    Args:
+        folder: Folder whose folders are the submitted run directories.
+    """
+    from labkit.config.config import describe
+    from labkit.run_directory.directory import list_runs
+    from labkit.run_directory.summary import Summaries
+
+    runs = list_runs(expanded(folder))
+    if not runs:
+        raise InputError(f"{folder} has no run directory; collect the submissions there, each in a folder")
+    ranked: list[tuple[bool, float, tuple[str, ...]]] = []
+    for run, summary in zip(runs, Summaries(describe).of(runs), strict=True):
+        verified, said = _verify(run)
+        accuracy, seconds = summary.test_accuracy or 0.0, summary.duration or math.inf
+        missed = not verified or accuracy < GOALS.get(summary.dataset or "", math.inf)
+        cores = run.read_environment().get("threads", {}).get("cores", "–")
+        shown = (run.name, summary.dataset or "–", f"{accuracy:.2%}", f"{seconds:,.0f}", str(cores))
+        ranked.append(
+            (missed, -accuracy if missed else seconds, (*shown, "yes" if verified else f"no: {said}"))
+        )
+    header = ("place", "run", "data set", "accuracy", "seconds", "cores", "verified")
+    rows = [
+        ("–" if missed else str(place), *shown) for place, (missed, _, shown) in enumerate(sorted(ranked), 1)
+    ]
+    print_table(header, rows, right=("accuracy", "seconds", "cores"))
+    return 0
+
+
+def _verify(run: RunDirectory) -> tuple[bool, str]:
+    """Return whether ``labkit verify`` finds a run as it says, and "yes" or the last line that it prints."""
+    with Child(python_command("-m", "labkit", "verify", run.path.absolute())) as child:
+        code = child.wait(VERIFY_SECONDS)
+        child.kill()
+        *_, last = ["", *child.lines()]
+    return code == 0, "yes" if code == 0 else "no: it took too long" if code is None else f"no: {last}"

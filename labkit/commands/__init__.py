@@ -86,6 +86,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "lesson check": Command(_LESSONS, "Check the answers of an exercise or lesson, as saved."),
         "lesson export": Command(_TEACHERS, "Write lessons as assignments for nbgrader or Otter-Grader."),
         "lesson report": Command(_TEACHERS, "Print a signed report of the answers in a folder."),
+        "lesson board": Command(_TEACHERS, "Order the runs that were submitted to the capstone."),
         "notebook run": Command(".notebook", "Run a notebook with parameters of your choice."),
         "demo": Command(".notebook", "Run the training notebook and say where to look."),
     },

@@ -1,4 +1,4 @@
-"""What teachers get: assignments of two graders, and a report that can't be changed unseen."""
+"""What teachers get: assignments of two graders, a report that can't be changed unseen, an ordered board."""
 
 import json
 
@@ -11,6 +11,7 @@ from course.lessons.commands import exercise_cells, student_code
 from course.lessons.verdict import check
 from labkit.commands import main as cli
 from labkit.notebook.files import lesson_files, read_notebook
+from tests.commands.made_runs import evaluation, make_run
 
 WRITTEN = lesson_files()
 GRADER_ID = "exercise-00-2"
@@ -118,3 +119,39 @@ def test_what_a_report_cannot_be_made_of_is_named(words, said, lessons, capsys):
     (lessons / "empty").mkdir()
     assert cli.main(["lesson", "report", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+# ---- the capstone --------------------------------------------------------------------------------------
+
+
+def submitted(folder, name, accuracy, seconds):
+    rows = [
+        {"split": "train", "step": s, "loss": 1.0, "wall_time": 100.0 + s * seconds / 20} for s in (0, 20)
+    ]
+    make_run(folder, name, rows=[*rows, evaluation("test", 20, accuracy)])
+
+
+def test_the_fastest_verified_run_that_reaches_the_goal_is_first(tmp_path, monkeypatch, capsys):
+    submitted(tmp_path, "slow", 0.99, 300)
+    submitted(tmp_path, "fast", 0.971, 100)
+    submitted(tmp_path, "near", 0.969, 20)
+    submitted(tmp_path, "far", 0.5, 10)
+    submitted(tmp_path, "changed", 0.99, 5)
+    monkeypatch.setattr(
+        teachers, "_verify", lambda run: (False, "no: 1 change") if run.name == "changed" else (True, "yes")
+    )
+    assert cli.main(["lesson", "board", str(tmp_path)]) == 0
+    _, *rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[:2] for row in rows] == [
+        ["1", "fast"], ["2", "slow"], ["–", "changed"], ["–", "near"], ["–", "far"],
+    ]  # fmt: skip
+    assert rows[2][-3:] == ["no:", "1", "change"]
+
+
+def test_a_run_that_cannot_be_verified_has_the_reason_beside_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    submitted(tmp_path / "runs", "first", 0.99, 100)
+    assert cli.main(["lesson", "board", str(tmp_path / "runs")]) == 0
+    assert "no: labkit: error: " in capsys.readouterr().out
+    assert cli.main(["lesson", "board", str(tmp_path / "home")]) == 2
+    assert "has no run directory" in capsys.readouterr().err
