@@ -22,8 +22,6 @@ class Command:
     help: str
 
 
-_LESSONS, _TEACHERS = "course.lessons.commands", "course.lessons.teachers"
-
 # By headings, in the order of the help. Each text fits into a line of a terminal with 80 columns.
 GROUPS: dict[str, dict[str, Command]] = {
     "Data and training": {
@@ -81,12 +79,12 @@ GROUPS: dict[str, dict[str, Command]] = {
         ),
     },
     "Lessons and notebooks": {
-        "lesson list": Command(_LESSONS, "List the lessons."),
-        "lesson start": Command(_LESSONS, "Write copies of lessons to work in, without the solutions."),
-        "lesson check": Command(_LESSONS, "Check the answers of an exercise or lesson, as saved."),
-        "lesson export": Command(_TEACHERS, "Write lessons as assignments for nbgrader or Otter-Grader."),
-        "lesson report": Command(_TEACHERS, "Print a signed report of the answers in a folder."),
-        "lesson board": Command(_TEACHERS, "Order the runs that were submitted to the capstone."),
+        "lesson list": Command("course.lessons.commands", "List the lessons."),
+        "lesson start": Command("course.lessons.commands", "Write copies of lessons, without solutions."),
+        "lesson check": Command("course.lessons.commands", "Check the saved answer of an exercise, or all."),
+        "lesson export": Command("course.lessons.teachers", "Write assignments for nbgrader or Otter."),
+        "lesson report": Command("course.lessons.teachers", "Print a signed report of a folder of answers."),
+        "lesson board": Command("course.lessons.teachers", "Order the runs submitted to the capstone."),
         "notebook run": Command(".notebook", "Run a notebook with parameters of your choice."),
         "demo": Command(".notebook", "Run the training notebook and say where to look."),
     },
