@@ -1,6 +1,8 @@
-"""Short trainings on one device, with labkit's own step, as several lessons do many of them."""
+"""Short trainings on one device: many with labkit's own step, as in several lessons, and one in one file."""
 
+import tempfile
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -8,9 +10,16 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+import course
+import labkit
 from labkit.config import OptimizerConfig
+from labkit.config.config import flags_of
+from labkit.data.manifest import Manifest
 from labkit.optim.optimizer import Optimizer
 from labkit.optim.schedules import learning_rate_at
+from labkit.run import Run
+from labkit.startup.child import python_command
+from labkit.startup.process import Child
 from labkit.training.step import make_train_step
 
 Step = Callable[[Any, Any, float], tf.Tensor]
@@ -59,3 +68,30 @@ def restart(model: keras.Model, optimizer: Optimizer, weights: Iterable[Any]) ->
         weight.assign(value)
     for variable in optimizer.state:
         variable.assign(tf.zeros_like(variable))
+
+
+def one_file_beside_labkit(
+    manifest: Manifest, job_dir: Path, **flags: Any
+) -> tuple[NDArray[np.float32], Run]:
+    """Train ResNet-20 with ``course/one_file.py``, in a process of its own, and meanwhile with labkit here.
+
+    Args:
+        manifest: the prepared data set.
+        job_dir: of labkit's run; one that is there is trained anew.
+        **flags: of both programs, such as ``train_steps``.
+
+    The process ends with this one, and two minutes after labkit's training at most. Prints its last line.
+    Returns its losses, [steps], and labkit's run. Raises OSError if it has left no checkpoint.
+    """
+    flags |= {"dataset": manifest.dataset, "data_dir": str(manifest.directory.parent), "evaluate_test": False}
+    program = Path(course.__file__).with_name("one_file.py")
+    with tempfile.TemporaryDirectory() as folder:
+        with Child(python_command(program, *flags_of({**flags, "job_dir": folder}))) as child:
+            run = labkit.train(
+                preset="resnet20_one_cycle", deterministic=True, num_gpus=0, validate_every_steps=0,
+                job_dir=job_dir, overwrite=True, **flags,
+            )  # fmt: skip
+            child.wait(120)
+            child.kill()  # of no effect if it has ended
+            print(*list(child.lines())[-1:])  # before it are messages of TensorFlow
+        return np.load(Path(folder) / "checkpoint.npz")["losses"], run

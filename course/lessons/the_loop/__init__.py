@@ -1,5 +1,6 @@
-"""Lesson 03: momentum and decay on a quadratic, update ratios, and the loss surface."""
+"""Lesson 03: momentum and decay on a quadratic, update ratios, the loss surface, and the loop in one file."""
 
+from course.lessons.short_training import one_file_beside_labkit
 from course.lessons.the_loop.figures import (
     decay_figure,
     descend,
@@ -20,6 +21,7 @@ __all__ = [
     "loss_comparison",
     "loss_surface",
     "momentum_figure",
+    "one_file_beside_labkit",
     "range_figure",
     "ratio_figure",
     "surface_figure",
