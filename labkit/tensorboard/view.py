@@ -17,7 +17,8 @@ from labkit.startup.child import import_path, python_command
 from labkit.tensorboard.log_folder import shown_names
 
 SECONDS_TO_START = 120.0
-HEIGHT = 800  # pixels of the frame
+SHOW_IF_IT_ANSWERS = """{const frame = document.currentScript.previousElementSibling;
+fetch(frame.src, {mode: "no-cors"}).then(() => {frame.hidden = false}, () => {})}"""
 PROXY = "TENSORBOARD_PROXY_URL"  # TensorBoard's own variable for notebooks behind a proxy
 
 _SHOWN: dict[tuple[str, ...], "TensorBoard"] = {}
@@ -26,8 +27,7 @@ _SHOWN: dict[tuple[str, ...], "TensorBoard"] = {}
 class TensorBoard:
     """A TensorBoard of some runs, on a free port of 127.0.0.1, which ends with this process at the latest.
 
-    A notebook shows it as a frame. The link and the command below the frame remain in a notebook that was run
-    by papermill or converted by nbconvert, whose frame is empty.
+    A notebook shows it as a frame, a saved one the link and the command: a frame would be grey and empty.
 
     Args:
         runs: the runs to show.
@@ -95,8 +95,8 @@ class TensorBoard:
         command = shlex.join(["labkit", "tensorboard", *(str(run.path) for run in self.runs)])
         link = escape(self.link, quote=True)
         shown = (
-            f'<iframe src="{link}" width="100%" height="{HEIGHT}" style="border: 0" title="TensorBoard">'
-            "</iframe>"
+            f'<iframe src="{link}" width="100%" height="800" style="border: 0" title="TensorBoard" hidden>'
+            f"</iframe><script>{SHOW_IF_IT_ANSWERS}</script>"
             f'<p>TensorBoard: <a href="{link}" target="_blank">{link}</a>, as long as this notebook runs; '
             f"later: <code>{escape(command)}</code></p>"
         )

@@ -75,6 +75,7 @@ def test_the_same_runs_have_one_server_and_it_starts_again_after_its_end(runs, m
     assert board.running
     mime = board._repr_mimebundle_()
     assert f'<iframe src="{board.address}"' in mime["text/html"]
+    assert " hidden></iframe><script>" in mime["text/html"], "a saved notebook would show an empty frame"
     assert f'<a href="{board.address}"' in mime["text/html"]
     for text in mime.values():
         assert f"labkit tensorboard {first.path} {second.path}" in text
