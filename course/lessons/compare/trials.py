@@ -4,6 +4,7 @@ The network and the training step are labkit's own, compiled once. Images are ha
 training starts from the initial weights of its seed.
 """
 
+import functools
 import hashlib
 import json
 from collections.abc import Sequence
@@ -87,6 +88,8 @@ class Bench:
             images, labels = (values[:count] for values in load_split(manifest, split))
             self._data[split] = standardize(halved(images), manifest), labels
         self._model = self._network(seed=0)
+        self._initial = functools.cache(lambda seed: self._network(seed).get_weights())
+        self._trial = functools.cache(self._train)
         self._optimizer = SGD(self._model, config.optimizer)
         self._step = one_device_step(self._model, self._optimizer, config.data.images_per_step)
         self._predict = tf.function(
@@ -105,16 +108,21 @@ class Bench:
         )
 
     def train(self, recipe: str, learning_rate: float, seed: int) -> Trial:
-        """Train once. The seed decides the initial weights and the order of the images.
+        """Train once; a training that was made isn't made again.
+
+        The seed decides the initial weights and the order of the images.
 
         Args:
             recipe: a learning-rate schedule: ``one_cycle``, ``cosine``, ``constant``.
             learning_rate: its highest value.
             seed: at least 0.
         """
+        return self._trial(recipe, learning_rate, seed)
+
+    def _train(self, recipe: str, learning_rate: float, seed: int) -> Trial:
         from course.lessons.short_training import restart, train_steps
 
-        restart(self._model, self._optimizer, self._network(seed).weights)
+        restart(self._model, self._optimizer, self._initial(seed))
         images, labels = self._data["train"]
         steps, batch = self.config.run.train_steps, self.config.data.images_per_step
         schedule = replace(self.config.optimizer, learning_rate_schedule=recipe, learning_rate=learning_rate)
