@@ -6,6 +6,7 @@ from typing import Any
 
 from labkit import home
 from labkit.config import Config
+from labkit.data.manifest import Manifest
 from labkit.errors import InputError
 from labkit.notebook.cluster import CLUSTER_DEFAULTS
 from labkit.notebook.parameters import Parameters, read_parameters
@@ -102,6 +103,21 @@ def current_lesson() -> Lesson:
     if not _begun:
         raise InputError("no lesson has begun in this kernel; run the lesson from its first cell")
     return _begun[0]
+
+
+def few_images(source: Manifest, folder: Path, count: int) -> dict[str, str]:
+    """Write a data set with ``count`` training images of ``source``, the classes in proportion.
+
+    Returns the flags of a training on it. A training learns so few images by heart within some steps.
+    """
+    from labkit.data.records import write_derived
+    from labkit.data.shards import load_split
+    from labkit.data.subset import with_train_examples
+
+    parts = {name: load_split(source, name) for name in source.splits}
+    parts["train"] = with_train_examples(*parts["train"], source.num_classes, count, seed=0)
+    made = write_derived(source, folder, parts, train_examples=count)
+    return {"dataset": made.dataset, "data_dir": str(made.directory.parent)}
 
 
 def say(text: str) -> None:

@@ -49,6 +49,17 @@ def worker_rows(run: Run) -> dict[str, list[dict[str, Any]]]:
     return read_worker_metrics(RunDirectory(run.path).cluster_path)
 
 
+def worker_sessions(run: Run) -> dict[str, list[dict[str, Any]]]:
+    """Return ``worker_rows``, with those before and after a restart under names of their own."""
+    rows, parts = every_row(run), dict[str, list[dict[str, Any]]]()
+    starts = [rows[last + 1]["wall_time"] for last in _before_restarts(run) if last + 1 < len(rows)]
+    for name, found in worker_rows(run).items():
+        for row in found:
+            session = _session(sum(row["wall_time"] >= start for start in starts))
+            parts.setdefault(f"{name}, {session}", []).append(row)
+    return parts
+
+
 def step_seconds(run: Run) -> Floats:
     """Return for each worker the median seconds of its steps: float64 [workers].
 
@@ -80,7 +91,7 @@ def loss_comparison(killed: Run, alone: Run) -> "Figure":
         9.5,
         3.0,
         "Loss by step of the killed cluster and of one process: the curves cover each other; "
-        f"their largest difference is {difference.max():.1e} nats",
+        f"their largest difference is {difference.max():.2g} nats",
     ) as figure:
         losses, gaps = figure.subplots(1, 2, width_ratios=(3, 2))
         losses.plot(
@@ -270,11 +281,11 @@ def bandwidth_figure(models: Mapping[str, tuple[float, float]], bandwidths: Sequ
     return figure
 
 
-def seconds_over_links(runs: Mapping[str, Run]) -> dict[str, tuple[float, float]]:
+def seconds_over_links(runs: Mapping[str | None, Run]) -> dict[str | None, tuple[float, float]]:
     """Return for each run the median seconds of a step, and those of its computing and its bytes together.
 
     Args:
-        runs: synchronous runs, by the rate of their links, such as ``10mbit``.
+        runs: synchronous runs, by the rate of their links, such as ``10mbit``; None: without such a link.
     """
     found = {}
     for link, run in runs.items():
@@ -285,11 +296,10 @@ def seconds_over_links(runs: Mapping[str, Run]) -> dict[str, tuple[float, float]
     return found
 
 
-def links_figure(seconds: Mapping[str, tuple[float, float]]) -> "Figure":
+def links_figure(seconds: Mapping[str | None, tuple[float, float]]) -> "Figure":
     """Draw the measured seconds of a step beside the expected ones of ``seconds_over_links``."""
-    with drawing(
-        6.5, 2.8, f"Milliseconds of a step, measured and expected, over links of {', '.join(seconds)}"
-    ) as figure:
+    names = [_rate(check_link(link) or float("inf")) for link in seconds]
+    with drawing(6.5, 2.8, f"Milliseconds of a step, measured and expected: {', '.join(names)}") as figure:
         axis, place = figure.subplots(), np.arange(len(seconds))
         for number, (name, colour) in enumerate(
             (("measured", TRAIN), ("computing + bytes ÷ rate", VALIDATION))
@@ -297,7 +307,7 @@ def links_figure(seconds: Mapping[str, tuple[float, float]]) -> "Figure":
             values = [1000 * pair[number] for pair in seconds.values()]
             bars = axis.bar(place + 0.4 * number - 0.2, values, 0.38, color=colour, label=name)
             axis.bar_label(bars, fmt="%.0f", fontsize=8)
-        axis.set_xticks(place, [_rate(check_link(link) or 0.0) for link in seconds])
+        axis.set_xticks(place, names)
         axis.set(title="The same steps over two links", ylabel="milliseconds a step")
         axis.margins(y=0.15)
         axis.legend(loc="upper right")
@@ -305,4 +315,6 @@ def links_figure(seconds: Mapping[str, tuple[float, float]]) -> "Figure":
 
 
 def _rate(bits: float) -> str:
+    if bits == float("inf"):
+        return "loopback"
     return f"{bits / 1e9:g} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:g} Mbit/s"

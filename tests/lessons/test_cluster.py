@@ -1,5 +1,7 @@
 """What lesson 05 computes and draws, on rows of made runs."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -44,10 +46,20 @@ def test_the_rows_of_lost_steps_are_there_and_count_once(killed, tmp_path):
     axis = cluster.price_of_a_loss(killed).axes[0]
     lost = next(line for line in axis.lines if line.get_label() == "lost, made again")
     assert list(lost.get_ydata()) == [6, 7]
-    assert "0.0e+00" in repr(cluster.loss_comparison(killed, killed)), "equal losses have no difference"
+    assert "difference is 0 nats" in repr(cluster.loss_comparison(killed, killed))
     axis = cluster.price_of_a_loss(interrupted(tmp_path, 5, 5)).axes[0]  # it lost no step
     assert [line.get_label() for line in axis.lines] == ["before the loss", "after the restart"]
     assert len(axis.patches) == 1
+
+
+def test_the_rows_of_workers_before_and_after_a_restart_are_apart(killed):
+    folder = killed.path / "cluster"
+    folder.mkdir()
+    rows = [{"worker": "worker:0", "wall_time": time} for time in (3.0, 7.5, 26.5, 30.0)]
+    (folder / "worker-0.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    found = cluster.worker_sessions(killed)
+    times = {name: [row["wall_time"] for row in part] for name, part in found.items()}
+    assert times == {"worker:0, before the loss": [3.0, 7.5], "worker:0, after the restart": [26.5, 30.0]}
 
 
 def test_the_speeds_follow_from_the_steps_of_each_worker(slow):
@@ -72,3 +84,5 @@ def test_a_slow_network_leaves_no_time_to_compute():
     axis = cluster.bandwidth_figure({"net": (1e6, 0.1)}, [1e6, 80e6, 1e12]).axes[0]
     assert np.allclose(axis.lines[0].get_ydata(), [0.1 / 8.1, 0.5, 1.0], atol=1e-3)
     assert [text.get_text() for text in axis.get_xticklabels()] == ["1 Mbit/s", "80 Mbit/s", "1000 Gbit/s"]
+    axis = cluster.links_figure({"10mbit": (0.3, 0.28), None: (0.05, 0.04)}).axes[0]
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["10 Mbit/s", "loopback"]
