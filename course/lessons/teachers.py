@@ -203,10 +203,8 @@ def lesson_board(folder: LocalPath) -> int:
         accuracy, seconds = summary.test_accuracy or 0.0, summary.duration or math.inf
         missed = not verified or accuracy < GOALS.get(summary.dataset or "", math.inf)
         cores = run.read_environment().get("threads", {}).get("cores", "–")
-        shown = (run.name, summary.dataset or "–", f"{accuracy:.2%}", f"{seconds:,.0f}", str(cores))
-        ranked.append(
-            (missed, -accuracy if missed else seconds, (*shown, "yes" if verified else f"no: {said}"))
-        )
+        shown = (run.name, summary.dataset or "–", f"{accuracy:.2%}", f"{seconds:,.0f}", str(cores), said)
+        ranked.append((missed, -accuracy if missed else seconds, shown))
     header = ("place", "run", "data set", "accuracy", "seconds", "cores", "verified")
     rows = [
         ("–" if missed else str(place), *shown) for place, (missed, _, shown) in enumerate(sorted(ranked), 1)
@@ -216,9 +214,11 @@ def lesson_board(folder: LocalPath) -> int:
 
 
 def _verify(run: RunDirectory) -> tuple[bool, str]:
-    """Return whether ``labkit verify`` finds a run as it says, and "yes" or the last line that it prints."""
+    """Return whether ``labkit verify`` finds a run as it says, and what it found, in a few words."""
     with Child(python_command("-m", "labkit", "verify", run.path.absolute())) as child:
         code = child.wait(VERIFY_SECONDS)
         child.kill()
-        *_, last = ["", *child.lines()]
-    return code == 0, "yes" if code == 0 else "no: it took too long" if code is None else f"no: {last}"
+        lines = ["", *child.lines()]
+    if code == 0:
+        return True, "steps only" if "no certificate" in lines[1] else "yes"
+    return False, "no: it took too long" if code is None else f"no: {lines[-1]}"

@@ -1,6 +1,7 @@
 """What teachers get: assignments of two graders, a report that can't be changed unseen, an ordered board."""
 
 import json
+import sys
 
 import nbformat
 import pytest
@@ -11,6 +12,7 @@ from course.lessons.commands import exercise_cells, student_code
 from course.lessons.verdict import check
 from labkit.commands import main as cli
 from labkit.notebook.files import lesson_files, read_notebook
+from labkit.run_directory import RunDirectory
 from tests.commands.made_runs import evaluation, make_run
 
 WRITTEN = lesson_files()
@@ -148,10 +150,24 @@ def test_the_fastest_verified_run_that_reaches_the_goal_is_first(tmp_path, monke
     assert rows[2][-3:] == ["no:", "1", "change"]
 
 
+@pytest.mark.parametrize(
+    ("printed", "code", "said"),
+    [
+        ("no certificate: only\nunchanged\nequal", 0, (True, "steps only")),
+        ("certificate of step 20\nbit-equal", 0, (True, "yes")),
+        ("certificate of step 20\nline 3 was changed", 1, (False, "no: line 3 was changed")),
+    ],
+)
+def test_what_verify_prints_is_one_word_or_the_reason(printed, code, said, tmp_path, monkeypatch):
+    command = [sys.executable, "-c", f"print({printed!r}); raise SystemExit({code})"]
+    monkeypatch.setattr(teachers, "python_command", lambda *words: command)
+    assert teachers._verify(RunDirectory(tmp_path)) == said
+
+
 def test_a_run_that_cannot_be_verified_has_the_reason_beside_it(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
     submitted(tmp_path / "runs", "first", 0.99, 100)
     assert cli.main(["lesson", "board", str(tmp_path / "runs")]) == 0
-    assert "no: labkit: error: " in capsys.readouterr().out
+    assert "  no: labkit: error: " in capsys.readouterr().out
     assert cli.main(["lesson", "board", str(tmp_path / "home")]) == 2
     assert "has no run directory" in capsys.readouterr().err
