@@ -109,7 +109,7 @@ def test_a_truncated_execution_is_replaced_by_the_source(kept, tmp_path):
 
 def test_failed_lessons_are_named_where_the_site_fails_too(tmp_path, monkeypatch, capsys):
     def fail(paths):
-        raise InputError("Sphinx found something to mend")
+        raise InputError("Sphinx found something to fix")
 
     monkeypatch.setattr(command, "execute", lambda *words, **options: Failure("00_first", "draw", "no"))
     monkeypatch.setattr(command, "write_table", lambda paths: [])
@@ -117,7 +117,7 @@ def test_failed_lessons_are_named_where_the_site_fails_too(tmp_path, monkeypatch
     assert command.main(["build", "00"], make_paths(tmp_path)) == 1
     said = capsys.readouterr()
     assert "FAILED 00_first, cell draw: no" in said.out
-    assert said.err == "course: error: Sphinx found something to mend\n"
+    assert said.err == "course: error: Sphinx found something to fix\n"
 
 
 def test_a_notebook_that_cannot_be_written_stays_as_it_was(tmp_path, monkeypatch):
