@@ -30,7 +30,7 @@ def test_the_form_of_a_lesson(path: Path) -> None:
     counted = count_source(notebook)
     assert 40 <= counted.cells <= 80
     assert counted.words <= 2500
-    assert counted.lines <= 200
+    assert counted.lines <= (200 if int(path.name[:2]) < 10 else 340)  # from 10 on, code is what they teach
     first = notebook.cells[0].source
     assert re.match(r"# \S", first)
     assert "You will be able to" in first
