@@ -38,6 +38,7 @@ LESSONS = (
     "transfer",
     "compare",
     "mistakes",
+    "collectives",
 )
 SECONDS = 30  # of one check
 # Beginnings of the names of files whose lines are no student's: Python's, packages', the course's, labkit's.

@@ -1,0 +1,187 @@
+"""What lesson 10 measures: messages, steps of a training, and what is recorded where there are no links."""
+
+import json
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from course.lessons.begin import say
+from course.lessons.collectives.exchange import Through
+from course.lessons.predict import Shown
+from course.lessons.workers import Span, Worker, Workers
+from labkit.cluster.hosts import why_no_hosts
+from labkit.run_directory.directory import write_json_atomic
+from labkit.run_directory.files import read_json
+from labkit.tables import html_table, text_table
+
+# A copy of a measured.json, which each run of the lesson writes to its folder.
+RECORDED = Path(__file__).with_name("recorded.json")
+MOST_SPANS = 40  # of a step that is drawn
+REPEATS = 3  # of each measurement; the median counts
+OFF = 0.3  # relative error of a prediction; the lesson explains larger ones
+Floats = NDArray[np.float32]
+
+
+class Record:
+    """Measurements that need links of a chosen rate: made here, or recorded where there can be none.
+
+    Args:
+        folder: of the lesson, where ``measured.json`` is written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._values: dict[str, Any] = {}
+        self._reason = why_no_hosts()
+        if self._reason is not None:
+            say(f"{self._reason}. What needs such links is shown as it was recorded elsewhere.")
+
+    @property
+    def has_links(self) -> bool:
+        """Whether this machine can make links of a chosen rate."""
+        return self._reason is None
+
+    def get(self, name: str, measure: Callable[[], Any]) -> Any:
+        """Return what ``measure`` returns, with lists for arrays and tuples; or what was recorded."""
+        if not self.has_links:
+            recorded = read_json(RECORDED)
+            say(f"*Recorded on {recorded['date']}, {recorded['processor']}; not measured here.*")
+            return recorded["values"][name]
+        self._values[name] = json.loads(json.dumps(measure(), default=lambda value: value.tolist()))
+        about = {
+            "date": datetime.now(UTC).date().isoformat(),
+            "processor": _processor(),
+            "command": "labkit notebook run notebooks/10_collectives.ipynb",
+        }
+        write_json_atomic(self._folder / "measured.json", {**about, "values": self._values})
+        return self._values[name]
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def message_times(
+    workers: Workers, bytes_a_second: float, *, delay: float = 0.0
+) -> tuple[list[int], list[float]]:
+    """Return sizes in bytes, and the median seconds of a message of each from worker 0 to worker 1.
+
+    Args:
+        workers: at least two.
+        bytes_a_second: of the link; the last three sizes take 20, 40 and 60 ms at this rate.
+        delay: seconds that each message costs its sender.
+    """
+    sizes = [100, 1000, *(int(bytes_a_second * part) for part in (0.001, 0.003, 0.02, 0.04, 0.06))]
+    return sizes, workers.run(_there_and_back, sizes, delay).results[0]
+
+
+def _there_and_back(worker: Worker, sizes: Iterable[int], delay: float) -> list[float]:
+    link, other = Through(worker, delay=delay), 1 - worker.rank
+
+    def half(size: int) -> float:
+        worker.send(other, None)  # both are ready
+        worker.receive(other)
+        time.sleep(0.015)  # until the link has its whole burst again
+        begin = time.perf_counter()
+        if worker.rank == 0:
+            link.send(other, np.zeros(size, np.uint8))
+            link.receive(other)
+        else:
+            link.send(other, link.receive(other))
+        return (time.perf_counter() - begin) / 2
+
+    if worker.rank > 1:
+        return []
+    return [float(np.median([half(size) for _ in range(REPEATS)])) for size in sizes]
+
+
+def seconds_of(workers: Workers, algorithm: Callable[..., Any], num_bytes: int, *, delay: float) -> float:
+    """Return the median seconds until all workers have the result of ``algorithm(worker, array)``."""
+
+    def run(worker: Worker) -> None:
+        algorithm(Through(worker, delay=delay), np.ones(num_bytes // 8))
+
+    return float(np.median([max(workers.run(run).seconds) for _ in range(REPEATS)]))
+
+
+def dense_layers(layers: int, width: int, batch: int, seed: int) -> tuple[list[Floats], list[Floats]]:
+    """Return the activations of dense layers with rectifiers, the input first, and the layers' kernels."""
+    random = np.random.default_rng(seed)
+    kernels = [random.normal(0, width**-0.5, (width, width)).astype(np.float32) for _ in range(layers)]
+    activations = [random.normal(size=(batch, width)).astype(np.float32)]
+    for kernel in kernels:
+        activations.append(np.maximum(activations[-1] @ kernel, 0))
+    return activations, kernels
+
+
+def steps(workers: Workers, step: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    """Run a training step some times. Returns median seconds by span, and the spans and sums of one step.
+
+    The step returns an array and notes the span ``step``, from whose beginning times are counted.
+    """
+    rounds = [workers.run(step, *arguments) for _ in range(REPEATS)]
+    found = [_since_step(done.spans) for done in rounds]
+
+    def median(name: str) -> float:
+        longest = [max(s.end - s.begin for s in spans if s.name == name) for spans in found]
+        return float(np.median(longest))
+
+    sums = [float(np.abs(result).sum(dtype=np.float64)) for done in rounds for result in done.results]
+    shown = [span for span in found[1] if span.name in ("backward", "exchange")]
+    shown = shown if len(shown) < MOST_SPANS else []
+    return {"step": median("step"), "backward": median("backward"), "spans": shown, "sums": sums}
+
+
+def _since_step(spans: Sequence[Span]) -> list[Span]:
+    start = {span.worker: span.begin for span in spans if span.name == "step"}
+    return [s._replace(begin=s.begin - start[s.worker], end=s.end - start[s.worker]) for s in spans]
+
+
+def loss_and_gradient(
+    weights: Floats, images: Floats, labels: NDArray[np.int32], *, hidden: int = 64, classes: int = 10
+) -> tuple[float, NDArray[Any]]:
+    """Return the mean loss of a dense network with one hidden layer, in nats, and its gradient [weights].
+
+    Args:
+        weights: kernels of both layers, float32 [features · hidden + hidden · classes].
+        images: float32 [n, features].
+        labels: int32 [n].
+    """
+    split = images.shape[1] * hidden
+    first, second = weights[:split].reshape(-1, hidden), weights[split:].reshape(hidden, classes)
+    between = np.maximum(images @ first, 0)
+    scores = between @ second
+    scores = np.exp(scores - scores.max(1, keepdims=True))
+    probabilities, rows = scores / scores.sum(1, keepdims=True), np.arange(len(images))
+    loss = -np.log(np.maximum(probabilities[rows, labels], 1e-30)).mean()
+    probabilities[rows, labels] -= 1
+    back = (probabilities @ second.T) * (between > 0)
+    gradients = (images.T @ back, between.T @ probabilities)
+    return float(loss), np.concatenate([part.ravel() for part in gradients]) / len(images)
+
+
+def comparison(rows: Mapping[str, tuple[float, float, str]]) -> Shown:
+    """Return a table of predictions beside measurements; its caption names those that are far off.
+
+    Args:
+        rows: predicted and measured value and their unit, by what it is.
+    """
+    header = ("what", "predicted", "measured", "unit", "predicted ÷ measured")
+    lines = [
+        (name, f"{predicted:.3g}", f"{measured:.3g}", unit, f"{predicted / measured:.2f}")
+        for name, (predicted, measured, unit) in rows.items()
+    ]
+    far = [name for name, (predicted, measured, _) in rows.items() if abs(predicted / measured - 1) > OFF]
+    caption = f"Off by more than {OFF:.0%}: {'; '.join(far) or 'none'}"
+    return Shown(f"{text_table([header, *lines])}\n{caption}", html_table(header, lines, caption=caption))

@@ -1,0 +1,236 @@
+"""The tests of lesson 10's exercises: halving, an all-reduce between processes, the α–β model, top-k."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from course.lessons.collectives.exchange import Through
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array
+from course.lessons.workers import Round, Worker, WorkersFailed, workers_of
+
+SIZES = (2, 4)  # numbers of workers; both are kept for the next check
+LENGTH = 24  # of the arrays
+
+
+def _run(answer: Callable[..., Any], arrays: list[NDArray[np.float64]], changed: int | None = None) -> Round:
+    """Run the answer in real processes. ``changed``: which message to worker 1 the network spoils.
+
+    Raises Wrong with what the workers failed of.
+    """
+
+    def call(worker: Worker, array: NDArray[np.float64]) -> Any:
+        received = 0
+
+        def incoming(values: Any) -> Any:
+            nonlocal received
+            received += 1
+            return values + 1000 if received - 1 == changed and worker.rank == 1 else values
+
+        return answer(Through(worker, incoming=incoming), array)
+
+    try:
+        return workers_of(len(arrays)).run(call, each=[(array,) for array in arrays])
+    except WorkersFailed as failed:
+        raise Wrong(f"with {len(arrays)} workers: {failed}") from None
+
+
+def _arrays(workers: int, seed: int) -> list[NDArray[np.float64]]:
+    return list(np.random.default_rng(seed).normal(size=(workers, LENGTH)))
+
+
+def _check_sent(found: Round, workers: int, messages: int, share: float) -> None:
+    """Raise Wrong unless each worker sent ``messages``, and ``share`` of the bytes of its array."""
+    size = 8 * LENGTH
+    for worker in range(workers):
+        count, sent = found.messages_sent[worker], found.bytes_sent[worker]
+        if sent < 0.999 * share * size:
+            raise Wrong(
+                f"the values are right, but worker {worker} of {workers} sent {sent} of {size} bytes, fewer "
+                "than possible; where do the values come from?"
+            )
+        if count > messages:
+            raise Wrong(
+                f"the values are right, but worker {worker} of {workers} sent {count} messages, allowed: "
+                f"{messages}; exchange with the partners rank ^ distance only"
+            )
+        if sent > 1.001 * share * size:
+            raise Wrong(
+                f"the values are right, but worker {worker} of {workers} sent {sent / size:.2f} times its "
+                f"array, allowed: {share:.2f}; send only the half that you give away"
+            )
+
+
+# ---- 10.1 ----------------------------------------------------------------------------------------------
+
+
+def _reduce_scatter(answer: Any) -> str:
+    function = a_function(answer)
+    for workers in SIZES:
+        arrays = _arrays(workers, 101)
+        found = _run(function, arrays)
+        chunks = np.split(np.sum(arrays, 0), workers)
+        for worker, result in enumerate(found.results):
+            what = f"what worker {worker} of {workers} returns"
+            length = np.size(a_result(result, what))
+            if length == LENGTH:
+                raise Wrong(
+                    f"{what} has {LENGTH} values; return only its chunk, {LENGTH // workers} values that are "
+                    "complete"
+                )
+            values = an_array(result, (LENGTH // workers,), what)
+            if np.allclose(values, chunks[worker]):
+                continue
+            if np.allclose(values, np.split(arrays[worker], workers)[worker]):
+                raise Wrong(f"{what} is its own chunk; add what the partner sends")
+            others = [chunk for chunk in range(workers) if np.allclose(values, chunks[chunk])]
+            if others:
+                raise Wrong(
+                    f"{what} is the sum of chunk {others[0]}, not {worker}; who keeps the lower half?"
+                )
+            raise Wrong(
+                f"{what} isn't the sum of chunk {worker}; write down which range each worker has left after "
+                "each exchange"
+            )
+        _check_sent(found, workers, workers.bit_length() - 1, (workers - 1) / workers)
+    return "worker r has the sum of chunk r, after log₂ N messages and (N − 1) / N of the bytes, for 2 and 4"
+
+
+# ---- 10.2 ----------------------------------------------------------------------------------------------
+
+
+def _all_reduce(answer: Any) -> str:
+    function = a_function(answer)
+    for workers in SIZES:
+        arrays = _arrays(workers, 102)
+        found = _run(function, arrays)
+        total = np.sum(arrays, 0)
+        for worker, result in enumerate(found.results):
+            what = f"what worker {worker} of {workers} returns"
+            values = an_array(result, (LENGTH,), what)
+            if np.allclose(values, total / workers):
+                raise Wrong(f"{what} is the mean; return the sum")
+            if not np.allclose(values, total):
+                missing = int((~np.isclose(values, total)).sum())
+                raise Wrong(
+                    f"{what} differs from the sum in {missing} of {LENGTH} values; each doubling undoes one "
+                    "halving, the last one first"
+                )
+        _check_sent(found, workers, 2 * (workers.bit_length() - 1), 2 * (workers - 1) / workers)
+    for number in range(found.messages_sent[1]):
+        spoiled = _run(function, arrays, changed=number).results
+        if all(np.allclose(values, total) for values in spoiled):
+            raise Wrong(
+                f"the network changed message {number + 1} to worker 1, but no result; use what arrives"
+            )
+    return "every worker has the sum, after 2 log₂ N messages and 2 (N − 1) / N of the bytes, for 2 and 4"
+
+
+# ---- 10.3 ----------------------------------------------------------------------------------------------
+
+
+def _crossover(answer: Any) -> str:
+    function = a_function(answer)
+    sizes = np.array([1e3, 1e4, 1e5, 1e6])
+    for alpha, beta, workers in ((2e-4, 8e-8, 4), (2e-2, 8e-8, 8), (5e-5, 1e-9, 64)):
+        result = a_result(function(sizes.copy(), alpha + beta * sizes, workers))
+        if not hasattr(result, "__len__") or isinstance(result, str | dict) or len(result) != 3:
+            raise Wrong("return three numbers: α in seconds, β in seconds a byte, and the crossover in bytes")
+        names = ("α", "β", "the crossover")
+        found = [
+            a_number(value, f"{name} that your function returns")
+            for value, name in zip(result, names, strict=True)
+        ]
+        if np.allclose(found[:2], (beta, alpha), rtol=1e-3, atol=0):
+            raise Wrong("α and β are exchanged: np.polyfit gives the slope, β, first")
+        for value, right, name in zip(found[:2], (alpha, beta), names[:2], strict=True):
+            if not np.isclose(value, right, rtol=1e-3, atol=0):
+                raise Wrong(f"{name} is {value:.3g}, but the table was made with {right:.3g}")
+        rounds = workers.bit_length() - 1
+        more, fewer = 2 * (workers - 1) - 2 * rounds, 2 * rounds - 2 * (workers - 1) / workers
+        if np.isclose(found[2], alpha / beta, rtol=1e-3):
+            raise Wrong(
+                "α / β is the message whose bytes take as long as its α; the crossover also depends on how "
+                "many messages and bytes tree and ring have"
+            )
+        if np.isclose(found[2], alpha / beta * more / (2 * rounds - 2 * (workers - 1)), rtol=1e-3):
+            raise Wrong("a message of the ring has 1 / N of the array, not all of it")
+        if np.isclose(found[2], alpha / beta * more / (rounds - 2 * (workers - 1) / workers), rtol=1e-3):
+            raise Wrong("the tree is used twice: log₂ N rounds to reduce, and as many to broadcast")
+        if not np.isclose(found[2], alpha / beta * more / fewer, rtol=1e-3):
+            raise Wrong(
+                f"at {found[2]:.4g} bytes, tree and ring of {workers} workers don't take the same time; "
+                " solve 2 log₂ N (α + n β) = 2 (N − 1) (α + n β / N) for n"
+            )
+    return "α, β and the crossover were recovered for three links and 4, 8 and 64 workers"
+
+
+# ---- 10.4 ----------------------------------------------------------------------------------------------
+
+
+def _top_with_memory(answer: Any) -> str:
+    function = a_function(answer)
+    random = np.random.default_rng(104)
+    count, length = 3, 20
+    steady = random.uniform(0.2, 2, length) * random.choice([-1, 1], length)
+    memory, sent = np.zeros(length), np.zeros(length)
+    steps = 60
+    for step in range(1, steps + 1):
+        gradient = steady + 0.1 * random.normal(size=length)
+        before = gradient + memory
+        index, values, memory = _compressed(function, gradient, memory, count)
+        _check_choice(index, values, before, gradient, count)
+        _check_memory(memory, index, before, step)
+        sent[index] += values
+        missing = int((sent == 0).sum())
+    if missing:
+        raise Wrong(f"after {steps} steps, {missing} of {length} values were never sent")
+    return f"after each of {steps} steps, sent + kept is all that came, and each value was sent some time"
+
+
+def _compressed(function: Callable[..., Any], gradient: Any, memory: Any, count: int) -> tuple[Any, Any, Any]:
+    result = a_result(function(gradient.copy(), memory.copy(), count))
+    if not isinstance(result, tuple | list) or len(result) != 3:
+        raise Wrong("return three arrays: the indices, the values to send, and the new memory")
+    index = an_array(result[0], (count,), "the array of indices").astype(int)
+    if len(set(index.tolist())) < count or index.min() < 0 or index.max() >= len(gradient):
+        raise Wrong(f"the indices are {index.tolist()}; expected {count} different ones from 0")
+    return (
+        index,
+        an_array(result[1], (count,), "the array of values"),
+        an_array(result[2], (len(gradient),), "the new memory"),
+    )
+
+
+def _check_choice(index: Any, values: Any, before: Any, gradient: Any, count: int) -> None:
+    """Raise Wrong unless the largest of ``before`` = gradient + memory were chosen."""
+    largest = [set(np.argsort(-key)[:count].tolist()) for key in (np.abs(before), before, np.abs(gradient))]
+    if set(index.tolist()) != largest[0]:
+        if set(index.tolist()) == largest[1]:
+            raise Wrong("a large negative value counts as well; choose by the absolute value")
+        if set(index.tolist()) == largest[2]:
+            raise Wrong("you choose by the gradient alone, so what is kept never gets its turn; add it first")
+        raise Wrong(f"these aren't the {count} largest absolute values of gradient + memory")
+    if not np.allclose(values, before[index]):
+        raise Wrong("the values that you send aren't gradient + memory at these indices")
+
+
+def _check_memory(memory: Any, index: Any, before: Any, step: int) -> None:
+    """Raise Wrong unless the memory is all of ``before`` that wasn't sent."""
+    if not memory.any():
+        raise Wrong(f"step {step}: the memory is empty, so what wasn't sent is lost")
+    if np.allclose(memory, before):
+        raise Wrong(f"step {step}: the memory still has what was sent, so it will be sent twice; set it to 0")
+    rest = before.copy()
+    rest[index] = 0
+    if not np.allclose(memory, rest):
+        raise Wrong(f"step {step}: sent + memory isn't gradient + old memory; keep all that isn't sent")
+
+
+EXERCISES = (
+    Exercise("10.1", "reduce-scatter by halving, between processes", _reduce_scatter),
+    Exercise("10.2", "all-reduce by halving and doubling, between processes", _all_reduce),
+    Exercise("10.3", "α, β and the crossover from a table of times", _crossover),
+    Exercise("10.4", "top-k with error feedback", _top_with_memory),
+)
