@@ -23,7 +23,7 @@ from labkit.tables import html_table, text_table
 # A copy of a measured.json, which each run of the lesson writes to its folder.
 RECORDED = Path(__file__).with_name("recorded.json")
 MOST_SPANS = 40  # of a step that is drawn
-REPEATS = 3  # of each measurement; the median counts
+REPEATS = 4  # of each measurement; other work on the machine only makes it slower, so the fastest counts
 OFF = 0.3  # relative error of a prediction; the lesson explains larger ones
 Floats = NDArray[np.float32]
 
@@ -75,7 +75,7 @@ def _processor() -> str:
 def message_times(
     workers: Workers, bytes_a_second: float, *, delay: float = 0.0
 ) -> tuple[list[int], list[float]]:
-    """Return sizes in bytes, and the median seconds of a message of each from worker 0 to worker 1.
+    """Return sizes in bytes, and the seconds of a message of each between workers 0 and 1.
 
     Args:
         workers: at least two.
@@ -103,16 +103,16 @@ def _there_and_back(worker: Worker, sizes: Iterable[int], delay: float) -> list[
 
     if worker.rank > 1:
         return []
-    return [float(np.median([half(size) for _ in range(REPEATS)])) for size in sizes]
+    return [min(half(size) for _ in range(REPEATS)) for size in sizes]
 
 
 def seconds_of(workers: Workers, algorithm: Callable[..., Any], num_bytes: int, *, delay: float) -> float:
-    """Return the median seconds until all workers have the result of ``algorithm(worker, array)``."""
+    """Return the seconds until all workers have the result of ``algorithm(worker, array)``."""
 
     def run(worker: Worker) -> None:
         algorithm(Through(worker, delay=delay), np.ones(num_bytes // 8))
 
-    return float(np.median([max(workers.run(run).seconds) for _ in range(REPEATS)]))
+    return min(max(workers.run(run).seconds) for _ in range(REPEATS))
 
 
 def dense_layers(layers: int, width: int, batch: int, seed: int) -> tuple[list[Floats], list[Floats]]:
@@ -126,21 +126,26 @@ def dense_layers(layers: int, width: int, batch: int, seed: int) -> tuple[list[F
 
 
 def steps(workers: Workers, step: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-    """Run a training step some times. Returns median seconds by span, and the spans and sums of one step.
+    """Run a training step some times. Returns the seconds of the fastest, its spans, and the sums of all.
 
     The step returns an array and notes the span ``step``, from whose beginning times are counted.
     """
     rounds = [workers.run(step, *arguments) for _ in range(REPEATS)]
     found = [_since_step(done.spans) for done in rounds]
-
-    def median(name: str) -> float:
-        longest = [max(s.end - s.begin for s in spans if s.name == name) for spans in found]
-        return float(np.median(longest))
-
+    seconds, spans = min(((_longest(spans, "step"), spans) for spans in found), key=lambda pair: pair[0])
+    shown = [span for span in spans if span.name in ("backward", "exchange")]
     sums = [float(np.abs(result).sum(dtype=np.float64)) for done in rounds for result in done.results]
-    shown = [span for span in found[1] if span.name in ("backward", "exchange")]
-    shown = shown if len(shown) < MOST_SPANS else []
-    return {"step": median("step"), "backward": median("backward"), "spans": shown, "sums": sums}
+    backward = min(_longest(spans, "backward") for spans in found)
+    return {
+        "step": seconds,
+        "backward": backward,
+        "spans": shown if len(shown) < MOST_SPANS else [],
+        "sums": sums,
+    }
+
+
+def _longest(spans: Iterable[Span], name: str) -> float:
+    return max(span.end - span.begin for span in spans if span.name == name)
 
 
 def _since_step(spans: Sequence[Span]) -> list[Span]:
