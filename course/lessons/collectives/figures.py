@@ -48,7 +48,7 @@ def over_bytes(
     lows = "; ".join(
         f"{name} {1e3 * min(y):.3g} to {1e3 * max(y):.3g} ms" for name, (_, y) in measured.items()
     )
-    with drawing(7.4, 3.5, f"{title}. Measured: {lows}") as figure:
+    with drawing(8.6, 3.4, f"{title}. Measured: {lows}") as figure:
         axis = figure.subplots()
         for number, (name, (sizes, seconds)) in enumerate(measured.items()):
             x, y = predicted[name]
@@ -69,7 +69,7 @@ def over_bytes(
             axis.set_ylim(bottom=0)
             axis.set_xticks(sorted({size for sizes, _ in measured.values() for size in sizes}))
             axis.minorticks_off()
-        axis.legend()
+        axis.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
 

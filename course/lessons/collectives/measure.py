@@ -50,9 +50,8 @@ class Record:
     def get(self, name: str, measure: Callable[[], Any]) -> Any:
         """Return what ``measure`` returns, with lists for arrays and tuples; or what was recorded."""
         if not self.has_links:
-            recorded = read_json(RECORDED)
-            say(f"*Recorded on {recorded['date']}, {recorded['processor']}; not measured here.*")
-            return recorded["values"][name]
+            self.mark()
+            return read_json(RECORDED)["values"][name]
         self._values[name] = json.loads(json.dumps(measure(), default=lambda value: value.tolist()))
         about = {
             "date": datetime.now(UTC).date().isoformat(),
@@ -61,6 +60,12 @@ class Record:
         }
         write_json_atomic(self._folder / "measured.json", {**about, "values": self._values})
         return self._values[name]
+
+    def mark(self) -> None:
+        """Say of what follows that it was recorded, where this machine can't make links."""
+        if not self.has_links:
+            recorded = read_json(RECORDED)
+            say(f"*Recorded on {recorded['date']}, {recorded['processor']}; not measured here.*")
 
 
 def _processor() -> str:
