@@ -255,7 +255,7 @@ def test_the_copy_of_start_is_found_first_and_a_missing_notebook_or_line_is_name
         (["00.2"], nowhere),
         (["00.7"], "no exercise '00.7'; lesson 00 has 00.1"),
         (["44.2"], "no lesson '44'"),
-        (["4.2"], "no lesson '4'; lessons are 00 to 09, exercises 04.1, 04.2"),
+        (["4.2"], f"no lesson '4'; lessons are 00 to {len(LESSONS) - 1:02}, exercises 04.1, 04.2"),
     ):
         assert cli.main(["lesson", "check", *words]) == 2
         (line,) = capsys.readouterr().err.splitlines()

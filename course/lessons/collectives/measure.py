@@ -1,5 +1,6 @@
 """What lesson 10 measures: messages, steps of a training, and what is recorded where there are no links."""
 
+import functools
 import json
 import platform
 import time
@@ -120,6 +121,7 @@ def seconds_of(workers: Workers, algorithm: Callable[..., Any], num_bytes: int, 
     return min(max(workers.run(run).seconds) for _ in range(REPEATS))
 
 
+@functools.cache  # a worker computes them once
 def dense_layers(layers: int, width: int, batch: int, seed: int) -> tuple[list[Floats], list[Floats]]:
     """Return the activations of dense layers with rectifiers, the input first, and the layers' kernels."""
     random = np.random.default_rng(seed)
