@@ -71,17 +71,24 @@ def write_copies(targets: Mapping[Path, Path], changed: Callable[[Any], Any], fl
 
 
 def lesson_check(
-    exercise: str, *, notebook: Annotated[LocalPath | None, Flag(metavar="FILE")] = None, seed: int = 0
+    exercise: str,
+    *,
+    notebook: Annotated[LocalPath | None, Flag(metavar="FILE")] = None,
+    program: Annotated[LocalPath | None, Flag(metavar="FILE")] = None,
+    seed: int = 0,
 ) -> int:
     """Run the saved cell of an exercise, or of each in a lesson, and print the verdict.
 
     Returns 0 if all answers are right, else 1.
 
     Args:
-        exercise: Number of the exercise, such as 04.2, or of a lesson, such as 04.
+        exercise: Number of the exercise, such as 04.2, or of a lesson, such as 04, or project.1.
         notebook: The notebook with the answers. Default: the lesson's copy in ./lessons or in this folder.
+        program: The program of a project.
         seed: Draws other inputs for the answers than the lesson does. Default: 0, the lesson's.
     """
+    if exercise == "project.1":
+        return _check_program(exercise, program)
     from course.lessons import verdict
     from labkit.notebook.files import read_notebook
 
@@ -103,6 +110,24 @@ def lesson_check(
     if is_lesson:
         print(f"{right} of {len(found)} are right")
     return int(right < len(found))
+
+
+def _check_program(project: str, program: str | None) -> int:
+    """Run the program of a project and print the verdict. Returns 0 if it does what is asked, else 1."""
+    from course.lessons.data_parallel import check_program
+    from course.lessons.verdict import Checked, Wrong
+
+    if program is None:
+        raise InputError(f"{project} is a program; name your program with --program FILE")
+    path = expanded(program)
+    if not path.is_file():
+        raise InputError(f"there is no {path}; name your program with --program FILE")
+    try:
+        verdict = Checked(project, True, check_program(path.absolute()))
+    except Wrong as wrong:
+        verdict = Checked(project, False, str(wrong))
+    print(verdict)
+    return int(not verdict)
 
 
 def check_saved(number: str, cells: dict[str, str], seed: int = 0) -> Any:
