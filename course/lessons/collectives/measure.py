@@ -161,13 +161,18 @@ def _since_step(spans: Sequence[Span]) -> list[Span]:
 
 
 def loss_and_gradient(
-    weights: Floats, images: Floats, labels: NDArray[np.int32], *, hidden: int = 64, classes: int = 10
+    weights: NDArray[Any],
+    images: NDArray[Any],
+    labels: NDArray[np.int32],
+    *,
+    hidden: int = 64,
+    classes: int = 10,
 ) -> tuple[float, NDArray[Any]]:
     """Return the mean loss of a dense network with one hidden layer, in nats, and its gradient [weights].
 
     Args:
-        weights: kernels of both layers, float32 [features · hidden + hidden · classes].
-        images: float32 [n, features].
+        weights: kernels of both layers, float [features · hidden + hidden · classes].
+        images: float [n, features].
         labels: int32 [n].
     """
     split = images.shape[1] * hidden
