@@ -38,7 +38,7 @@ def over_bytes(
     upright: Mapping[str, float] | None = None,
     level: Mapping[str, float] | None = None,
 ) -> "Figure":
-    """Draw seconds over bytes: measured points, and a line of what is predicted, by the same names.
+    """Draw seconds over bytes: measured points, and a line of what the model says, by the same names.
 
     Args:
         label: of the bytes.
@@ -55,7 +55,7 @@ def over_bytes(
             axis.plot(x, 1e3 * np.array(y), color=OKABE_ITO[number], linewidth=1.3)
             points: dict[str, Any] = {"color": OKABE_ITO[number], "marker": "osD^v"[number], "markersize": 5}
             axis.plot(sizes, 1e3 * np.array(seconds), linestyle="", label=name, **points)
-        axis.plot([], [], color=GREY, linewidth=1.3, label="lines: predicted")
+        axis.plot([], [], color=GREY, linewidth=1.3, label="lines: the model")
         for name, value in (upright or {}).items():
             axis.axvline(value, color=GREY, linestyle="--", label=name)
         for name, value in (level or {}).items():

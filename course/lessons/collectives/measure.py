@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from course.lessons.begin import say
 from course.lessons.collectives.exchange import Through
 from course.lessons.predict import Shown
-from course.lessons.workers import Span, Worker, Workers
+from course.lessons.workers import Round, Span, Worker, Workers
 from labkit.cluster.hosts import why_no_hosts
 from labkit.run_directory.directory import write_json_atomic
 from labkit.run_directory.files import read_json
@@ -112,13 +112,31 @@ def _there_and_back(worker: Worker, sizes: Iterable[int], delay: float) -> list[
     return [min(half(size) for _ in range(REPEATS)) for size in sizes]
 
 
-def seconds_of(workers: Workers, algorithm: Callable[..., Any], num_bytes: int, *, delay: float) -> float:
-    """Return the seconds until all workers have the result of ``algorithm(worker, array)``."""
+def fastest(
+    workers: Workers, algorithms: Mapping[str, Callable[..., Any]], num_bytes: int, *, delay: float
+) -> dict[str, Round]:
+    """Return the fastest round of each algorithm, a function of a worker and an array of so many bytes.
 
-    def run(worker: Worker) -> None:
+    They take turns, so that a busy minute slows down all of them.
+    """
+
+    def run(worker: Worker, algorithm: Callable[..., Any]) -> None:
         algorithm(Through(worker, delay=delay), np.ones(num_bytes // 8))
 
-    return min(max(workers.run(run).seconds) for _ in range(REPEATS))
+    tries = [[workers.run(run, algorithm) for algorithm in algorithms.values()] for _ in range(REPEATS)]
+    rounds = zip(*tries, strict=True)
+    return {
+        name: min(found, key=lambda done: max(done.seconds))
+        for name, found in zip(algorithms, rounds, strict=True)
+    }
+
+
+def seconds_of(
+    workers: Workers, algorithms: Mapping[str, Callable[..., Any]], sizes: Sequence[int], *, delay: float
+) -> dict[str, list[float]]:
+    """Return the seconds until all workers have the result, by algorithm, for arrays of so many bytes."""
+    found = [fastest(workers, algorithms, size, delay=delay) for size in sizes]
+    return {name: [max(rounds[name].seconds) for rounds in found] for name in algorithms}
 
 
 @functools.cache  # a worker computes them once
@@ -132,22 +150,27 @@ def dense_layers(layers: int, width: int, batch: int, seed: int) -> tuple[list[F
     return activations, kernels
 
 
-def steps(workers: Workers, step: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-    """Run a training step some times. Returns the seconds of the fastest, its spans, and the sums of all.
+def steps(
+    workers: Workers, step: Callable[..., Any], cases: Mapping[str, tuple[Any, ...]]
+) -> dict[str, dict[str, Any]]:
+    """Run a training step with the arguments of each case, which take turns.
 
-    The step returns an array and notes the span ``step``, from whose beginning times are counted.
+    Returns, by case, the seconds of the fastest step and of the fastest backward pass, that step's spans, and
+    a sum for each result. The step returns an array and notes the span ``step``, where times begin.
     """
-    rounds = [workers.run(step, *arguments) for _ in range(REPEATS)]
+    tries = [[workers.run(step, *arguments) for arguments in cases.values()] for _ in range(REPEATS)]
+    return {name: _fastest(rounds) for name, rounds in zip(cases, zip(*tries, strict=True), strict=True)}
+
+
+def _fastest(rounds: Sequence[Round]) -> dict[str, Any]:
     found = [_since_step(done.spans) for done in rounds]
-    seconds, spans = min(((_longest(spans, "step"), spans) for spans in found), key=lambda pair: pair[0])
+    spans = min(found, key=lambda spans: _longest(spans, "step"))
     shown = [span for span in spans if span.name in ("backward", "exchange")]
-    sums = [float(np.abs(result).sum(dtype=np.float64)) for done in rounds for result in done.results]
-    backward = min(_longest(spans, "backward") for spans in found)
     return {
-        "step": seconds,
-        "backward": backward,
+        "step": _longest(spans, "step"),
+        "backward": min(_longest(spans, "backward") for spans in found),
         "spans": shown if len(shown) < MOST_SPANS else [],
-        "sums": sums,
+        "sums": [float(np.abs(result).sum(dtype=np.float64)) for done in rounds for result in done.results],
     }
 
 
