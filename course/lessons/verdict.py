@@ -39,6 +39,7 @@ LESSONS = (
     "compare",
     "mistakes",
     "collectives",
+    "memory",
 )
 SECONDS = 30  # of one check
 # Beginnings of the names of files whose lines are no student's: Python's, packages', the course's, labkit's.
