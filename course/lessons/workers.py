@@ -257,6 +257,7 @@ class Workers:
         self._stack = ExitStack()
         self._children: list[Child] = []
         self._controls: list[Connection] = []
+        self._starting = threading.RLock()
         atexit.register(self.close)
 
     def __enter__(self) -> "Workers":
@@ -271,14 +272,18 @@ class Workers:
         self._stack.close()
 
     def start(self) -> None:
-        """Start the workers, unless they run. Raises InputError where ``link`` can't be made."""
-        if self._children:
-            return
-        try:
-            self._start()
-        except BaseException:
-            self.close()
-            raise
+        """Start the workers, unless they run; another thread may do so meanwhile.
+
+        Raises InputError where ``link`` can't be made.
+        """
+        with self._starting:
+            if self._children:
+                return
+            try:
+                self._start()
+            except BaseException:
+                self.close()
+                raise
 
     def run(
         self,

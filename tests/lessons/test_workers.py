@@ -60,6 +60,14 @@ def test_a_wait_that_never_ends_names_who_waits_for_whom_and_the_next_run_works(
     assert workers.run(lambda worker, x: worker.rank * x, 10).results == [0, 10]
 
 
+def test_a_run_waits_for_a_start_in_another_thread() -> None:
+    with Workers(2) as workers:
+        starting = threading.Thread(target=workers.start)
+        starting.start()
+        assert workers.run(lambda worker: worker.rank).results == [0, 1]
+        starting.join()
+
+
 def test_what_a_worker_raises_is_one_sentence_with_its_line() -> None:
     def fails(worker: Worker) -> None:
         if worker.rank == 1:
