@@ -234,7 +234,8 @@ def _done(worker: Worker, message: bytes) -> tuple[Any, ...]:
     except Gone as gone:
         return ("gone", str(gone))
     except (Exception, SystemExit) as error:
-        line = traceback.extract_tb(error.__traceback__)[-1]
+        lines = traceback.extract_tb(error.__traceback__)
+        line = next((line for line in reversed(lines) if line.filename != __file__), lines[-1])
         text = " ".join(str(error).split())[:200]
         return ("error", f"raised {type(error).__name__} in line {line.lineno} of {line.name}: {text}")
 
