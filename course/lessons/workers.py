@@ -37,7 +37,7 @@ THREADS = (  # how NumPy's and TensorFlow's arithmetic are told their number of 
     "TF_NUM_INTRAOP_THREADS",
     "TF_NUM_INTEROP_THREADS",
 )
-ONE_THREAD = dict.fromkeys(THREADS, "1")
+ENVIRONMENT = {**dict.fromkeys(THREADS, "1"), "CUDA_VISIBLE_DEVICES": "-1"}  # each would take the whole GPU
 
 
 class WorkersFailed(RuntimeError):
@@ -343,7 +343,7 @@ class Workers:
                 command = python_command("-c", f"from course.lessons.workers import serve; serve(*{call!r})")
                 child = Child(
                     command,
-                    ONE_THREAD,
+                    ENVIRONMENT,
                     stdout=None,
                     stderr=None,
                     prefix=hosts.entering(name) if hosts else (),
