@@ -40,6 +40,7 @@ LESSONS = (
     "mistakes",
     "collectives",
     "memory",
+    "pipeline",
 )
 SECONDS = 30  # of one check
 # Beginnings of the names of files whose lines are no student's: Python's, packages', the course's, labkit's.

@@ -3,6 +3,7 @@
 import itertools
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 import numpy as np
@@ -85,16 +86,17 @@ class TrainedNetwork:
         return float(self.losses[-max(1, len(self.losses) // 5) :].mean())
 
 
-def train_small(model: keras.Model, data: SmallImages, config: Config) -> TrainedNetwork:
+def train_small(model: keras.Model, data: SmallImages, config: Config, **options: Any) -> TrainedNetwork:
     """Train ``model`` on ``data``, one device, without augmentation, with labkit's own step and optimizer.
 
     Args:
         model: made by ``small_network``.
         data: at least one batch of examples. Each epoch has an order of its own.
         config: its steps, batch size, seed and everything about the optimizer count.
+        options: further arguments of ``make_train_step``.
     """
     batch_size, steps = config.data.images_per_step, config.run.train_steps
-    step = one_device_step(model, SGD(model, config.optimizer), batch_size)
+    step = one_device_step(model, SGD(model, config.optimizer), batch_size, **options)
     count, per_epoch = len(data.labels), len(data.labels) // batch_size
     orders = (
         np.random.default_rng([config.run.seed, epoch]).permutation(count) for epoch in itertools.count()

@@ -1,0 +1,218 @@
+"""The tests of the exercises of lesson 12: the time of a schedule, 1F1B, cuts, replicas of a pipeline."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from course.lessons.pipeline.schedules import (
+    best_cuts,
+    most_kept,
+    one_forward_one_backward,
+    seconds_of,
+    simulate,
+    sums_between,
+)
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array
+from course.lessons.workers import Worker, WorkersFailed, workers_of
+
+# ---- 12.1 ----------------------------------------------------------------------------------------------
+
+
+def _test_seconds(answer: Any) -> str:
+    function = a_function(answer)
+    gpipe = [[(kind, m) for kind in "FB" for m in range(4)] for _ in range(3)]
+    for name, schedule, forward, backward in (
+        ("1 stage", gpipe[:1], [1.0], [2.0]),
+        ("GPipe on 3 equal stages", gpipe, [1.0] * 3, [2.0] * 3),
+        ("GPipe with a slow stage 1", gpipe, [1.0, 3.0, 1.0], [2.0, 5.0, 2.0]),
+        ("GPipe with a slow stage 2", gpipe, [1.0, 1.0, 4.0], [2.0, 1.0, 3.0]),
+        ("1F1B on 4 stages", one_forward_one_backward(4, 6), [1.0, 2.0, 1.5, 1.0], [2.0, 3.0, 2.5, 1.0]),
+    ):
+        given = [list(work) for work in schedule], list(forward), list(backward)
+        found = a_number(function(*given), f"your result for {name}")
+        spans = simulate(schedule, forward, backward)
+        works = [len(w) / 2 * (f + b) for w, f, b in zip(schedule, forward, backward, strict=True)]
+        if np.isclose(found, seconds_of(spans)):
+            continue
+        if np.isclose(found, sum(works)):
+            raise Wrong(f"for {name} you add up all passes; stages compute at the same time")
+        if np.isclose(found, max(works)):
+            raise Wrong(
+                f"for {name} this is the work of the busiest stage, but a stage also waits for the passes of "
+                "its neighbours that its own ones need"
+            )
+        raise Wrong(
+            f"for {name}, {seconds_of(spans):g} s are needed, yours is {found:g}; a backward pass needs that "
+            "of the stage behind, on the last stage its own forward pass"
+        )
+    return "right for GPipe and 1F1B, for equal and unequal stages"
+
+
+# ---- 12.2 ----------------------------------------------------------------------------------------------
+
+
+def _test_schedule(answer: Any) -> str:
+    function = a_function(answer)
+    for stages, micro_batches in ((2, 4), (3, 3), (4, 8), (4, 2), (5, 17), (1, 3)):
+        shown = f"with {stages} stages and {micro_batches} micro-batches"
+        schedule = _a_schedule(function(stages, micro_batches), stages, micro_batches, shown)
+        try:
+            seconds = seconds_of(simulate(schedule, [1.0] * stages, [2.0] * stages))
+        except ValueError as error:
+            raise Wrong(f"{shown} nobody can go on: {error}") from None
+        for stage, most in enumerate(most_kept(schedule)):
+            if most > stages - stage:
+                raise Wrong(
+                    f"{shown}, stage {stage} keeps {most} micro-batches; it may keep p − s = {stages - stage}"
+                    ": begin with so many forward passes, then one backward and one forward in turn"
+                )
+        best = 3 * (micro_batches + stages - 1)
+        if seconds > best:
+            raise Wrong(
+                f"{shown} it takes {seconds:g} s with passes of 1 and 2 s, and {best} are enough; the first "
+                "stages need more forward passes ahead, so that the later ones never wait"
+            )
+    return "no stage keeps more than p − s micro-batches, and the bubble is that of GPipe, for 1 to 5 stages"
+
+
+def _a_schedule(found: Any, stages: int, micro_batches: int, shown: str) -> list[list[tuple[str, int]]]:
+    a_result(found)
+    if not isinstance(found, list | tuple) or len(found) != stages:
+        raise Wrong(f"{shown}, return a list with {stages} lists, one for each stage")
+    try:
+        schedule = [[(str(kind), int(m)) for kind, m in work] for work in found]
+    except (TypeError, ValueError):
+        raise Wrong(f'{shown}, each stage has a list of pairs such as ("F", 0) or ("B", 3)') from None
+    every = [(kind, m) for kind in "BF" for m in range(micro_batches)]
+    for stage, work in enumerate(schedule):
+        if missing := [f'("{kind}", {m})' for kind, m in every if (kind, m) not in work]:
+            raise Wrong(f"{shown}, {missing[0]} is missing on stage {stage}; what is left at the end?")
+        if len(work) != len(every):
+            raise Wrong(f"{shown}, stage {stage} has passes twice or of micro-batches that don't exist")
+        # "B" and "F" apart, each in the order of the stage
+        if sorted(work, key=lambda each: each[0]) != sorted(schedule[0], key=lambda each: each[0]):
+            raise Wrong(
+                f"{shown}, stages 0 and {stage} take micro-batches in different orders; messages arrive in "
+                "the order sent, so one would take another's"
+            )
+    return schedule
+
+
+# ---- 12.3 ----------------------------------------------------------------------------------------------
+
+
+def _test_cuts(answer: Any) -> str:
+    function = a_function(answer)
+    random = np.random.default_rng(123)
+    cases = [([5.0, 1, 1, 1, 1, 1], 2), ([1.0, 1, 1, 9], 2)]
+    cases += [(random.uniform(1, 5, size).round(1).tolist(), stages) for size, stages in ((7, 3), (9, 4))]
+    for costs, stages in cases:
+        shown = f"for the costs {costs} and {stages} stages"
+        cuts = an_array(function(list(costs), stages), (stages - 1,), f"what your function returns {shown}")
+        if (cuts != np.round(cuts)).any() or (np.diff([0, *cuts, len(costs)]) < 1).any():
+            raise Wrong(
+                f"{shown}, your cuts are {cuts.tolist()}; expected ascending numbers of blocks from 1 to "
+                f"{len(costs) - 1}: no stage may be empty"
+            )
+        found, best = (
+            max(sums_between(costs, c)) for c in (cuts.astype(int).tolist(), best_cuts(costs, stages))
+        )
+        if found > best + 1e-9:
+            raise Wrong(
+                f"{shown}, your most expensive stage costs {found:g}, and {best:g} is possible; try all "
+                "cuts, and compare the sums of costs, not the numbers of blocks"
+            )
+    return "no other cut gives a smaller largest sum, for 2 to 4 stages"
+
+
+# ---- 12.4 ----------------------------------------------------------------------------------------------
+
+WORKERS, MICRO_BATCHES, IMAGES, WIDTH = 4, 3, 24, 6
+
+
+class Layer:
+    """A dense layer with tanh, float64. The loss of the last one is the squared error, divided by IMAGES."""
+
+    def __init__(self, weights: NDArray[np.float64], last: bool) -> None:
+        self._weights, self._last = weights, last
+        self._kept: dict[int, tuple[Any, Any]] = {}
+        self.gradient = np.zeros_like(weights)
+
+    def forward(self, m: int, inputs: NDArray[np.float64]) -> NDArray[np.float64]:
+        self._kept[m] = inputs, np.tanh(inputs @ self._weights)
+        return self._kept[m][1]
+
+    def backward(self, m: int, gradient: NDArray[np.float64]) -> NDArray[np.float64]:
+        inputs, outputs = self._kept.pop(m)
+        if self._last:
+            gradient = 2 * (outputs - gradient) / IMAGES
+        gradient = gradient * (1 - outputs**2)
+        self.gradient = self.gradient + inputs.T @ gradient
+        return gradient @ self._weights.T
+
+
+def _whole(weights: list[NDArray[Any]], images: NDArray[Any], targets: NDArray[Any]) -> list[NDArray[Any]]:
+    """Return the gradient of each layer, computed in this process."""
+    layers = [Layer(own, number == len(weights) - 1) for number, own in enumerate(weights)]
+    for layer in layers:
+        images = layer.forward(0, images)
+    for layer in reversed(layers):
+        targets = layer.backward(0, targets)
+    return [layer.gradient for layer in layers]
+
+
+def _call(worker: Worker, function: Any, stages: int, *own: Any) -> Any:
+    return function(worker, stages, MICRO_BATCHES, *own)
+
+
+def _test_replicas(answer: Any) -> str:
+    function = a_function(answer)
+    random = np.random.default_rng(124)
+    for stages in (WORKERS, 2, 1):
+        weights = list(random.normal(0, 0.5, (stages, WIDTH, WIDTH)))
+        images, targets = random.normal(size=(2, IMAGES, WIDTH))
+        slices = [np.split(values, WORKERS // stages) for values in (images, targets)]
+        each = []
+        for replica, stage in (divmod(rank, stages) for rank in range(WORKERS)):
+            given = [np.split(values[replica], MICRO_BATCHES) for values in slices]
+            has = stage == 0, stage == stages - 1
+            each.append(
+                (Layer(weights[stage], has[1]), *(g if h else None for g, h in zip(given, has, strict=True)))
+            )
+        shape = f"with {WORKERS // stages} × {stages} workers"
+        try:
+            results = workers_of(WORKERS).run(_call, function, stages, each=each).results
+        except WorkersFailed as failed:
+            raise Wrong(f"{shape}: {failed}") from None
+        whole = _whole(weights, images, targets)
+        found = [
+            an_array(result, (WIDTH, WIDTH), f"{shape}, the result of worker {rank}")
+            for rank, result in enumerate(results)
+        ]
+        for rank, gradient in enumerate(found):
+            right = whole[rank % stages]
+            if np.allclose(gradient, right):
+                continue
+            if np.allclose(gradient * WORKERS / stages, right):
+                raise Wrong(
+                    f"{shape} you average; the loss is divided by the images of all pipelines, so add"
+                )
+            if np.allclose(sum(found[rank % stages :: stages]), right):
+                raise Wrong(
+                    f"{shape}, the result of worker {rank} is the gradient of its own pipeline; add those of "
+                    "the same stage in the others"
+                )
+            raise Wrong(
+                f"{shape}, the result of worker {rank} isn't the gradient of its layer; do neighbours take "
+                "the micro-batches in the same order, and does each pass get the gradient of its own?"
+            )
+    return "each worker has the gradient of the whole batch: in 1 × 4, 2 × 2 and 4 × 1 processes"
+
+
+EXERCISES = (
+    Exercise("12.1", "the seconds that a schedule takes", _test_seconds),
+    Exercise("12.2", "the schedule 1F1B", _test_schedule),
+    Exercise("12.3", "where to cut a network", _test_cuts),
+    Exercise("12.4", "replicas of a pipeline, on four processes", _test_replicas),
+)
