@@ -104,5 +104,5 @@ def losses(curves: Mapping[str, Sequence[float]]) -> "Figure":
         axis.set(title="The same training with smaller statistics", xlabel="step")
         axis.set_ylabel("loss (nats), mean of 5 steps")
         axis.grid(axis="y")
-        axis.legend()
+        axis.legend(title="statistics of")
     return figure
