@@ -5,16 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.pipeline.schedules import (
-    best_cuts,
-    most_kept,
-    one_forward_one_backward,
-    seconds_of,
-    simulate,
-    sums_between,
-)
+from course.lessons.pipeline import schedules
 from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array
-from course.lessons.workers import Worker, WorkersFailed, workers_of
+from course.lessons.workers import WorkersFailed, workers_of
 
 # ---- 12.1 ----------------------------------------------------------------------------------------------
 
@@ -27,24 +20,26 @@ def _test_seconds(answer: Any) -> str:
         ("GPipe on 3 equal stages", gpipe, [1.0] * 3, [2.0] * 3),
         ("GPipe with a slow stage 1", gpipe, [1.0, 3.0, 1.0], [2.0, 5.0, 2.0]),
         ("GPipe with a slow stage 2", gpipe, [1.0, 1.0, 4.0], [2.0, 1.0, 3.0]),
-        ("1F1B on 4 stages", one_forward_one_backward(4, 6), [1.0, 2.0, 1.5, 1.0], [2.0, 3.0, 2.5, 1.0]),
+        (
+            "1F1B on 4 stages",
+            schedules.one_forward_one_backward(4, 6),
+            [1.0, 2.0, 1.5, 1.0],
+            [2.0, 3.0, 2.5, 1.0],
+        ),
     ):
         given = [list(work) for work in schedule], list(forward), list(backward)
         found = a_number(function(*given), f"your result for {name}")
-        spans = simulate(schedule, forward, backward)
+        right = schedules.seconds_of(schedules.simulate(schedule, forward, backward))
         works = [len(w) / 2 * (f + b) for w, f, b in zip(schedule, forward, backward, strict=True)]
-        if np.isclose(found, seconds_of(spans)):
+        if np.isclose(found, right):
             continue
         if np.isclose(found, sum(works)):
             raise Wrong(f"for {name} you add up all passes; stages compute at the same time")
         if np.isclose(found, max(works)):
-            raise Wrong(
-                f"for {name} this is the work of the busiest stage, but a stage also waits for the passes of "
-                "its neighbours that its own ones need"
-            )
+            raise Wrong(f"for {name} this is the work of the busiest stage; a stage also waits for others")
         raise Wrong(
-            f"for {name}, {seconds_of(spans):g} s are needed, yours is {found:g}; a backward pass needs that "
-            "of the stage behind, on the last stage its own forward pass"
+            f"for {name}, {right:g} s are needed, yours is {found:g}; a backward pass needs that of the "
+            "stage behind, on the last stage its own forward pass"
         )
     return "right for GPipe and 1F1B, for equal and unequal stages"
 
@@ -58,10 +53,10 @@ def _test_schedule(answer: Any) -> str:
         shown = f"with {stages} stages and {micro_batches} micro-batches"
         schedule = _a_schedule(function(stages, micro_batches), stages, micro_batches, shown)
         try:
-            seconds = seconds_of(simulate(schedule, [1.0] * stages, [2.0] * stages))
+            seconds = schedules.seconds_of(schedules.simulate(schedule, [1.0] * stages, [2.0] * stages))
         except ValueError as error:
             raise Wrong(f"{shown} nobody can go on: {error}") from None
-        for stage, most in enumerate(most_kept(schedule)):
+        for stage, most in enumerate(schedules.most_kept(schedule)):
             if most > stages - stage:
                 raise Wrong(
                     f"{shown}, stage {stage} keeps {most} micro-batches; it may keep p − s = {stages - stage}"
@@ -86,15 +81,14 @@ def _a_schedule(found: Any, stages: int, micro_batches: int, shown: str) -> list
         raise Wrong(f'{shown}, each stage has a list of pairs such as ("F", 0) or ("B", 3)') from None
     every = [(kind, m) for kind in "BF" for m in range(micro_batches)]
     for stage, work in enumerate(schedule):
-        if missing := [f'("{kind}", {m})' for kind, m in every if (kind, m) not in work]:
-            raise Wrong(f"{shown}, {missing[0]} is missing on stage {stage}; what is left at the end?")
-        if len(work) != len(every):
-            raise Wrong(f"{shown}, stage {stage} has passes twice or of micro-batches that don't exist")
+        if sorted(work) != every:
+            raise Wrong(
+                f"{shown}, stage {stage} must have all {len(every)} passes once; is one left at the end?"
+            )
         # "B" and "F" apart, each in the order of the stage
         if sorted(work, key=lambda each: each[0]) != sorted(schedule[0], key=lambda each: each[0]):
             raise Wrong(
-                f"{shown}, stages 0 and {stage} take micro-batches in different orders; messages arrive in "
-                "the order sent, so one would take another's"
+                f"{shown}, stages 0 and {stage} take them in different orders, and messages have no name"
             )
     return schedule
 
@@ -115,13 +109,12 @@ def _test_cuts(answer: Any) -> str:
                 f"{shown}, your cuts are {cuts.tolist()}; expected ascending numbers of blocks from 1 to "
                 f"{len(costs) - 1}: no stage may be empty"
             )
-        found, best = (
-            max(sums_between(costs, c)) for c in (cuts.astype(int).tolist(), best_cuts(costs, stages))
-        )
+        options = cuts.astype(int).tolist(), schedules.best_cuts(costs, stages)
+        found, best = (max(schedules.sums_between(costs, option)) for option in options)
         if found > best + 1e-9:
             raise Wrong(
-                f"{shown}, your most expensive stage costs {found:g}, and {best:g} is possible; try all "
-                "cuts, and compare the sums of costs, not the numbers of blocks"
+                f"{shown}, your most expensive stage costs {found:g}, and {best:g} is possible; compare the "
+                "sums of costs of all cuts, not the numbers of blocks"
             )
     return "no other cut gives a smaller largest sum, for 2 to 4 stages"
 
@@ -162,51 +155,38 @@ def _whole(weights: list[NDArray[Any]], images: NDArray[Any], targets: NDArray[A
     return [layer.gradient for layer in layers]
 
 
-def _call(worker: Worker, function: Any, stages: int, *own: Any) -> Any:
-    return function(worker, stages, MICRO_BATCHES, *own)
-
-
 def _test_replicas(answer: Any) -> str:
     function = a_function(answer)
     random = np.random.default_rng(124)
     for stages in (WORKERS, 2, 1):
         weights = list(random.normal(0, 0.5, (stages, WIDTH, WIDTH)))
         images, targets = random.normal(size=(2, IMAGES, WIDTH))
-        slices = [np.split(values, WORKERS // stages) for values in (images, targets)]
+        parts = [
+            [np.split(own, MICRO_BATCHES) for own in np.split(values, WORKERS // stages)]
+            for values in (images, targets)
+        ]
         each = []
         for replica, stage in (divmod(rank, stages) for rank in range(WORKERS)):
-            given = [np.split(values[replica], MICRO_BATCHES) for values in slices]
-            has = stage == 0, stage == stages - 1
-            each.append(
-                (Layer(weights[stage], has[1]), *(g if h else None for g, h in zip(given, has, strict=True)))
-            )
+            last = stage == stages - 1
+            given = parts[0][replica] if stage == 0 else None, parts[1][replica] if last else None
+            each.append((Layer(weights[stage], last), *given))
         shape = f"with {WORKERS // stages} × {stages} workers"
         try:
-            results = workers_of(WORKERS).run(_call, function, stages, each=each).results
+            results = workers_of(WORKERS).run(function, stages, MICRO_BATCHES, each=each).results
         except WorkersFailed as failed:
             raise Wrong(f"{shape}: {failed}") from None
         whole = _whole(weights, images, targets)
-        found = [
-            an_array(result, (WIDTH, WIDTH), f"{shape}, the result of worker {rank}")
-            for rank, result in enumerate(results)
-        ]
-        for rank, gradient in enumerate(found):
+        names = [f"{shape}, the result of worker {rank}" for rank in range(WORKERS)]
+        found = [an_array(own, (WIDTH, WIDTH), name) for own, name in zip(results, names, strict=True)]
+        for rank, (gradient, name) in enumerate(zip(found, names, strict=True)):
             right = whole[rank % stages]
             if np.allclose(gradient, right):
                 continue
             if np.allclose(gradient * WORKERS / stages, right):
-                raise Wrong(
-                    f"{shape} you average; the loss is divided by the images of all pipelines, so add"
-                )
+                raise Wrong(f"{name} is a mean; the loss is divided by the images of all pipelines: add")
             if np.allclose(sum(found[rank % stages :: stages]), right):
-                raise Wrong(
-                    f"{shape}, the result of worker {rank} is the gradient of its own pipeline; add those of "
-                    "the same stage in the others"
-                )
-            raise Wrong(
-                f"{shape}, the result of worker {rank} isn't the gradient of its layer; do neighbours take "
-                "the micro-batches in the same order, and does each pass get the gradient of its own?"
-            )
+                raise Wrong(f"{name} is the gradient of its own pipeline; add those of the others")
+            raise Wrong(f"{name} isn't the gradient of its layer; do neighbours have the same order?")
     return "each worker has the gradient of the whole batch: in 1 × 4, 2 × 2 and 4 × 1 processes"
 
 

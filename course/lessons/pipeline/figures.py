@@ -68,9 +68,7 @@ def bubbles(measured: Mapping[int, float], stages: int) -> "Figure":
 def block_costs(costs: Mapping[str, Mapping[str, float]], cuts: Mapping[str, Sequence[int]]) -> "Figure":
     """Draw each block's share of the network by several measures, and where each would cut it.
 
-    Args:
-        costs: by measure, the cost of each block by its name.
-        cuts: by measure, the numbers of the blocks at which stages 1, 2, … begin.
+    ``cuts``: by measure, the numbers of the blocks at which stages 1, 2, … begin.
     """
     names = list(next(iter(costs.values())))
     groups = list(dict.fromkeys(name.split("_")[0] for name in names))

@@ -40,13 +40,8 @@ def simulate(schedule: Schedule, forward: Sequence[float], backward: Sequence[fl
     """Return when each stage does what if messages take no time.
 
     A stage begins a pass when it has ended the one before and the pass that this one needs has ended: the
-    forward pass of the stage before, or the backward pass of the stage behind.
-
-    Args:
-        schedule: of all stages.
-        forward, backward: seconds of a pass on each stage.
-
-    Raises ValueError, which says who waits for what, if the work never ends.
+    forward pass of the stage before, or the backward pass of the stage behind. ``forward``, ``backward``:
+    seconds of a pass on each stage. Raises ValueError, which says who waits for what, if the work never ends.
     """
     last, free = len(schedule) - 1, [0.0] * len(schedule)
     ends = {("F", m, -1): 0.0 for _, m in schedule[0]}  # stage 0 has all images
@@ -136,11 +131,9 @@ def write_trace(spans: Sequence[Span], path: Path) -> None:
 
 
 class Waiting:
-    """A stage whose passes only take time, to be run as ``stages.Blocks``.
+    """A stage as ``stages.Blocks`` whose passes only take seconds: they wait, which needs no core.
 
-    Args:
-        forward, backward: seconds of a pass.
-        computes: whether a pass keeps a core busy for so long; otherwise it waits, which needs no core.
+    ``computes``: whether they keep a core busy for so long instead.
     """
 
     def __init__(self, forward: float, backward: float, *, computes: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,28 +50,19 @@ def blocks(network: Network) -> dict[str, list[keras.Layer]]:
 
 def block_counts(network: Network) -> dict[str, dict[str, float]]:
     """Return the weights of each block, and the multiply-adds of its forward pass for one image."""
-    counts: dict[str, Callable[[Any], float]] = {
-        "weights": lambda layer: layer.count_params(),
-        "multiply-adds": multiply_adds,
-    }
+    counts = {"weights": keras.Layer.count_params, "multiply-adds": multiply_adds}
+    parts = blocks(network).items()
     return {
-        measure: {name: sum(map(count, layers)) for name, layers in blocks(network).items()}
-        for measure, count in counts.items()
+        measure: {name: sum(map(count, part)) for name, part in parts} for measure, count in counts.items()
     }
 
 
 class Blocks:
-    """A stage of consecutive blocks of a network, computed on the CPU.
+    """A stage of consecutive blocks of a network. ``kept``: what ``backward`` needs, by micro-batch.
 
-    The first stage takes images, float32 [n, 32, 32, 3]. The last one takes labels, int [n], in place of a
-    gradient; its loss is the sum of the cross-entropies divided by the images of the *whole* batch, so that
-    the gradients of micro-batches add up to that of the batch.
-
-    Args:
-        network: of which each process builds its part.
-        cuts: the numbers of the blocks at which stages 1, 2, … begin.
-        stage: from 0.
-        batch_size: images of the whole batch.
+    The loss is the sum of the cross-entropies divided by the images of the *whole* batch, ``batch_size``, so
+    that gradients of micro-batches add up to ``gradient``, float32 [weights], that of the batch.
+    ``cuts``: the numbers of the blocks at which stages 1, 2, … begin.
     """
 
     def __init__(self, network: Network, cuts: Sequence[int], stage: int, batch_size: int) -> None:
@@ -81,7 +72,7 @@ class Blocks:
         self.gradient: Any = 0.0
 
     def forward(self, m: int, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs, float32. Keeps all activations of this pass for ``backward``."""
+        """Return the outputs of micro-batch ``m``. The first stage takes images, [n, 32, 32, 3]."""
         function, _ = _compiled(*self._part)
         given = tf.constant(inputs)
         with tf.GradientTape() as tape:
@@ -92,10 +83,7 @@ class Blocks:
         return outputs.numpy()
 
     def backward(self, m: int, gradient: NDArray[Any]) -> NDArray[np.float32]:
-        """Add the gradients of the weights to ``gradient``. Returns that of the inputs; empty for images.
-
-        ``gradient``: of the outputs; on the last stage the labels.
-        """
+        """Return the gradient of the inputs, from that of the outputs; the last stage takes labels, [n]."""
         tape, inputs, outputs = self.kept.pop(m)
         if self._last:  # that of the softmax cross-entropy
             gradient = (tf.nn.softmax(outputs) - tf.one_hot(gradient, 10)) / self._batch_size
@@ -129,12 +117,9 @@ def gradient_of(network: Network, images: Sequence[Any], labels: Sequence[Any]) 
 
 
 def block_seconds(worker: Worker, network: Network, images: int) -> dict[str, float]:
-    """Return the median seconds of a forward and backward pass of this worker's share of the blocks, by name.
+    """Return the median seconds of both passes of ``images`` images, by name of a block.
 
-    Args:
-        worker: of rank r; measures the blocks r, r + size, r + 2 size, …
-        network: whose blocks are measured.
-        images: of a pass.
+    A worker of rank r measures the blocks r, r + size, r + 2 size, …
     """
     names, found = list(blocks(network)), {}
     for number in range(worker.rank, len(names), worker.size):

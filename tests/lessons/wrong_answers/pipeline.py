@@ -121,13 +121,13 @@ def forgets_to_return(*arguments):
 WRONG = {
     "12.1": [
         (all_passes, "at the same time"),
-        (busiest_stage, "a stage also waits"),
+        (busiest_stage, "also waits for others"),
         (formula_of_the_slowest, "needs that of the stage behind"),
     ],
     "12.2": [
         (in_turn, "more forward passes ahead"),
         (gpipe, "it may keep p − s"),
-        (never_drained, "what is left at the end"),
+        (never_drained, "left at the end"),
         (ends_reversed, "in different orders"),
         (waits_forever, "nobody can go on"),
         (lists_of_texts, "a list of pairs"),
@@ -140,9 +140,9 @@ WRONG = {
     ],
     "12.4": [
         (own_pipeline_only, "of its own pipeline"),
-        (mean_of_replicas, "you average"),
+        (mean_of_replicas, "is a mean"),
         (keeps_its_outputs, "worker 1 still waits for a message from worker 0"),
-        (other_order_on_stage_0, "in the same order"),
+        (other_order_on_stage_0, "have the same order"),
         (sends_past_the_end, "has no peer 4"),
         (forgets_to_return, "the result of worker 0 is None"),
     ],
