@@ -20,7 +20,7 @@ Schedule = Sequence[Sequence[tuple[str, int]]]
 
 
 def one_forward_one_backward(stages: int, micro_batches: int) -> list[list[tuple[str, int]]]:
-    """Return the schedule 1F1B (Narayanan and others, 2019, "PipeDream"; with one update a batch, 2021).
+    """Return the schedule 1F1B (Harlap and others, 2018; as here Narayanan and others, 2021).
 
     Stage s computes p − s forward passes, then one backward and one forward pass in turn.
     """

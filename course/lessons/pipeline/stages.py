@@ -110,9 +110,10 @@ def _compiled(network: Network, cuts: tuple[int, ...], stage: int) -> tuple[Any,
 def gradient_of(network: Network, images: Sequence[Any], labels: Sequence[Any]) -> NDArray[np.float32]:
     """Return the gradient of a batch, [weights], from its micro-batches, computed in this process."""
     stage = Blocks(network, [], 0, sum(map(len, labels)))
-    for m, (some, theirs) in enumerate(zip(images, labels, strict=True)):
-        stage.forward(m, some)
-        stage.backward(m, theirs)
+    with tf.device("/CPU:0"):  # as in the workers; a GPU rounds convolutions to TF32
+        for m, (some, theirs) in enumerate(zip(images, labels, strict=True)):
+            stage.forward(m, some)
+            stage.backward(m, theirs)
     return stage.gradient
 
 
