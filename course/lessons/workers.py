@@ -229,8 +229,8 @@ def _done(worker: Worker, message: bytes) -> tuple[Any, ...]:
         begin = time.monotonic()
         result = function(worker, *arguments)
         seconds = time.monotonic() - begin
-        spans = [span._replace(begin=span.begin - begin, end=span.end - begin) for span in worker._spans]
-        return ("result", cloudpickle.dumps(result), seconds, sum(worker._sent), len(worker._sent), spans)
+        counts = sum(worker._sent), len(worker._sent)
+        return ("result", cloudpickle.dumps(result), seconds, *counts, worker._spans, begin)
     except Gone as gone:
         return ("gone", str(gone))
     except (Exception, SystemExit) as error:
@@ -317,14 +317,19 @@ class Workers:
             raise
         if any(answer[0] != "result" for answer in answers):
             self.close()
-        nothing: tuple[Any, ...] = ("", cloudpickle.dumps(None), float("nan"), 0, 0, [])
+        nothing: tuple[Any, ...] = ("", cloudpickle.dumps(None), float("nan"), 0, 0, [], float("inf"))
         full = [answer if answer[0] == "result" else nothing for answer in answers]
+        ready = min(answer[6] for answer in full)  # a busy machine lets the workers begin one after the other
         return Round(
             results=[cloudpickle.loads(answer[1]) for answer in full],
             seconds=[answer[2] for answer in full],
             bytes_sent=[answer[3] for answer in full],
             messages_sent=[answer[4] for answer in full],
-            spans=[span for answer in full for span in answer[5]],
+            spans=[
+                Span(rank, name, begin - ready, end - ready)
+                for answer in full
+                for rank, name, begin, end in answer[5]
+            ],
         )
 
     def kill(self, rank: int) -> None:

@@ -49,6 +49,21 @@ def test_times_and_spans_are_counted_from_a_common_moment() -> None:
     assert 0 <= done.spans[0].begin < done.spans[0].end <= done.seconds[0]
 
 
+def test_spans_of_all_workers_are_of_one_clock() -> None:
+    def handed_over(worker: Worker) -> None:
+        if worker.rank == 0:
+            with worker.span("before"):
+                worker.send(1, np.zeros(1))
+        else:
+            worker.receive(0)
+            with worker.span("behind"):
+                pass
+
+    for _ in range(20):
+        before, behind = workers_of(2).run(handed_over).spans
+        assert before.begin < behind.begin
+
+
 def test_a_wait_that_never_ends_names_who_waits_for_whom_and_the_next_run_works() -> None:
     def waits(worker: Worker) -> None:
         if worker.rank == 1:
