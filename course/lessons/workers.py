@@ -129,6 +129,7 @@ class Worker:
     size: int
     _peers: dict[int, _Peer] = field(default_factory=dict, repr=False)
     _waits_for: int | None = field(default=None, repr=False)
+    _round: int = field(default=0, repr=False)  # which call of ``Workers.run`` this is
     _sent: list[int] = field(default_factory=list, repr=False)
     _spans: list[Span] = field(default_factory=list, repr=False)
 
@@ -138,7 +139,7 @@ class Worker:
         Raises ValueError if there is no such worker.
         """
         peer = self._peer(to)
-        message = cloudpickle.dumps(array)
+        message = cloudpickle.dumps((self._round, array))
         self._sent.append(getattr(array, "nbytes", len(message)))
         peer.send(message)
 
@@ -149,7 +150,10 @@ class Worker:
         """
         peer, self._waits_for = self._peer(source), source
         try:
-            return peer.receive()
+            while True:
+                of_round, array = peer.receive()
+                if of_round == self._round:  # an earlier function may have left messages unread
+                    return array
         except EOFError:
             raise Gone(f"worker {source} has ended") from None
         finally:
@@ -157,7 +161,7 @@ class Worker:
 
     def barrier(self) -> None:
         """Wait until each worker is here. Its messages aren't counted."""
-        empty, others = cloudpickle.dumps(None), [rank for rank in range(self.size) if rank]
+        empty, others = cloudpickle.dumps((self._round, None)), [rank for rank in range(self.size) if rank]
         if self.rank:
             self._peer(0).send(empty)
             self.receive(0)
@@ -222,7 +226,7 @@ def _follow(control: Connection, tasks: "queue.SimpleQueue[bytes]", worker: Work
 
 def _done(worker: Worker, message: bytes) -> tuple[Any, ...]:
     """Run a function. Returns ("result", …) or ("error", sentence)."""
-    worker._sent, worker._spans = [], []
+    worker._sent, worker._spans, worker._round = [], [], worker._round + 1
     try:
         function, arguments = cloudpickle.loads(message)
         worker.barrier()

@@ -37,6 +37,18 @@ def test_arrays_of_any_type_arrive_in_order_and_are_counted() -> None:
     assert done.bytes_sent == [40 + 4 + 0 + 700 * 700 * 8] * 3
 
 
+def test_a_message_that_nobody_received_does_not_reach_the_next_function() -> None:
+    def send_one_receive_none(worker: Worker) -> None:
+        worker.send(1 - worker.rank, np.zeros(3))
+
+    def swap(worker: Worker) -> Any:
+        worker.send(1 - worker.rank, np.array(worker.rank))
+        return worker.receive(1 - worker.rank).tolist()
+
+    workers_of(2).run(send_one_receive_none)
+    assert workers_of(2).run(swap).results == [1, 0]
+
+
 def test_times_and_spans_are_counted_from_a_common_moment() -> None:
     def first_waits(worker: Worker) -> None:
         with worker.span("sleep"):
