@@ -41,6 +41,7 @@ LESSONS = (
     "collectives",
     "memory",
     "pipeline",
+    "split_tensors",
 )
 SECONDS = 30  # of one check
 # Beginnings of the names of files whose lines are no student's: Python's, packages', the course's, labkit's.
