@@ -42,6 +42,7 @@ LESSONS = (
     "memory",
     "pipeline",
     "split_tensors",
+    "failure",
 )
 SECONDS = 30  # of one check
 # Beginnings of the names of files whose lines are no student's: Python's, packages', the course's, labkit's.
