@@ -34,7 +34,7 @@ def timeline(logs: Mapping[str, Sequence[Event]]) -> "Figure":
         axis.invert_yaxis()
         axis.set(xlabel="seconds since the first start", title="Where the time goes")
         axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return figure  # fmt: skip
+    return figure
 
 
 def goodput_curve(
@@ -82,7 +82,7 @@ def goodput_curve(
         axis.set(xlabel="seconds of work between two checkpoints", ylabel="goodput", ylim=(0, 1))
         axis.set_title("Too often and too rarely")
         axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return figure  # fmt: skip
+    return figure
 
 
 def stragglers(
@@ -110,7 +110,7 @@ def stragglers(
         right.legend(ncols=2)
         for axis in (left, right):
             axis.tick_params(axis="x", labelsize=7)
-    return figure  # fmt: skip
+    return figure
 
 
 def differences(losses: Mapping[str, ArrayLike], reference: ArrayLike, lost_at: int) -> "Figure":
@@ -125,7 +125,7 @@ def differences(losses: Mapping[str, ArrayLike], reference: ArrayLike, lost_at: 
         axis.set(yscale="log", ylim=(3e-18, 1), xlabel="step", ylabel="difference of the loss (nats)")
         axis.set_title("Against the undisturbed training (0 is drawn at 1e-17)")
         axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return figure  # fmt: skip
+    return figure
 
 
 def compared(rows: Sequence[tuple[str, float, float]]) -> Shown:
