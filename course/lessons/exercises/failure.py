@@ -218,42 +218,37 @@ def _interval(answer: Any) -> str:
 # ---- 14.4 ----------------------------------------------------------------------------------------------
 
 
-def make_log(random: np.random.Generator, ends: str) -> tuple[list[Event], float, int]:
-    """Return a training's log, the seconds of its steps, and how many of them count at its end.
+def make_log(story: str, step_seconds: float) -> tuple[list[Event], int]:
+    """Return the log of a training, and how many of its steps count at its end.
 
-    ``ends``: with what the log ends: ``saved``, ``step`` or ``lost``.
+    ``story``: ``.`` a step, ``s`` saved, ``x`` lost, ``r`` a restart.
     """
-    log, step, saved, step_seconds = [Event(5.0, "start")], 0, 0, float(random.uniform(0.1, 2))
-
-    def add(seconds: float, what: str, step: int = 0) -> None:
-        log.append(Event(log[-1].seconds + seconds, what, step))
-
-    for steps in random.integers(5, 13, 4):
-        if step:
-            add(0.4 * step_seconds, "lost")
-            add(3.0, "start", saved)
-        for step in range(saved + 1, saved + int(steps) + 1):
-            add(step_seconds, "step", step)
-            if step % 4 == 0:
-                saved = step
-                add(0.3, "saved", saved)
-    if log[-1].what == "saved":
-        step += 1
-        add(step_seconds, "step", step)
-    if ends != "step":
-        add(0.4, ends, step if ends == "saved" else 0)
-    return log, step_seconds, saved if ends == "lost" else step
+    log, step, saved = [Event(5.0, "start")], 0, 0
+    for letter in story:
+        step = saved if letter == "x" else step + (letter == ".")
+        saved = step if letter == "s" else saved
+        what, lasts = {".": ("step", 1.0), "s": ("saved", 0.3), "x": ("lost", 0.4), "r": ("start", 2.0)}[
+            letter
+        ]
+        log.append(Event(log[-1].seconds + lasts * step_seconds, what, step))
+    return log, step
 
 
 def _goodput(answer: Any) -> str:
     function, random = a_function(answer), np.random.default_rng(144)
-    for ends in ("saved", "step", "lost", "lost", "step"):
-        log, step_seconds, count = make_log(random, ends)
-        shown = f"for a log that ends with {ends!r}, your result"
+    for story in (
+        "....s..xr....s.xr..s",
+        "...s....xr...s.xr...s..",
+        "..s...s.xr..xr..s...x",
+        ".....xr...xr..",
+    ):
+        step_seconds = float(random.uniform(0.1, 2))
+        log, count = make_log(story, step_seconds)
+        shown = f"for a log that ends with {log[-1].what!r}, your result"
         found = a_number(function(list(log), step_seconds), shown)
         share = step_seconds / (log[-1].seconds - log[0].seconds)
         made, last = sum(event.what == "step" for event in log), max(event.step for event in log)
-        saved = max(event.step for event in log if event.what == "saved")
+        saved = max((event.step for event in log if event.what == "saved"), default=0)
         hints = (
             (made * share, "steps that were made twice count once"),
             (last * share, "the steps after the last checkpoint are lost"),

@@ -1,9 +1,37 @@
-"""The steps that a killed run made twice, by its ``metrics.jsonl``, and a forged run."""
+"""A run that is killed and resumed, the steps that it made twice, and a forged run."""
 
 import json
 import shutil
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+import labkit
+from labkit.config import Config
+from labkit.run import Run
+
+
+def killed_and_resumed(config: Config, folder: Path, after: int) -> "Future[Run]":
+    """Train in the background, kill the training ``after`` so many steps, and train on. Returns at once."""
+
+    def train() -> Run:
+        training = labkit.start(config, job_dir=folder, overwrite=True)
+        while training.running and training.run.step < after:
+            time.sleep(0.02)
+        training.kill()
+        while training.running:
+            time.sleep(0.02)
+        training = labkit.start(config, job_dir=folder)
+        while training.running:
+            time.sleep(0.02)
+        return training.run
+
+    executor = ThreadPoolExecutor(1)
+    try:
+        return executor.submit(train)
+    finally:
+        executor.shutdown(wait=False)
 
 
 def _rows(run: Path) -> list[dict[str, Any]]:
