@@ -2,8 +2,9 @@
 
 import json
 import shutil
+import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,15 @@ def killed_and_resumed(config: Config, folder: Path, after: int) -> "Future[Run]
             time.sleep(0.02)
         return training.run
 
-    executor = ThreadPoolExecutor(1)
-    try:
-        return executor.submit(train)
-    finally:
-        executor.shutdown(wait=False)
+    def work() -> None:
+        try:
+            result.set_result(train())
+        except BaseException as error:  # it is raised where the result is asked for
+            result.set_exception(error)
+
+    result: Future[Run] = Future()
+    threading.Thread(target=work, daemon=True).start()
+    return result
 
 
 def _rows(run: Path) -> list[dict[str, Any]]:
