@@ -6,7 +6,7 @@ both. They are kept in the lesson's folder, so a restarted kernel still has them
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from labkit.run_directory.directory import write_json_atomic
 from labkit.run_directory.files import read_json
 from labkit.tables import markdown_table
 
+FAR_OFF = 0.3  # of a prediction, from which a lesson says why
 THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
@@ -89,6 +90,19 @@ def record() -> None:
     given = sum("predicted" in asked for asked in predictions.values())
     end = f"You predicted {given} of {len(predictions)}. To begin anew, delete `{_path()}`."
     say(f"{markdown_table(rows)}\n\n{end if given else 'No prediction was given.'}")
+
+
+def compared(rows: Mapping[str, tuple[float, float, str]]) -> None:
+    """Show what a model predicted beside what was measured, with the error of each prediction.
+
+    Args:
+        rows: by what it is: the prediction, the measured value, and the unit of both.
+    """
+    cells = [("", "predicted", "measured", "prediction off by")]
+    for name, (predicted, came, unit) in rows.items():
+        cells.append((name, f"{predicted:.3g} {unit}", f"{came:.3g} {unit}", f"{predicted / came - 1:+.0%}"))
+    far = [name for name, (predicted, came, _) in rows.items() if abs(predicted / came - 1) > FAR_OFF]
+    say(f"{markdown_table(cells)}\n\nOff by more than {FAR_OFF:.0%}: {'; '.join(far) or 'none'}.")
 
 
 def parse_number(text: str, unit: str = "") -> float | None:

@@ -6,7 +6,6 @@ import sys
 import numpy as np
 import pytest
 
-from course.lessons.memory import Comparison
 from course.lessons.memory.dense import all_gather, reduce_scatter, share_work
 from course.lessons.memory.residual import held
 from course.lessons.workers import Worker, workers_of
@@ -25,12 +24,6 @@ def test_a_peak_grows_with_what_is_held_and_stays() -> None:
     """
     grown = int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
     assert grown == pytest.approx(8e7, rel=0.1)
-
-
-def test_the_error_of_a_prediction_is_relative_to_what_was_measured() -> None:
-    comparison = Comparison({"bytes, MB": (3.0, 4.0)})
-    assert comparison.errors() == {"bytes, MB": pytest.approx(-0.25)}
-    assert "<td>bytes, MB</td><td>3</td><td>4</td><td>-25%</td>" in comparison._repr_html_()
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 6, 12, 24])

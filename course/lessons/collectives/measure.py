@@ -14,18 +14,15 @@ from numpy.typing import NDArray
 
 from course.lessons.begin import say
 from course.lessons.collectives.exchange import Through
-from course.lessons.predict import Shown
 from course.lessons.workers import Round, Span, Worker, Workers
 from labkit.cluster.hosts import why_no_hosts
 from labkit.run_directory.directory import write_json_atomic
 from labkit.run_directory.files import read_json
-from labkit.tables import html_table, text_table
 
 # A copy of a measured.json, which each run of the lesson writes to its folder.
 RECORDED = Path(__file__).with_name("recorded.json")
 MOST_SPANS = 40  # of a step that is drawn
 REPEATS = 4  # of each measurement; other work on the machine only makes it slower, so the fastest counts
-OFF = 0.3  # relative error of a prediction; the lesson explains larger ones
 Floats = NDArray[np.float32]
 
 
@@ -209,19 +206,3 @@ def loss_and_gradient(
     back = (probabilities @ second.T) * (between > 0)
     gradients = (images.T @ back, between.T @ probabilities)
     return float(loss), np.concatenate([part.ravel() for part in gradients]) / len(images)
-
-
-def comparison(rows: Mapping[str, tuple[float, float, str]]) -> Shown:
-    """Return a table of predictions beside measurements; its caption names those that are far off.
-
-    Args:
-        rows: predicted and measured value and their unit, by what it is.
-    """
-    header = ("what", "predicted", "measured", "unit", "predicted ÷ measured")
-    lines = [
-        (name, f"{predicted:.3g}", f"{measured:.3g}", unit, f"{predicted / measured:.2f}")
-        for name, (predicted, measured, unit) in rows.items()
-    ]
-    far = [name for name, (predicted, measured, _) in rows.items() if abs(predicted / measured - 1) > OFF]
-    caption = f"Off by more than {OFF:.0%}: {'; '.join(far) or 'none'}"
-    return Shown(f"{text_table([header, *lines])}\n{caption}", html_table(header, lines, caption=caption))

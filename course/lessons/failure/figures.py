@@ -9,9 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from course.lessons.failure.formulas import expected_goodput
 from course.lessons.failure.processes import Event
 from course.lessons.failure.training import CHECKPOINT, COUNT, LOST, RESTART, goodput, periods
-from course.lessons.predict import Shown
 from labkit.figures.style import GREY, MARK, OKABE_ITO, TEST, TRAIN, VALIDATION, drawing
-from labkit.tables import html_table, text_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -126,10 +124,3 @@ def differences(losses: Mapping[str, ArrayLike], reference: ArrayLike, lost_at: 
         axis.set_title("Against the undisturbed training (0 is drawn at 1e-17)")
         axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
-
-
-def compared(rows: Sequence[tuple[str, float, float]]) -> Shown:
-    """Return a table of (quantity, predicted, measured) with the error of each prediction."""
-    header = ("quantity", "predicted", "measured", "error of the prediction")
-    cells = [(name, f"{a:.3g}", f"{b:.3g}", f"{a / b - 1:+.0%}") for name, a, b in rows]
-    return Shown(text_table([header, *cells]), html_table(header, cells))

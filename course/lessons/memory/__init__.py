@@ -9,7 +9,6 @@ from pathlib import Path
 import psutil
 
 from labkit.startup.process import MAXRSS_BYTES
-from labkit.tables import html_table
 
 M_MMAP_THRESHOLD = -3  # of mallopt(3)
 
@@ -35,18 +34,3 @@ def begin_peak() -> int:
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # proc(5)
     return int(psutil.Process().memory_info().rss)
-
-
-class Comparison(dict[str, tuple[float, float]]):
-    """(predicted, measured) by what it is, with its unit. A notebook shows it with the errors."""
-
-    def errors(self) -> dict[str, float]:
-        """Return predicted / measured − 1 of each."""
-        return {name: predicted / measured - 1 for name, (predicted, measured) in self.items()}
-
-    def _repr_html_(self) -> str:
-        rows = [
-            (name, f"{predicted:.3g}", f"{measured:.3g}", f"{error:+.0%}")
-            for (name, (predicted, measured)), error in zip(self.items(), self.errors().values(), strict=True)
-        ]
-        return html_table(("what", "predicted", "measured", "error of the prediction"), rows)

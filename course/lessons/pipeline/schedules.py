@@ -14,7 +14,6 @@ import numpy as np
 
 from course.lessons.workers import Span
 from labkit.analysis import timeline
-from labkit.tables import markdown_table
 
 Schedule = Sequence[Sequence[tuple[str, int]]]
 
@@ -109,15 +108,6 @@ def pass_seconds(spans: Sequence[Span], kind: str) -> list[float]:
     stages = range(1 + max(span.worker for span in spans))
     found = [[s.end - s.begin for s in spans if s.worker == stage and s.name[0] == kind] for stage in stages]
     return [float(np.median(seconds)) for seconds in found]
-
-
-def compared(rows: Mapping[str, tuple[float, float, str]]) -> str:
-    """Return a table of Markdown. ``rows``: by name, what was predicted and measured, and the unit."""
-    cells = [
-        (name, f"{predicted:.3g} {unit}", f"{measured:.3g} {unit}", f"{predicted / measured - 1:+.0%}")
-        for name, (predicted, measured, unit) in rows.items()
-    ]
-    return markdown_table([("", "predicted", "measured", "error of the prediction"), *cells])
 
 
 def write_trace(spans: Sequence[Span], path: Path) -> None:

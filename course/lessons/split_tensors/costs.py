@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from course.lessons.workers import Worker, Workers
 from labkit.run_directory.directory import write_json_atomic
 from labkit.run_directory.files import read_json
-from labkit.tables import markdown_table
 
 SPLITS = ("images", "channels", "height")
 FLOAT = 4  # bytes
@@ -174,13 +173,3 @@ def predicted_and_measured(
             for split in SPLITS
         }
     return pairs
-
-
-def comparison_table(pairs: Pairs) -> str:
-    """Return a table of Markdown in ms, with the error of each prediction."""
-    rows = [
-        (f"{title}, {name}", f"{1e3 * one:.3g}", f"{1e3 * other:.3g}", f"{one / other - 1:+.0%}")
-        for title, found in pairs.items()
-        for name, (one, other) in found.items()
-    ]
-    return markdown_table([("", "predicted, ms", "measured, ms", "prediction off by"), *rows])
