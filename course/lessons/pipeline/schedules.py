@@ -6,7 +6,7 @@ micro-batch m, and ``("B", m)`` its backward pass.
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
