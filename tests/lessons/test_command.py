@@ -82,7 +82,7 @@ def test_all_lessons_are_started_at_once_and_what_the_student_wrote_is_kept(here
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("14", "known: 00_tour, 01_data"), ("../04_replicas", "did you mean '04_replicas'?")],
+    [("55", "known: 00_tour, 01_data"), ("../04_replicas", "did you mean '04_replicas'?")],
 )
 def test_an_unknown_lesson_ends_with_those_that_exist_and_writes_nothing(name, hint, here, capsys):
     assert cli.main(["lesson", "start", "0", name]) == 2
