@@ -225,6 +225,18 @@ def an_array(answer: Any, shape: Sequence[int], what: str = "your answer") -> ND
     return values
 
 
+def several(answer: Any, count: int, wanted: str) -> list[Any]:
+    """Return a tuple, list or array of ``count`` things as a list. Raises Wrong with ``wanted`` otherwise."""
+    a_result(answer)
+    try:
+        found = list(answer)
+    except TypeError:
+        found = []
+    if isinstance(answer, str | dict) or len(found) != count:
+        raise Wrong(f"return {wanted}")
+    return found
+
+
 def any_array(answer: Any, what: str = "your answer") -> NDArray[Any]:
     """Return ``answer`` as an array of any type and shape. Raises Wrong for lists of unequal lengths."""
     a_result(answer, what)

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
+from course.lessons.verdict import Wrong
 from labkit.cluster.hosts import Hosts
 from labkit.errors import InputError
 from labkit.startup.process import Child, described_exit, python_command
@@ -414,6 +415,19 @@ _kept: dict[tuple[int, bool], Workers] = {}
 def workers_of(size: int, *, tensorflow: bool = False) -> Workers:
     """Return workers that are started once and kept, for exercises and short measurements over loopback."""
     return _kept.setdefault((size, tensorflow), Workers(size, tensorflow=tensorflow))
+
+
+def run_answer(
+    size: int, function: Callable[..., Any], *arguments: Any, each: Sequence[tuple[Any, ...]] | None = None
+) -> Round:
+    """Run an answer of an exercise in ``size`` workers; arguments as of ``Workers.run``.
+
+    Raises Wrong with what the workers failed of.
+    """
+    try:
+        return workers_of(size).run(function, *arguments, each=each)
+    except WorkersFailed as failed:
+        raise Wrong(f"with {size} worker{'s' * (size > 1)}: {failed}") from None
 
 
 if sys.platform == "win32":

@@ -7,18 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from course.lessons.collectives.exchange import Through
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array
-from course.lessons.workers import Round, Worker, WorkersFailed, workers_of
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array, draws, several
+from course.lessons.workers import Round, Worker, run_answer
 
 SIZES = (2, 4)  # numbers of workers; both are kept for the next check
 LENGTH = 24  # of the arrays
 
 
 def _run(answer: Callable[..., Any], arrays: list[NDArray[np.float64]], changed: int | None = None) -> Round:
-    """Run the answer in real processes. ``changed``: which message to worker 1 the network spoils.
-
-    Raises Wrong with what the workers failed of.
-    """
+    """Run the answer in real processes. ``changed``: which message to worker 1 the network spoils."""
 
     def call(worker: Worker, array: NDArray[np.float64]) -> Any:
         received = 0
@@ -30,14 +27,11 @@ def _run(answer: Callable[..., Any], arrays: list[NDArray[np.float64]], changed:
 
         return answer(Through(worker, incoming=incoming), array)
 
-    try:
-        return workers_of(len(arrays)).run(call, each=[(array,) for array in arrays])
-    except WorkersFailed as failed:
-        raise Wrong(f"with {len(arrays)} workers: {failed}") from None
+    return run_answer(len(arrays), call, each=[(array,) for array in arrays])
 
 
 def _arrays(workers: int, seed: int) -> list[NDArray[np.float64]]:
-    return list(np.random.default_rng(seed).normal(size=(workers, LENGTH)))
+    return list(draws(seed).normal(size=(workers, LENGTH)))
 
 
 def _check_sent(found: Round, workers: int, messages: int, share: float) -> None:
@@ -134,9 +128,8 @@ def _crossover(answer: Any) -> str:
     function = a_function(answer)
     sizes = np.array([1e3, 1e4, 1e5, 1e6])
     for alpha, beta, workers in ((2e-4, 8e-8, 4), (2e-2, 8e-8, 8), (5e-5, 1e-9, 64)):
-        result = a_result(function(sizes.copy(), alpha + beta * sizes, workers))
-        if not hasattr(result, "__len__") or isinstance(result, str | dict) or len(result) != 3:
-            raise Wrong("return three numbers: α in seconds, β in seconds a byte, and the crossover in bytes")
+        wanted = "three numbers: α in seconds, β in seconds a byte, and the crossover in bytes"
+        result = several(function(sizes.copy(), alpha + beta * sizes, workers), 3, wanted)
         names = ("α", "β", "the crossover")
         found = [
             a_number(value, f"{name} that your function returns")
@@ -171,7 +164,7 @@ def _crossover(answer: Any) -> str:
 
 def _top_with_memory(answer: Any) -> str:
     function = a_function(answer)
-    random = np.random.default_rng(104)
+    random = draws(104)
     count, length = 3, 20
     steady = random.uniform(0.2, 2, length) * random.choice([-1, 1], length)
     memory, sent = np.zeros(length), np.zeros(length)
@@ -190,9 +183,8 @@ def _top_with_memory(answer: Any) -> str:
 
 
 def _compressed(function: Callable[..., Any], gradient: Any, memory: Any, count: int) -> tuple[Any, Any, Any]:
-    result = a_result(function(gradient.copy(), memory.copy(), count))
-    if not isinstance(result, tuple | list) or len(result) != 3:
-        raise Wrong("return three arrays: the indices, the values to send, and the new memory")
+    wanted = "three arrays: the indices, the values to send, and the new memory"
+    result = several(function(gradient.copy(), memory.copy(), count), 3, wanted)
     index = an_array(result[0], (count,), "the array of indices").astype(int)
     if len(set(index.tolist())) < count or index.min() < 0 or index.max() >= len(gradient):
         raise Wrong(f"the indices are {index.tolist()}; expected {count} different ones from 0")

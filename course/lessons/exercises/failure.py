@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from course.lessons.failure.formulas import expected_goodput
 from course.lessons.failure.processes import Event, Log, fork, read_log
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array
-from course.lessons.workers import Worker, WorkersFailed, workers_of
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array, draws
+from course.lessons.workers import Worker, run_answer
 
 State = dict[str, NDArray[np.float64]]
 Hints = Sequence[tuple[float, str]]
@@ -124,16 +124,13 @@ def _kill_while_writing(folder: Path, seconds: float) -> None:
 
 
 def _survives(answer: Any) -> str:
-    function, random = a_function(answer), np.random.default_rng(142)
+    function, random = a_function(answer), draws(142)
     lost = killed = 0
     drawn = tuple(random.integers(2, 20, 4).tolist())
     for steps, every, kills in (
         (7, 3, ()), (24, 5, (17, 3, 6)), (40, 8, drawn), (30, 4, (1e-4,)), (30, 4, (4e-4,)), (30, 4, (1e-3,)),
     ):  # fmt: skip
-        try:
-            attempts = workers_of(1).run(_tried, function, steps, every, (*kills, None)).results[0]
-        except WorkersFailed as failed:
-            raise Wrong(f"the process of your function failed: {failed}") from None
+        attempts = run_answer(1, _tried, function, steps, every, (*kills, None)).results[0]
         _judge(steps, every, kills, attempts)
         lost += sum(len(made) for made, *_ in attempts) - steps
         killed += len(attempts) - 1
@@ -235,7 +232,7 @@ def make_log(story: str, step_seconds: float) -> tuple[list[Event], int]:
 
 
 def _goodput(answer: Any) -> str:
-    function, random = a_function(answer), np.random.default_rng(144)
+    function, random = a_function(answer), draws(144)
     for story in (
         "....s..xr....s.xr..s",
         "...s....xr...s.xr...s..",

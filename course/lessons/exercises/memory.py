@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array
-from course.lessons.workers import Worker, WorkersFailed, workers_of
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, draws, several
+from course.lessons.workers import Worker, run_answer
 
 # ---- 11.1 ----------------------------------------------------------------------------------------------
 
@@ -53,7 +53,7 @@ class _Gradients:
     """The gradient of a squared error; notes the images it gets, and how many of its results are held."""
 
     def __init__(self, features: int) -> None:
-        self.weights = np.random.default_rng(11).normal(size=features)
+        self.weights = draws(11).normal(size=features)
         self.sizes: list[int] = []
         self.most = 0
         self._held: list[weakref.ref[Any]] = []
@@ -70,7 +70,7 @@ class _Gradients:
 
 def _accumulate(answer: Any) -> str:
     function = a_function(answer)
-    random = np.random.default_rng(112)
+    random = draws(112)
     for count, part in ((32, 8), (50, 16), (7, 7), (5, 8), (121, 10)):
         images, targets = random.normal(size=(count, 6)), random.normal(size=count)
         whole = _Gradients(6)(images, targets)
@@ -158,7 +158,7 @@ def _call(worker: Worker, function: Callable[..., Any], spoiled: bool, *inputs: 
 def _sharded(answer: Any) -> str:
     function = a_function(answer)
     for size, length in ((2, 7), (4, 12)):
-        random = np.random.default_rng([114, size])
+        random = draws(114, size)
         one, velocity = random.normal(size=length), np.zeros(length)
         velocities = np.array_split(velocity, size)
         parts = [len(part) for part in velocities]
@@ -189,14 +189,9 @@ def _sharded(answer: Any) -> str:
 def _in_workers(function: Callable[..., Any], inputs: list[Any], spoiled: bool = False) -> tuple[Any, ...]:
     """Return the weights and the velocity of each worker after a step, and the bytes that each sent."""
     size, found = len(inputs), []
-    try:
-        done = workers_of(size).run(_call, function, spoiled, each=inputs)
-    except WorkersFailed as failed:
-        raise Wrong(f"with {size} workers: {failed}") from None
+    done = run_answer(size, _call, function, spoiled, each=inputs)
     for rank, (result, (weights, _, velocity)) in enumerate(zip(done.results, inputs, strict=True)):
-        a_result(result)
-        if not isinstance(result, tuple | list) or len(result) != 2:
-            raise Wrong("return two arrays: all weights, and this worker's part of the velocity")
+        several(result, 2, "two arrays: all weights, and this worker's part of the velocity")
         what = f"the velocity that worker {rank} of {size} returns, of which it holds its part only,"
         found.append(
             (

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from course.lessons.pipeline import schedules
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array
-from course.lessons.workers import WorkersFailed, workers_of
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array, draws
+from course.lessons.workers import run_answer
 
 # ---- 12.1 ----------------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ def _a_schedule(found: Any, stages: int, micro_batches: int, shown: str) -> list
 
 def _test_cuts(answer: Any) -> str:
     function = a_function(answer)
-    random = np.random.default_rng(123)
+    random = draws(123)
     cases = [([5.0, 1, 1, 1, 1, 1], 2), ([1.0, 1, 1, 9], 2)]
     cases += [(random.uniform(1, 5, size).round(1).tolist(), stages) for size, stages in ((7, 3), (9, 4))]
     for costs, stages in cases:
@@ -157,7 +157,7 @@ def _whole(weights: list[NDArray[Any]], images: NDArray[Any], targets: NDArray[A
 
 def _test_replicas(answer: Any) -> str:
     function = a_function(answer)
-    random = np.random.default_rng(124)
+    random = draws(124)
     for stages in (WORKERS, 2, 1):
         weights = list(random.normal(0, 0.5, (stages, WIDTH, WIDTH)))
         images, targets = random.normal(size=(2, IMAGES, WIDTH))
@@ -170,12 +170,9 @@ def _test_replicas(answer: Any) -> str:
             last = stage == stages - 1
             given = parts[0][replica] if stage == 0 else None, parts[1][replica] if last else None
             each.append((Layer(weights[stage], last), *given))
-        shape = f"with {WORKERS // stages} × {stages} workers"
-        try:
-            results = workers_of(WORKERS).run(function, stages, MICRO_BATCHES, each=each).results
-        except WorkersFailed as failed:
-            raise Wrong(f"{shape}: {failed}") from None
+        results = run_answer(WORKERS, function, stages, MICRO_BATCHES, each=each).results
         whole = _whole(weights, images, targets)
+        shape = f"with {WORKERS // stages} × {stages} workers"
         names = [f"{shape}, the result of worker {rank}" for rank in range(WORKERS)]
         found = [an_array(own, (WIDTH, WIDTH), name) for own, name in zip(results, names, strict=True)]
         for rank, (gradient, name) in enumerate(zip(found, names, strict=True)):

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array, draws
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array, draws, several
 
 # ---- 04.1 ----------------------------------------------------------------------------------------------
 
@@ -123,9 +123,8 @@ def _combine(answer: object) -> str:
     for sizes in ([16, 16, 16, 16], [40, 24], [5, 20, 7]):
         slices = [random.normal(random.normal(0, 2, 3), 1.5, (size, 3)) for size in sizes]
         means, variances = (np.array([getattr(part, name)(0) for part in slices]) for name in ("mean", "var"))
-        result = a_result(function(means.copy(), variances.copy(), np.array(sizes)))
-        if not hasattr(result, "__len__") or isinstance(result, dict) or len(result) != 2:
-            raise Wrong("return two arrays: the mean and the variance of each channel")
+        result = function(means.copy(), variances.copy(), np.array(sizes))
+        result = several(result, 2, "two arrays: the mean and the variance of each channel")
         mean = an_array(result[0], (3,), "the mean that your function returns")
         variance = an_array(result[1], (3,), "the variance that your function returns")
         _judge_moments(mean, variance, means, variances, np.concatenate(slices), sizes)

@@ -2,25 +2,14 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from course.lessons.split_tensors.layers import all_reduce
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array
-from course.lessons.workers import Round, Worker, WorkersFailed, workers_of
-
-
-def _run(
-    size: int, function: Callable[..., Any], *arguments: Any, each: Sequence[Any] | None = None
-) -> Round:
-    """Run an answer in ``size`` workers. Raises Wrong with what went wrong there."""
-    try:
-        return workers_of(size).run(function, *arguments, each=each)
-    except WorkersFailed as failed:
-        raise Wrong(f"in {size} workers, {failed}") from None
-
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, draws, several
+from course.lessons.workers import Worker, run_answer
 
 # ---- 13.1 ----------------------------------------------------------------------------------------------
 
@@ -37,18 +26,17 @@ PARTS = ("the output", "the gradient of x", "the gradient of first", "the gradie
 
 def _two_layers(answer: object) -> str:
     function = a_function(answer)
-    random = np.random.default_rng(131)
+    random = draws(131)
     for workers, batch, inputs, hidden, outputs in ((2, 6, 8, 12, 4), (4, 4, 12, 16, 8)):
         shapes = ((batch, inputs), (batch, outputs), (inputs, hidden), (hidden, outputs))
         x, gradient, first, second = (random.normal(size=shape) for shape in shapes)
         cuts = zip(np.split(first, workers, 1), np.split(second, workers, 0), strict=True)
-        done = _run(workers, _reducing, function, x, gradient, each=list(cuts))
+        done = run_answer(workers, _reducing, function, x, gradient, each=list(cuts))
         active = np.maximum(x @ first, 0)
         of_hidden = gradient @ second.T * (active > 0)
         right = active @ second, of_hidden @ first.T, x.T @ of_hidden, active.T @ gradient
         for worker, result in enumerate(done.results):
-            if not isinstance(a_result(result), tuple | list) or len(result) != 4:
-                raise Wrong("return four arrays: the output, and the gradients of x, first and second")
+            several(result, 4, "four arrays: the output, and the gradients of x, first and second")
             for name, found, whole, axis in zip(PARTS, result, right, (None, None, 1, 0), strict=True):
                 own = whole if axis is None else np.split(whole, workers, axis)[worker]
                 name = f"{name} on worker {worker} of {workers}"
@@ -72,12 +60,12 @@ def _reducing(worker: Worker, function: Callable[..., Any], *arguments: Any) -> 
 
 def _rows_of_neighbours(answer: object) -> str:
     function = a_function(answer)
-    random = np.random.default_rng(132)
+    random = draws(132)
     # (workers, rows above, rows below): for 3×3, for 3×3 with stride 2, for 5×5
     for workers, above, below in ((2, 1, 1), (4, 0, 1), (4, 2, 2)):
         image = random.normal(size=(2, 4 * workers, 5, 3))
         bands = np.split(image, workers, 1)
-        done = _run(workers, function, each=[(band, above, below) for band in bands])
+        done = run_answer(workers, function, each=[(band, above, below) for band in bands])
         padded = np.pad(image, [(0, 0), (above, below), (0, 0), (0, 0)])
         for worker, found in enumerate(done.results):
             right = padded[:, 4 * worker : 4 * worker + 4 + above + below]
@@ -123,12 +111,12 @@ def _exchanges(worker: Worker, split: str, images: int, size: int, channels: int
 
 def _bytes_of_splits(answer: object) -> str:
     function = a_function(answer)
-    random = np.random.default_rng(133)
+    random = draws(133)
     for workers, split in itertools.product((2, 4), COUNTED):
         images, size, channels = (int(value) for value in 4 * random.integers(1, 5, 3))
         what = f"{images} images of {size}×{size}, {channels} channels, by {split} on {workers} workers"
         found = a_number(function(split, images, size, channels, workers), f"your result for {what},")
-        counted = max(_run(workers, _exchanges, split, images, size, channels).bytes_sent)
+        counted = max(run_answer(workers, _exchanges, split, images, size, channels).bytes_sent)
         for factor, hint in WRONG_FACTORS.items():
             if np.isclose(factor * found, counted, rtol=1e-3):
                 raise Wrong(f"for {what}, this is {factor} times too small: {hint}")
@@ -153,15 +141,14 @@ COUNTED = {
 
 def _under_the_roof(answer: object) -> str:
     function = a_function(answer)
-    random = np.random.default_rng(134)
+    random = draws(134)
     for layer in ((64, 32, 16, 16, 3), (64, 32, 16, 64, 1), (1, 8, 512, 512, 3), (256, 1, 64, 10, 1)):
         images, size, inputs, outputs, kernel = layer
         positions, weights = images * size**2, kernel**2 * inputs * outputs
         right = 2 * positions * weights / (4 * (positions * (inputs + outputs) + weights))
         for gflops, gigabytes in ((100.0, 20.0), (20000.0, 900.0), random.uniform(10, 500, 2).tolist()):
-            result = a_result(function(*layer, gflops, gigabytes))
-            if not isinstance(result, tuple | list) or len(result) != 2:
-                raise Wrong("return two numbers: FLOP for each byte, and GFLOP/s")
+            wanted = "two numbers: FLOP for each byte, and GFLOP/s"
+            result = several(function(*layer, gflops, gigabytes), 2, wanted)
             found, reached = a_number(result[0], "FLOP for each byte"), a_number(result[1], "GFLOP/s")
             if not np.isclose(found, right):
                 hints = {
