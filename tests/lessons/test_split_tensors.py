@@ -1,12 +1,9 @@
 """Lesson 13: its convolution is TensorFlow's, also with stride 2, and bytes follow from the map's formula."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from course.lessons.split_tensors.costs import SPLITS, Block, cheapest, keep_or_recall
+from course.lessons.split_tensors.costs import SPLITS, Block, cheapest
 from course.lessons.split_tensors.layers import convolution, convolution_gradients
 
 
@@ -37,11 +34,3 @@ def test_gradients_of_a_convolution_are_those_of_small_changes() -> None:
 def test_the_cheapest_split_gives_every_worker_something_to_do() -> None:
     for images, size, allowed in ((1, 56, {"channels", "height"}), (1, 2, {"channels"}), (4, 2, set(SPLITS))):
         assert cheapest(Block("", images, size, 64), 4) in allowed
-
-
-def test_without_a_link_the_lesson_says_where_its_numbers_are_from(tmp_path: Path) -> None:
-    recorded, source = keep_or_recall(None, tmp_path)
-    assert source.startswith("recorded on 20")
-    assert all(set(found) == {"alone", *SPLITS} for found in recorded.values())
-    assert keep_or_recall(recorded, tmp_path) == (recorded, "measured now")
-    assert json.loads((tmp_path / "measured.json").read_text())["measured"] == recorded

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from course.lessons.replicas.figures import COMPLETE, SHADES
-from labkit.figures.style import GREY, MARK, OKABE_ITO, drawing
+from labkit.figures.style import GREY, MARK, OKABE_ITO, color_of, drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,32 +73,35 @@ def over_bytes(
     return figure
 
 
-def timelines(panels: Mapping[str, Sequence[tuple[int, str, float, float]]]) -> "Figure":
-    """Draw bars over time: a row for each worker, or for each worker and name if the bars aren't messages.
+def timelines(
+    panels: Mapping[str, Sequence[tuple[int, str, float, float]]], *, rows: bool = False
+) -> "Figure":
+    """Draw bars over time, each with its name, in a row for each worker.
 
     Args:
-        panels: spans by title: worker, name, begin and end in seconds. A message has a name such as ``to 2``.
+        panels: spans by title: worker, name, begin and end in seconds. The name ``to 2`` is drawn as →2.
+        rows: whether each name has a row of its own.
     """
     spans = [span for found in panels.values() for span in found]
-    names, messages = sorted({name for _, name, _, _ in spans}), spans[0][1].startswith("to ")
+    names = sorted({name for _, name, _, _ in spans})
 
     def row_of(worker: int, name: str) -> str:
-        return f"worker {worker}" if messages else f"worker {worker}: {name}"
+        return f"worker {worker}: {name}" if rows else f"worker {worker}"
 
-    rows = sorted({row_of(worker, name) for worker, name, _, _ in spans})
+    labels = sorted({row_of(worker, name) for worker, name, _, _ in spans})
     last = 1e3 * max(end for _, _, _, end in spans)
     ends = ", ".join(f"{title} {1e3 * max(s[3] for s in found):.0f} ms" for title, found in panels.items())
     with drawing(9.4, 2.7, f"What each worker does when, until its end: {ends}") as figure:
         axes = figure.subplots(1, len(panels), sharey=True)
         for axis, (title, found) in zip(axes, panels.items(), strict=True):
             for worker, name, begin, end in found:
-                row, color = rows.index(row_of(worker, name)), OKABE_ITO[names.index(name)]
+                row, color = labels.index(row_of(worker, name)), color_of(names.index(name))
                 axis.barh(row, 1e3 * (end - begin), 0.7, 1e3 * begin, color=color, edgecolor="white")
-                if messages:
+                if not rows:
                     where = {"ha": "center", "va": "center", "color": "white", "fontsize": 7}
                     axis.text(500 * (begin + end), row, name.replace("to ", "→"), **where)
             axis.set(title=title, xlabel="milliseconds", xlim=(0, 1.05 * last))
-        axes[0].set_yticks(range(len(rows)), rows)
+        axes[0].set_yticks(range(len(labels)), labels)
         axes[0].invert_yaxis()
     return figure
 

@@ -1,78 +1,19 @@
-"""What lesson 10 measures: messages, steps of a training, and what is recorded where there are no links."""
+"""What lesson 10 measures: messages, all-reduces and steps of a training."""
 
 import functools
-import json
-import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.begin import say
 from course.lessons.collectives.exchange import Through
 from course.lessons.workers import Round, Span, Worker, Workers
-from labkit.cluster.hosts import why_no_hosts
-from labkit.run_directory.directory import write_json_atomic
-from labkit.run_directory.files import read_json
 
-# A copy of a measured.json, which each run of the lesson writes to its folder.
-RECORDED = Path(__file__).with_name("recorded.json")
 MOST_SPANS = 40  # of a step that is drawn
 REPEATS = 4  # of each measurement; other work on the machine only makes it slower, so the fastest counts
 Floats = NDArray[np.float32]
-
-
-class Record:
-    """Measurements that need links of a chosen rate: made here, or recorded where there can be none.
-
-    Args:
-        folder: of the lesson, where ``measured.json`` is written.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._values: dict[str, Any] = {}
-        self._reason = why_no_hosts()
-        if self._reason is not None:
-            say(f"{self._reason}. What needs such links is shown as it was recorded elsewhere.")
-
-    @property
-    def has_links(self) -> bool:
-        """Whether this machine can make links of a chosen rate."""
-        return self._reason is None
-
-    def get(self, name: str, measure: Callable[[], Any]) -> Any:
-        """Return what ``measure`` returns, with lists for arrays and tuples; or what was recorded."""
-        if not self.has_links:
-            self.mark()
-            return read_json(RECORDED)["values"][name]
-        self._values[name] = json.loads(json.dumps(measure(), default=lambda value: value.tolist()))
-        about = {
-            "date": datetime.now(UTC).date().isoformat(),
-            "processor": _processor(),
-            "command": "labkit notebook run notebooks/10_collectives.ipynb",
-        }
-        write_json_atomic(self._folder / "measured.json", {**about, "values": self._values})
-        return self._values[name]
-
-    def mark(self) -> None:
-        """Say of what follows that it was recorded, where this machine can't make links."""
-        if not self.has_links:
-            recorded = read_json(RECORDED)
-            say(f"*Recorded on {recorded['date']}, {recorded['processor']}; not measured here.*")
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def message_times(

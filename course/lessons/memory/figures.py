@@ -9,8 +9,6 @@ from labkit.figures.style import GREY, MARK, OKABE_ITO, drawing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from course.lessons.workers import Span
-
 MEGABYTE = 1e6
 
 
@@ -90,30 +88,4 @@ def kinds_of_bytes(
         axis.tick_params(axis="x", length=0)
         axis.grid(axis="y")
         figure.legend(*axis.get_legend_handles_labels(), loc="outside right upper")
-    return figure
-
-
-def who_computes(spans: Mapping[str, Sequence["Span"]]) -> "Figure":
-    """Draw which worker orthogonalises which layer when, one panel for each way to share the work.
-
-    Args:
-        spans: by way; the name of each span is the number of a layer.
-    """
-    ends = {name: max(span.end for span in found) for name, found in spans.items()}
-    alt = "; ".join(f"{name}: done after {1000 * end:.0f} ms" for name, end in ends.items())
-    with drawing(9.2, 2.9, f"Who orthogonalises which layer when. {alt}") as figure:
-        axes = figure.subplots(1, len(spans), sharey=True, sharex=True)
-        for axis, (name, found) in zip(axes, spans.items(), strict=True):
-            for span in found:
-                begin, width = 1000 * span.begin, 1000 * (span.end - span.begin)
-                axis.barh(
-                    span.worker, width, left=begin, height=0.6, edgecolor="white",
-                    color=OKABE_ITO[int(span.name) % len(OKABE_ITO)],
-                )  # fmt: skip
-                axis.text(begin + width / 2, span.worker, span.name, ha="center", va="center", color="white")
-            axis.set(title=name, xlabel="time, ms; the numbers are layers")
-            workers = sorted({span.worker for span in found})
-            axis.set_yticks(workers, [f"worker {worker}" for worker in workers])
-            axis.tick_params(axis="y", length=0)
-        axes[0].invert_yaxis()
     return figure

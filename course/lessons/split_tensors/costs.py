@@ -4,23 +4,18 @@ The block has two 3×3 convolutions of equal width. A step is its forward and it
 """
 
 import itertools
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from course.lessons.workers import Worker, Workers
-from labkit.run_directory.directory import write_json_atomic
-from labkit.run_directory.files import read_json
 
 SPLITS = ("images", "channels", "height")
 FLOAT = 4  # bytes
-RECORDED = Path(__file__).with_name("recorded.json")  # shown where there can be no links of a chosen rate
 Pairs = dict[str, dict[str, tuple[float, float]]]  # (predicted, measured) by split, by block and link
 
 
@@ -135,24 +130,6 @@ def _least_seconds(worker: Worker, compute: Callable[[], Any], repeats: int) -> 
         compute()
         seconds.append(time.perf_counter() - begin)
     return min(seconds)  # other work on the machine only makes it slower
-
-
-def keep_or_recall(measured: dict[str, Any] | None, folder: Path) -> tuple[dict[str, Any], str]:
-    """Return numbers and where they are from: ``measured`` now, or None, those of an earlier run.
-
-    ``measured`` is written to ``measured.json`` in ``folder``. ``RECORDED`` is a copy of such a file.
-    """
-    if measured is None:
-        kept = read_json(RECORDED)
-        return kept["measured"], f"recorded on {kept['date']}, {kept['processor']}, by {kept['command']}"
-    cpus = re.findall(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
-    told = {
-        "date": time.strftime("%Y-%m-%d"),
-        "processor": f"{len(cpus)} cores of {', '.join({*cpus})}",
-        "command": "labkit notebook run notebooks/13_split_tensors.ipynb",
-    }
-    write_json_atomic(folder / "measured.json", {**told, "measured": measured})
-    return measured, "measured now"
 
 
 def predicted_and_measured(
