@@ -225,6 +225,15 @@ def an_array(answer: Any, shape: Sequence[int], what: str = "your answer") -> ND
     return values
 
 
+def compare(
+    found: float, right: float, what: str, hints: Sequence[tuple[float, str]], otherwise: str
+) -> None:
+    """Raise Wrong unless ``found`` is ``right``, with the hint of this wrong number, or ``otherwise``."""
+    if not math.isclose(found, right, rel_tol=1e-6):
+        known = (hint for wrong, hint in hints if math.isclose(found, wrong, rel_tol=1e-6))
+        raise Wrong(f"{what}, {found:.4g}: {next(known, otherwise)}")
+
+
 def several(answer: Any, count: int, wanted: str) -> list[Any]:
     """Return a tuple, list or array of ``count`` things as a list. Raises Wrong with ``wanted`` otherwise."""
     a_result(answer)

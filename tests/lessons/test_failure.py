@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from course.lessons.exercises.failure import make_log
-from course.lessons.failure import formulas, training
+from course.lessons.failure import training
 from course.lessons.failure.processes import Event
 from course.lessons.failure.referee import forge, made_twice
 from course.lessons.failure.servers import arrivals, gather, serve_at_once, train_with
@@ -18,7 +18,7 @@ from course.lessons.workers import Worker, Workers
 @pytest.mark.parametrize(("hours", "minutes"), [(24, 117), (6, 57), (0.25, 9.1)])
 def test_the_best_interval_is_the_published_one(hours, minutes):
     # Daly (2006), figures 3 to 5: a checkpoint takes 5 minutes.
-    assert formulas.best_work(5 * 60, hours * 3600) / 60 == pytest.approx(minutes, abs=0.5)
+    assert training.best_work(5 * 60, hours * 3600) / 60 == pytest.approx(minutes, abs=0.5)
 
 
 def test_expected_goodput_is_that_of_a_simulation():
@@ -30,7 +30,7 @@ def test_expected_goodput_is_that_of_a_simulation():
             seconds, needed = seconds + life, restart + work + checkpoint
         seconds += needed
     found = intervals * work / seconds
-    assert formulas.expected_goodput(work, checkpoint, restart, mtbf) == pytest.approx(found, rel=0.02)
+    assert training.expected_goodput(work, checkpoint, restart, mtbf) == pytest.approx(found, rel=0.02)
 
 
 def test_a_step_counts_unless_a_kill_takes_it_back():

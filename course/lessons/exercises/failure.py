@@ -13,21 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.failure.formulas import expected_goodput
 from course.lessons.failure.processes import Event, Log, fork, read_log
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array, draws
+from course.lessons.failure.training import expected_goodput
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array, compare, draws
 from course.lessons.workers import Worker, run_answer
 
 State = dict[str, NDArray[np.float64]]
-Hints = Sequence[tuple[float, str]]
-
-
-def _compare(found: float, expected: float, shown: str, hints: Hints, otherwise: str) -> None:
-    """Raises Wrong unless ``found`` is what is expected, with a hint where the wrong value is known."""
-    if not math.isclose(found, expected, rel_tol=1e-6):
-        known = (hint for wrong, hint in hints if math.isclose(found, wrong, rel_tol=1e-6))
-        raise Wrong(f"{shown}, {found:.4g}: {next(known, otherwise)}")
-
 
 # ---- 14.1 ----------------------------------------------------------------------------------------------
 
@@ -39,7 +30,7 @@ def _survival(answer: Any) -> str:
         mtbf, chance = an_array(function(machine, machines, hours), (2,), f"{shown}, your result")
         right = machine / machines
         more = "longer than for one machine, but more machines fail more often"
-        _compare(mtbf, right, f"{shown}, the MTBF", [(machine * machines, more)], f"expected {right:.4g} h")
+        compare(mtbf, right, f"{shown}, the MTBF", [(machine * machines, more)], f"expected {right:.4g} h")
         expected = math.exp(-hours / right)
         hints = (
             (1 - expected, "this is the chance that something fails; the other one is asked for"),
@@ -47,7 +38,7 @@ def _survival(answer: Any) -> str:
             (math.exp(-hours / machine), "this is one machine's chance; all of them must survive"),
         )
         otherwise = f"expected {expected:.4g}; the chance falls as e^(-hours / MTBF)"
-        _compare(chance, expected, f"{shown}, the chance", hints, otherwise)
+        compare(chance, expected, f"{shown}, the chance", hints, otherwise)
     return "N machines fail N times as often, and long trainings hardly ever end without a failure"
 
 
@@ -257,7 +248,7 @@ def _goodput(answer: Any) -> str:
         otherwise = (
             f"{count} steps of {step_seconds:.2f} s count in {seconds:.1f} s; expected {count * share:.3f}"
         )
-        _compare(found, count * share, shown, hints, otherwise)
+        compare(found, count * share, shown, hints, otherwise)
     return "a step counts once, and only if no failure took it back"
 
 

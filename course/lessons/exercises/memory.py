@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, draws, several
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, compare, draws, several
 from course.lessons.workers import Worker, run_answer
 
 # ---- 11.1 ----------------------------------------------------------------------------------------------
@@ -20,29 +20,24 @@ def _bottleneck(answer: Any) -> str:
         shown = f"{images} images, side {side} and width {width}"
         found = a_number(function(images, side, width), f"your result for {shown}")
         unit = images * side**2 * width * 4  # bytes of the narrow tensor
-        if math.isclose(found, 16 * unit):
-            continue
-        for count, hint in (
-            (
-                20,
-                "you count the output of the last ReLU as well; the next block counts it, as its input",
-            ),
+        counted = (
+            (20, "you count the output of the last ReLU as well; the next block counts it, as its input"),
             (
                 12,
-                "one input of the sum is missing: what the last normalization returns is four times as wide",
+                "one input of the sum is missing: the last normalization returns what is four times as wide",
             ),
             (18, "you count what a normalization returns before a ReLU; a ReLU needs only its own output"),
             (7, "the input, and what the last convolution returns, are four times as wide"),
             (4, "a float32 number has 4 bytes"),
             (16 / images, "this is one image; the batch keeps as much for each of its images"),
             (16 / side, "an image has side × side pixels"),
-        ):
-            if math.isclose(found, count * unit):
-                raise Wrong(f"for {shown}, {found:,.0f} bytes: {hint}")
-        raise Wrong(
-            f"for {shown}, {found:,.0f} bytes are {found / unit:.3g} tensors of the narrow width; go through "
-            "the block layer by layer, and write down each tensor that is kept once"
         )
+        otherwise = (
+            f"these are {found / unit:.3g} tensors of the narrow width; go through the block layer by layer, "
+            "and write down each tensor that is kept once"
+        )
+        hints = [(count * unit, hint) for count, hint in counted]
+        compare(found, 16 * unit, f"for {shown}, your bytes", hints, otherwise)
     return "the bytes of a bottleneck block's activations, for three sizes; a network is a sum of such blocks"
 
 
@@ -103,14 +98,8 @@ def _accumulate(answer: Any) -> str:
 
 def _segments(answer: Any) -> str:
     function = a_function(answer)
-    for blocks, kept, budget in (
-        (24, 5, 26),
-        (24, 5, 121),
-        (24, 5, 20),
-        (50, 4, 60),
-        (9, 12, 40),
-        (1000, 5, 900),
-    ):
+    cases = (24, 5, 26), (24, 5, 121), (24, 5, 20), (50, 4, 60), (9, 12, 40), (1000, 5, 900)
+    for blocks, kept, budget in cases:
         shown = f"{blocks} blocks that keep {kept} tensors each, and a budget of {budget}"
         found = a_number(function(blocks, kept, budget), f"your result for {shown}")
         need = {length: math.ceil(blocks / length) + kept * length for length in range(1, blocks + 1)}

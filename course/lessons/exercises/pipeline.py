@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from course.lessons.pipeline import schedules
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array, draws
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array, compare, draws
 from course.lessons.workers import run_answer
 
 # ---- 12.1 ----------------------------------------------------------------------------------------------
@@ -14,33 +14,28 @@ from course.lessons.workers import run_answer
 
 def _test_seconds(answer: Any) -> str:
     function = a_function(answer)
+    one_by_one = schedules.one_forward_one_backward(4, 6)
     gpipe = [[(kind, m) for kind in "FB" for m in range(4)] for _ in range(3)]
     for name, schedule, forward, backward in (
         ("1 stage", gpipe[:1], [1.0], [2.0]),
         ("GPipe on 3 equal stages", gpipe, [1.0] * 3, [2.0] * 3),
         ("GPipe with a slow stage 1", gpipe, [1.0, 3.0, 1.0], [2.0, 5.0, 2.0]),
         ("GPipe with a slow stage 2", gpipe, [1.0, 1.0, 4.0], [2.0, 1.0, 3.0]),
-        (
-            "1F1B on 4 stages",
-            schedules.one_forward_one_backward(4, 6),
-            [1.0, 2.0, 1.5, 1.0],
-            [2.0, 3.0, 2.5, 1.0],
-        ),
+        ("1F1B on 4 stages", one_by_one, [1.0, 2.0, 1.5, 1.0], [2.0, 3.0, 2.5, 1.0]),
     ):
         given = [list(work) for work in schedule], list(forward), list(backward)
         found = a_number(function(*given), f"your result for {name}")
         right = schedules.seconds_of(schedules.simulate(schedule, forward, backward))
         works = [len(w) / 2 * (f + b) for w, f, b in zip(schedule, forward, backward, strict=True)]
-        if np.isclose(found, right):
-            continue
-        if np.isclose(found, sum(works)):
-            raise Wrong(f"for {name} you add up all passes; stages compute at the same time")
-        if np.isclose(found, max(works)):
-            raise Wrong(f"for {name} this is the work of the busiest stage; a stage also waits for others")
-        raise Wrong(
-            f"for {name}, {right:g} s are needed, yours is {found:g}; a backward pass needs that of the "
-            "stage behind, on the last stage its own forward pass"
+        hints = (
+            (sum(works), "you add up all passes; stages compute at the same time"),
+            (max(works), "this is the work of the busiest stage; a stage also waits for others"),
         )
+        otherwise = (
+            f"{right:g} s are needed; a backward pass needs that of the stage behind, on the last stage its "
+            "own forward pass"
+        )
+        compare(found, right, f"for {name}, your seconds", hints, otherwise)
     return "right for GPipe and 1F1B, for equal and unequal stages"
 
 

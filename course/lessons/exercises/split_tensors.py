@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from course.lessons.split_tensors.layers import all_reduce
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, draws, several
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, compare, draws, several
 from course.lessons.workers import Worker, run_answer
 
 # ---- 13.1 ----------------------------------------------------------------------------------------------
@@ -150,22 +150,17 @@ def _under_the_roof(answer: object) -> str:
             wanted = "two numbers: FLOP for each byte, and GFLOP/s"
             result = several(function(*layer, gflops, gigabytes), 2, wanted)
             found, reached = a_number(result[0], "FLOP for each byte"), a_number(result[1], "GFLOP/s")
-            if not np.isclose(found, right):
-                hints = {
-                    4 * right: "this is FLOP for each number; a float32 number has 4 bytes",
-                    right / 2: "a multiplication and an addition are 2 FLOP",
-                    weights / (2 * (inputs + outputs)): "the bytes of the kernel are missing",
-                }
-                said = [hint for value, hint in hints.items() if np.isclose(found, value)]
-                said.append(f"the intensity is {right:.3g} FLOP a byte, yours {found:.3g}")
-                raise Wrong(f"for images, size, inputs, outputs, kernel = {layer}: {said[0]}")
+            hints = (
+                (4 * right, "this is FLOP for each number; a float32 number has 4 bytes"),
+                (right / 2, "a multiplication and an addition are 2 FLOP"),
+                (weights / (2 * (inputs + outputs)), "the bytes of the kernel are missing"),
+            )
+            shown = f"for images, size, inputs, outputs, kernel = {layer}, FLOP for each byte"
+            compare(found, right, shown, hints, f"expected {right:.4g}")
             most = min(gflops, right * gigabytes)
-            if not np.isclose(reached, most):
-                machine = f"{right:.3g} FLOP a byte, {gflops:.0f} GFLOP/s and {gigabytes:.0f} GB/s"
-                raise Wrong(
-                    f"with {machine}, {most:.3g} GFLOP/s can be reached, not {reached:.3g}; the lower "
-                    "of two limits binds"
-                )
+            machine = f"{right:.3g} FLOP a byte, {gflops:.0f} GFLOP/s and {gigabytes:.0f} GB/s"
+            otherwise = f"{most:.4g} can be reached; the lower of two limits binds"
+            compare(reached, most, f"with {machine}, the GFLOP/s reached", [], otherwise)
     return "intensity and limit are right for four layers on three machines"
 
 

@@ -6,9 +6,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from course.lessons.failure.formulas import expected_goodput
 from course.lessons.failure.processes import Event
-from course.lessons.failure.training import CHECKPOINT, COUNT, LOST, RESTART, goodput, periods
+from course.lessons.failure.training import (
+    CHECKPOINT,
+    COUNT,
+    LOST,
+    RESTART,
+    expected_goodput,
+    goodput,
+    periods,
+)
 from labkit.figures.style import GREY, MARK, OKABE_ITO, TEST, TRAIN, VALIDATION, drawing
 
 if TYPE_CHECKING:
@@ -53,26 +60,15 @@ def goodput_curve(
     with drawing(8.8, 3.6, "goodput over the seconds of work between two checkpoints") as figure:
         axis = figure.subplots()
         fine = np.geomspace(work[0], work[-1], 100)
-        axis.plot(
-            fine,
-            [expected_goodput(each, *costs) for each in fine],
-            color=TRAIN,
-            label="expected (Daly's formula)",
-        )
+        expected = [expected_goodput(each, *costs) for each in fine]
+        axis.plot(fine, expected, color=TRAIN, label="expected (Daly's formula)")
         band = np.quantile(simulated, [0.1, 0.9], axis=1)
         axis.fill_between(work, *band, color=TRAIN, alpha=0.12, label="80 % of the simulations")
         for seconds, each in zip(work, logs, strict=True):
-            axis.plot(
-                [seconds] * len(each), [goodput([log]) for log in each], "o", ms=4, color=GREY, alpha=0.5
-            )
-        axis.plot(
-            work,
-            list(map(goodput, logs)),
-            "D",
-            ms=7,
-            color=VALIDATION,
-            label="measured: 5 together (grey: each)",
-        )
+            single = [goodput([log]) for log in each]
+            axis.plot([seconds] * len(each), single, "o", ms=4, color=GREY, alpha=0.5)
+        label = "measured: 5 together (grey: each)"
+        axis.plot(work, list(map(goodput, logs)), "D", ms=7, color=VALIDATION, label=label)
         axis.axvline(young, color=TEST, linestyle="--", label=f"Young's interval: {young:.2f} s")
         axis.set_xscale("log")
         axis.set_xticks(work, [f"{seconds:.2g}" for seconds in work])
