@@ -24,10 +24,11 @@ Floats = NDArray[np.float64]
 
 def every_row(run: Run) -> list[dict[str, Any]]:
     """Return the training rows of a run as they were written, those of lost steps included."""
-    return [row for row in _lines(run) if row.get("split") == "train"]
+    return [row for row in lines_of(run) if row.get("split") == "train"]
 
 
-def _lines(run: Run) -> list[dict[str, Any]]:
+def lines_of(run: Run) -> list[dict[str, Any]]:
+    """Return all rows of ``metrics.jsonl`` as they were written."""
     return [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -37,7 +38,7 @@ def _before_restarts(run: Run) -> list[int]:
     The steps alone don't show one that lost no step, because a checkpoint had just been saved.
     """
     last, found = -1, []
-    for row in _lines(run):
+    for row in lines_of(run):
         last += row.get("split") == "train"
         if "resumed_at_step" in row and last >= 0:
             found.append(last)

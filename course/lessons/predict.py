@@ -98,10 +98,12 @@ def compared(rows: Mapping[str, tuple[float, float, str]]) -> None:
     Args:
         rows: by what it is: the prediction, the measured value, and the unit of both.
     """
-    cells = [("", "predicted", "measured", "prediction off by")]
+    cells, far = [("", "predicted", "measured", "prediction off by")], []
     for name, (predicted, came, unit) in rows.items():
-        cells.append((name, f"{predicted:.3g} {unit}", f"{came:.3g} {unit}", f"{predicted / came - 1:+.0%}"))
-    far = [name for name, (predicted, came, _) in rows.items() if abs(predicted / came - 1) > FAR_OFF]
+        off = predicted / came - 1 if came else math.inf
+        cells.append((name, f"{predicted:.3g} {unit}", f"{came:.3g} {unit}", f"{off:+.0%}"))
+        if abs(off) > FAR_OFF:
+            far.append(name)
     say(f"{markdown_table(cells)}\n\nOff by more than {FAR_OFF:.0%}: {'; '.join(far) or 'none'}.")
 
 

@@ -62,7 +62,7 @@ class Child:
         self._code: int | None = None
         self._lock = threading.Lock()
         self._reason = tempfile.NamedTemporaryFile(prefix="labkit-")  # noqa: SIM115 - closed with the child
-        self._inherited_peak = _peak_memory_bytes()
+        self._inherited_peak = peak_memory_bytes()
         reading, self._control = os.pipe()
         start = (sys.executable, "-I", "-S", subreaper.__file__, str(reading), str(os.getpid()))
         try:
@@ -168,8 +168,8 @@ class Child:
                 os.write(self._control, request)
 
 
-def _peak_memory_bytes() -> int:
-    """Return the peak memory of this process, which a child inherits.
+def peak_memory_bytes() -> int:
+    """Return the peak memory of this process, which a child inherits; 0 where the system doesn't tell.
 
     Between fork and exec a child shares this process's memory, and Linux carries the largest resident set of
     that over to the new program (``setmax_mm_hiwater_rss`` in fs/exec.c).

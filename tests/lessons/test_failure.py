@@ -13,6 +13,7 @@ from course.lessons.failure.processes import Event
 from course.lessons.failure.referee import forge, made_twice
 from course.lessons.failure.servers import arrivals, gather, serve_at_once, train_with
 from course.lessons.workers import Worker, Workers
+from labkit.run_directory import RunDirectory
 
 
 @pytest.mark.parametrize(("hours", "minutes"), [(24, 117), (6, 57), (0.25, 9.1)])
@@ -88,8 +89,8 @@ def test_rows_that_were_made_twice_and_a_forged_one(tmp_path):
     rows = [{"split": "train", "step": step, "loss": 1.0} for step in (1, 2, 3, 2, 3, 4)]
     rows.insert(3, {"split": "validation", "step": 3, "loss": 5.0})
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert list(made_twice(run)) == [2, 3]
-    forged = forge(run, tmp_path / "forged", 4)
+    assert list(made_twice(RunDirectory(run))) == [2, 3]
+    forged = forge(RunDirectory(run), tmp_path / "forged", 4)
     written = [json.loads(line) for line in (forged / "metrics.jsonl").read_text().splitlines()]
     changed = [(old, new) for old, new in zip(rows, written, strict=True) if old != new]
     assert changed == [(rows[-1], {**rows[-1], "loss": 0.9})]

@@ -122,6 +122,6 @@ def test_mistakes_of_an_author_are_named(shown, monkeypatch):
 
 
 def test_a_model_that_is_far_off_is_named_beside_its_error(shown):
-    module.compared({"ring": (3.0, 4.0, "ms"), "tree": (1.5, 1.0, "ms")})
+    module.compared({"ring": (3.0, 4.0, "ms"), "tree": (1.5, 1.0, "ms"), "nothing": (0.1, 0.0, "")})
     assert "| ring | 3 ms | 4 ms | -25% |" in shown[-1].data
-    assert shown[-1].data.endswith("Off by more than 30%: tree.")
+    assert shown[-1].data.endswith("Off by more than 30%: tree; nothing.")

@@ -140,11 +140,7 @@ def _crossover(answer: Any) -> str:
     for alpha, beta, workers in ((2e-4, 8e-8, 4), (2e-2, 8e-8, 8), (5e-5, 1e-9, 64)):
         wanted = "three numbers: α in seconds, β in seconds a byte, and the crossover in bytes"
         result = several(function(sizes.copy(), alpha + beta * sizes, workers), 3, wanted)
-        names = ("α", "β", "the crossover")
-        found = [
-            a_number(value, f"{name} that your function returns")
-            for value, name in zip(result, names, strict=True)
-        ]
+        found = [a_number(value, "each of your three numbers") for value in result]
         exchanged = "α and β are exchanged: np.polyfit gives the slope, β, first"
         compare(found[0], alpha, "α in seconds", [(beta, exchanged)], f"the table was made with {alpha:.3g}")
         compare(found[1], beta, "β in seconds a byte", [], f"the table was made with {beta:.3g}")
@@ -156,9 +152,7 @@ def _crossover(answer: Any) -> str:
             (more / (tree / 2 - ring / workers), "log₂ N rounds to reduce, and as many to broadcast"),
         )
         what = f"the crossover of {workers} workers in bytes"
-        otherwise = (
-            "tree and ring don't take the same time; solve 2 log₂ N (α + n β) = 2 (N − 1) (α + n β / N) for n"
-        )
+        otherwise = "they don't take the same time; solve 2 log₂ N (α + n β) = 2 (N − 1) (α + n β / N) for n"
         compare(found[2], more / (tree - ring / workers), what, hints, otherwise)
     return "α, β and the crossover were recovered for three links and 4, 8 and 64 workers"
 

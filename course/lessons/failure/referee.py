@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import labkit
+from course.lessons.cluster import every_row, lines_of
 from labkit.config import Config
 from labkit.run import Run
 
@@ -39,24 +40,19 @@ def killed_and_resumed(config: Config, folder: Path, after: int) -> "Future[Run]
     return result
 
 
-def _rows(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def made_twice(run: Path) -> dict[int, list[dict[str, Any]]]:
+def made_twice(run: Run) -> dict[int, list[dict[str, Any]]]:
     """Return, by step, the rows of the steps that a process made and another one made again."""
     found: dict[int, list[dict[str, Any]]] = {}
-    for row in _rows(run):
-        if row.get("split") == "train":
-            found.setdefault(row["step"], []).append(row)
+    for row in every_row(run):
+        found.setdefault(row["step"], []).append(row)
     return {step: rows for step, rows in found.items() if len(rows) == 2}
 
 
-def forge(run: Path, folder: Path, step: int) -> Path:
+def forge(run: Run, folder: Path, step: int) -> Path:
     """Copy a run to ``folder``, with a loss that is a tenth lower at one step. Returns the folder."""
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(run, folder)
-    rows = _rows(run)
+    shutil.copytree(run.path, folder)
+    rows = lines_of(run)
     row = next(row for row in rows if row.get("split") == "train" and row["step"] == step)
     row["loss"] *= 0.9
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

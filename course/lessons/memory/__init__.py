@@ -1,14 +1,13 @@
 """What lesson 11 measures: the peak memory of a process, and how far predictions were from measurements."""
 
 import ctypes
-import re
 import resource
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-from labkit.startup.process import MAXRSS_BYTES
+from labkit.startup.process import MAXRSS_BYTES, peak_memory_bytes
 
 M_MMAP_THRESHOLD = -3  # of mallopt(3)
 
@@ -16,11 +15,7 @@ M_MMAP_THRESHOLD = -3  # of mallopt(3)
 def peak_bytes() -> int:
     """Return the largest memory that this process has had until now: its peak resident set, in bytes."""
     # On Linux, ru_maxrss can be that of the process which started this one (getrusage(2)).
-    with suppress(OSError):
-        found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-        if found:
-            return 1024 * int(found[1])
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_BYTES
+    return peak_memory_bytes() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_BYTES
 
 
 def begin_peak() -> int:

@@ -89,18 +89,3 @@ def block_costs(costs: Mapping[str, Mapping[str, float]], cuts: Mapping[str, Seq
         axis.set_title("Blocks (2.1 is stage2_block1), and the best cut in red")
         axis.tick_params(axis="y", length=0)
     return figure
-
-
-def losses(curves: Mapping[str, Sequence[float]]) -> "Figure":
-    """Draw training losses over steps, each the mean of five, by name."""
-    alt = ", ".join(f"{name} ends at {np.mean(values[-5:]):.2f}" for name, values in curves.items())
-    with drawing(6.8, 3.1, f"Training loss over steps: {alt}") as figure:
-        axis = figure.subplots()
-        for name, values in curves.items():
-            mean = np.convolve(values, np.ones(5) / 5, "valid")
-            axis.plot(np.arange(5, len(values) + 1), mean, label=name)
-        axis.set(title="The same training with smaller statistics", xlabel="step")
-        axis.set_ylabel("loss (nats), mean of 5 steps")
-        axis.grid(axis="y")
-        axis.legend(title="statistics of")
-    return figure

@@ -19,14 +19,19 @@ if TYPE_CHECKING:
 RATE = 0.03  # learning rate on the quadratic
 
 
-def loss_comparison(curves: Mapping[str, ArrayLike], title: str = "Training loss") -> "Figure":
-    """Draw the losses of some trainings over the steps; every second one dashed, so that equal ones show."""
+def loss_comparison(
+    curves: Mapping[str, ArrayLike], title: str = "Training loss", *, mean_of: int = 1
+) -> "Figure":
+    """Draw the losses of some trainings over the steps; every second one dashed, so that equal ones show.
+
+    ``mean_of``: steps whose mean a point is.
+    """
     with drawing(7.5, 3.0, f"{title} over steps: {', '.join(curves)}") as figure:
         axis = figure.subplots()
         for number, (name, losses) in enumerate(curves.items()):
-            values = np.asarray(losses, np.float64)
+            values = np.convolve(np.asarray(losses, np.float64), np.ones(mean_of) / mean_of, "valid")
             axis.plot(
-                np.arange(1, len(values) + 1),
+                np.arange(mean_of, len(values) + mean_of),
                 values,
                 linestyle="-" if number % 2 == 0 else "--",
                 linewidth=2.6 if number % 2 == 0 else 1.6,

@@ -116,7 +116,7 @@ WRONG = {
             "has 1 / N of the array",
         ),
         (_model(lambda ratio, workers, rounds: 2 * ratio * workers), "don't take the same time"),
-        (lambda sizes, seconds, workers: (seconds[0], 1e-8, 1.0), "but the table was made with"),
+        (lambda sizes, seconds, workers: (seconds[0], 1e-8, 1.0), "the table was made with"),
     ],
     "10.4": [
         (_top(lambda g, total: np.abs(total), lambda total, index: 0 * total), "is lost"),
