@@ -102,7 +102,7 @@ def _swap(worker: Worker, num_bytes: int) -> float:
         worker.send(1 - worker.rank, array)
         worker.receive(1 - worker.rank)
 
-    return _least_seconds(worker, swap, repeats=15)
+    return least_seconds(swap, 15, worker.barrier)
 
 
 def measure_steps(
@@ -112,7 +112,7 @@ def measure_steps(
 
     def timed(worker: Worker, split: Any, block: Block) -> float:
         tensors = block.tensors(0)
-        return _least_seconds(worker, lambda: step(worker, split, tensors), repeats=4)
+        return least_seconds(lambda: step(worker, split, tensors), 4, worker.barrier)
 
     return {
         block.name: {
@@ -122,10 +122,11 @@ def measure_steps(
     }
 
 
-def _least_seconds(worker: Worker, compute: Callable[[], Any], repeats: int) -> float:
+def least_seconds(compute: Callable[[], Any], repeats: int, ready: Callable[[], Any] = lambda: None) -> float:
+    """Return the seconds of the fastest of some calls. ``ready`` is called before each, and isn't counted."""
     seconds = []
     for _ in range(repeats):
-        worker.barrier()
+        ready()
         begin = time.perf_counter()
         compute()
         seconds.append(time.perf_counter() - begin)

@@ -5,12 +5,11 @@ inputs and outputs once, at the speed of a sum of two long vectors. The longer o
 """
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from course.lessons.split_tensors.costs import FLOAT
+from course.lessons.split_tensors.costs import FLOAT, least_seconds
 
 VECTOR = 8_000_000  # numbers; three times 32 MB are more than most caches hold
 NORMALIZE_FLOPS = 6  # a value: sum, square and its sum; minus the mean, times the scale, plus the offset
@@ -104,7 +103,7 @@ def measure_operations(images: int = 128) -> list[Operation]:
     ]
 
 
-def _seconds(compute: Callable[..., Any], *shapes: list[int], repeats: int = 15) -> float:
+def _seconds(compute: Callable[..., Any], *shapes: list[int]) -> float:
     """Return the least seconds of ``compute`` with tensors of these shapes, as one TensorFlow function."""
     import tensorflow as tf
 
@@ -116,9 +115,4 @@ def _seconds(compute: Callable[..., Any], *shapes: list[int], repeats: int = 15)
     with tf.device("/cpu:0"):
         tensors = [tf.random.stateless_normal(shape, [0, 0]) for shape in shapes]
         run(*tensors)
-        seconds = []
-        for _ in range(repeats):
-            begin = time.perf_counter()
-            run(*tensors)[1].numpy()
-            seconds.append(time.perf_counter() - begin)
-    return min(seconds)
+        return least_seconds(lambda: run(*tensors)[1].numpy(), 15)
