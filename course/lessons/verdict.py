@@ -287,7 +287,7 @@ def _what_was_raised(error: BaseException, answer: Any) -> str:
     line, frame = "", error.__traceback__
     while frame is not None:
         file = frame.tb_frame.f_code.co_filename
-        if file == own if own else _may_be_the_students(file):
+        if file == own if own else may_be_the_students(file):
             line = f" in line {frame.tb_lineno} of your cell"
         frame = frame.tb_next
     if isinstance(error, SystemExit):
@@ -302,10 +302,11 @@ def _file_of(answer: Any) -> str:
         file = str(inspect.unwrap(answer).__code__.co_filename)
     except (AttributeError, ValueError):
         return ""
-    return file if _may_be_the_students(file) else ""
+    return file if may_be_the_students(file) else ""
 
 
-def _may_be_the_students(file: str) -> bool:
+def may_be_the_students(file: str) -> bool:
+    """Return whether a line of code in this file may be the student's."""
     return not file.startswith(NOT_THE_STUDENTS) and "-packages" not in file
 
 

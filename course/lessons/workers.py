@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from course.lessons.verdict import Wrong
+from course.lessons.verdict import Wrong, may_be_the_students
 from labkit.cluster.hosts import Hosts
 from labkit.errors import InputError
 from labkit.startup.process import Child, described_exit, python_command
@@ -240,7 +240,7 @@ def _done(worker: Worker, message: bytes) -> tuple[Any, ...]:
         return ("gone", str(gone))
     except (Exception, SystemExit) as error:
         lines = traceback.extract_tb(error.__traceback__)
-        line = next((line for line in reversed(lines) if line.filename != __file__), lines[-1])
+        line = next((line for line in reversed(lines) if may_be_the_students(line.filename)), lines[-1])
         text = " ".join(str(error).split())[:200]
         return ("error", f"raised {type(error).__name__} in line {line.lineno} of {line.name}: {text}")
 

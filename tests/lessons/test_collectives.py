@@ -5,7 +5,7 @@ import pytest
 
 from course.lessons.collectives import measure
 from course.lessons.collectives.exchange import Through, halving_doubling, top_with_memory
-from course.lessons.workers import workers_of
+from course.lessons.workers import WorkersFailed, workers_of
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -31,6 +31,14 @@ def test_messages_are_changed_and_delayed_on_their_way():
     assert [result.tolist() for result in done.results] == [[21.0], [1.0]]
     assert min(done.seconds) >= 0.05
     assert [span.name for span in done.spans] == ["to 1", "to 0"]
+
+
+def test_a_mistake_is_said_to_be_in_the_students_line():
+    def sends_to_nobody(worker):
+        Through(worker).send(7, np.zeros(1))
+
+    with pytest.raises(WorkersFailed, match=r"ValueError in line \d+ of sends_to_nobody: "):
+        workers_of(2).run(sends_to_nobody)
 
 
 def test_what_top_k_leaves_out_is_sent_later():

@@ -3,6 +3,7 @@
 Its other algorithms are in its cells.
 """
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -45,6 +46,16 @@ class Through:
     def receive(self, source: int) -> Any:
         """Return the next array from the worker ``source``."""
         return self._incoming(self._worker.receive(source))
+
+
+def spoiled(worker: Worker, message: int | None) -> Through:
+    """Return a worker to which a message is changed on its way, if it is worker 1. ``message``: from 0."""
+    numbers = itertools.count()
+
+    def incoming(values: Any) -> Any:
+        return values + 1000 if next(numbers) == message and worker.rank == 1 else values
+
+    return Through(worker, incoming=incoming)
 
 
 def halving_doubling(worker: Any, array: NDArray[Any]) -> NDArray[Any]:

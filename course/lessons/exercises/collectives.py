@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.collectives.exchange import Through
+from course.lessons.collectives.exchange import spoiled
 from course.lessons.verdict import (
     Exercise,
     Wrong,
@@ -28,14 +28,7 @@ def _run(answer: Callable[..., Any], arrays: list[NDArray[np.float64]], changed:
     """Run the answer in real processes. ``changed``: which message to worker 1 the network spoils."""
 
     def call(worker: Worker, array: NDArray[np.float64]) -> Any:
-        received = 0
-
-        def incoming(values: Any) -> Any:
-            nonlocal received
-            received += 1
-            return values + 1000 if received - 1 == changed and worker.rank == 1 else values
-
-        return answer(Through(worker, incoming=incoming), array)
+        return answer(spoiled(worker, changed), array)
 
     return run_answer(len(arrays), call, each=[(array,) for array in arrays])
 

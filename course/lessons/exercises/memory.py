@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from course.lessons.collectives.exchange import spoiled
 from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, compare, draws, several
 from course.lessons.workers import Worker, run_answer
 
@@ -127,23 +128,6 @@ def _segments(answer: Any) -> str:
 RATE, MOMENTUM = 0.1, 0.9
 
 
-def _call(worker: Worker, function: Callable[..., Any], spoiled: bool, *inputs: Any) -> Any:
-    """Call the answer in a worker. ``spoiled``: add 1 to the first message that worker 1 receives."""
-    if not (spoiled and worker.rank == 1):
-        return function(worker, *inputs)
-    receive, received = worker.receive, []
-
-    def changed(source: int) -> Any:
-        received.append(receive(source))
-        return received[-1] + (1.0 if len(received) == 1 else 0.0)
-
-    worker.receive = changed  # type: ignore[method-assign]
-    try:
-        return function(worker, *inputs)
-    finally:
-        del worker.receive
-
-
 def _sharded(answer: Any) -> str:
     function = a_function(answer)
     for size, length in ((2, 7), (4, 12)):
@@ -167,7 +151,7 @@ def _sharded(answer: Any) -> str:
                     f"the weights are right, but one of {size} workers sent {max(sent)} bytes, allowed: "
                     f"{most}; send each worker only its part of the gradient, and your part of the weights"
                 )
-        if np.allclose(_in_workers(function, inputs, spoiled=True)[0][1], one):
+        if np.allclose(_in_workers(function, inputs, changed=0)[0][1], one):
             raise Wrong("a message to worker 1 was changed, and its weights are the same; why is it sent?")
     return (
         "with 2 and 4 workers the weights are those of one process, each worker holds its part of the "
@@ -175,10 +159,19 @@ def _sharded(answer: Any) -> str:
     )
 
 
-def _in_workers(function: Callable[..., Any], inputs: list[Any], spoiled: bool = False) -> tuple[Any, ...]:
-    """Return the weights and the velocity of each worker after a step, and the bytes that each sent."""
+def _in_workers(
+    function: Callable[..., Any], inputs: list[Any], changed: int | None = None
+) -> tuple[Any, ...]:
+    """Return the weights and the velocity of each worker after a step, and the bytes that each sent.
+
+    ``changed``: which message to worker 1 the network spoils.
+    """
+
+    def call(worker: Worker, *own: Any) -> Any:
+        return function(spoiled(worker, changed), *own)
+
     size, found = len(inputs), []
-    done = run_answer(size, _call, function, spoiled, each=inputs)
+    done = run_answer(size, call, each=inputs)
     for rank, (result, (weights, _, velocity)) in enumerate(zip(done.results, inputs, strict=True)):
         several(result, 2, "two arrays: all weights, and this worker's part of the velocity")
         what = f"the velocity that worker {rank} of {size} returns, of which it holds its part only,"
