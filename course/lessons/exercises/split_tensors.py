@@ -117,18 +117,17 @@ def _bytes_of_splits(answer: object) -> str:
         what = f"{images} images of {size}×{size}, {channels} channels, by {split} on {workers} workers"
         found = a_number(function(split, images, size, channels, workers), f"your result for {what},")
         counted = max(run_answer(workers, _exchanges, split, images, size, channels).bytes_sent)
-        for factor, hint in WRONG_FACTORS.items():
-            if np.isclose(factor * found, counted, rtol=1e-3):
-                raise Wrong(f"for {what}, this is {factor} times too small: {hint}")
-        if np.isclose(found * 2 * (workers - 1) / workers, counted, rtol=1e-3) and workers > 2:
-            raise Wrong(f"for {what}, a ring sends 2 (P − 1) / P of an array from each worker, not all of it")
-        if not np.isclose(found, counted, rtol=1e-3):
-            said = f"workers counted {counted:,} bytes, yours is {found:,.0f}"
-            raise Wrong(f"for {what}, {said}; {COUNTED[split]}")
+        ring = "a ring sends 2 (P − 1) / P of an array from each worker, not all of it"
+        hints = (
+            (counted / 4, "4 times too small: a float32 number has 4 bytes"),
+            (counted / 2, "2 times too small: two convolutions, or two all-reduces"),
+            (counted * workers / (2 * (workers - 1)), ring),
+        )
+        otherwise = f"workers counted {counted:,} bytes; {COUNTED[split]}"
+        compare(found, counted, f"for {what}, your bytes", hints, otherwise)
     return "equal to the bytes that real workers counted, for each split on 2 and 4 workers"
 
 
-WRONG_FACTORS = {4: "a float32 number has 4 bytes", 2: "two convolutions, or two all-reduces"}
 COUNTED = {
     "images": "the gradients of both kernels are all-reduced, however many images there are",
     "channels": "activations of the block's whole shape are all-reduced, once forward and once backward",
