@@ -5,13 +5,15 @@ inputs and outputs once, at the speed of a sum of two long vectors. The longer o
 """
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from course.lessons.split_tensors.costs import FLOAT, least_seconds
+from course.lessons.split_tensors.costs import FLOAT
 
 VECTOR = 8_000_000  # numbers; three times 32 MB are more than most caches hold
+ROUNDS = 20  # the fastest of each counts
 NORMALIZE_FLOPS = 6  # a value: sum, square and its sum; minus the mean, times the scale, plus the offset
 
 
@@ -70,49 +72,53 @@ def convolution_of(name: str, images: int, size: int, channels: tuple[int, int],
     return Operation(name, 2 * positions * weights, FLOAT * (positions * (inputs + outputs) + weights))
 
 
-def measure_machine() -> Machine:
-    """Return the best that the CPU reaches with all its cores, within about 1 s."""
+def measure(images: int = 128) -> tuple[Machine, list[Operation]]:
+    """Return the best that the CPU reaches with all cores, and operations of ResNets with ``images``, forward.
+
+    All take turns, so that other work on the machine slows down the limits as well as the operations.
+    """
     import tensorflow as tf
 
     from labkit.analysis.architecture import matrix_product
 
-    products = [matrix_product(size, "float32") for size in (512, 1024)]
-    seconds = _seconds(tf.add, [VECTOR], [VECTOR])
-    return Machine(max(product() for product in products * 30), 3 * FLOAT * VECTOR / seconds / 1e9)
-
-
-def measure_operations(images: int = 128) -> list[Operation]:
-    """Return operations of ResNets, forward, each measured on the CPU with a batch of ``images``."""
-    import tensorflow as tf
-
-    found = []
-    for size, inputs, outputs, kernel in ((32, 16, 16, 3), (16, 32, 32, 3), (8, 64, 64, 3), (32, 16, 64, 1)):
+    layers = [(32, 16, 16, 3), (16, 32, 32, 3), (8, 64, 64, 3), (32, 16, 64, 1)]
+    known, runs = [], [_run(tf.add, [VECTOR], [VECTOR])]
+    for size, inputs, outputs, kernel in layers:
         name = f"{kernel}×{kernel} convolution, {size}×{size}, {inputs} → {outputs} channels"
-        known = convolution_of(name, images, size, (inputs, outputs), kernel)
+        known.append(convolution_of(name, images, size, (inputs, outputs), kernel))
         shapes = [images, size, size, inputs], [kernel, kernel, inputs, outputs]
-        seconds = _seconds(lambda x, weights: tf.nn.conv2d(x, weights, 1, "SAME"), *shapes)
-        found.append(replace(known, seconds=seconds))
+        runs.append(_run(lambda x, weights: tf.nn.conv2d(x, weights, 1, "SAME"), *shapes))
     shape, where = [images, 32, 32, 16], "32×32, 16 channels"
     values = math.prod(shape)
-    normalize = _seconds(lambda x, ones: tf.compat.v1.nn.fused_batch_norm(x, ones, ones)[0], shape, [16])
-    add = _seconds(lambda x, y: tf.nn.relu(x + y), shape, shape)
-    return [
-        *found,
-        Operation(f"batch normalization, {where}", NORMALIZE_FLOPS * values, 2 * FLOAT * values, normalize),
-        Operation(f"sum and ReLU, {where}", 2 * values, 3 * FLOAT * values, add),
-    ]
+    known.append(Operation(f"batch normalization, {where}", NORMALIZE_FLOPS * values, 2 * FLOAT * values))
+    known.append(Operation(f"sum and ReLU, {where}", 2 * values, 3 * FLOAT * values))
+    runs.append(_run(lambda x, ones: tf.compat.v1.nn.fused_batch_norm(x, ones, ones)[0], shape, [16]))
+    runs.append(_run(lambda x, y: tf.nn.relu(x + y), shape, shape))
+    product, gflops, seconds = matrix_product(1024, "float32"), 0.0, [math.inf] * len(runs)
+    for _ in range(ROUNDS):
+        gflops = max(gflops, product(), product())
+        seconds = [min(best, run()) for best, run in zip(seconds, runs, strict=True)]
+    machine = Machine(gflops, 3 * FLOAT * VECTOR / seconds[0] / 1e9)
+    return machine, [replace(each, seconds=best) for each, best in zip(known, seconds[1:], strict=True)]
 
 
-def _seconds(compute: Callable[..., Any], *shapes: list[int]) -> float:
-    """Return the least seconds of ``compute`` with tensors of these shapes, as one TensorFlow function."""
+def _run(compute: Callable[..., Any], *shapes: list[int]) -> Callable[[], float]:
+    """Return a function that runs ``compute`` with tensors of these shapes once and returns its seconds."""
     import tensorflow as tf
 
     @tf.function(autograph=False)
-    def run(*tensors):
+    def function(*tensors):
         result = compute(*tensors)
         return result, tf.reshape(result, [-1])[:1]  # fetching one element is enough to wait for all
 
     with tf.device("/cpu:0"):
         tensors = [tf.random.stateless_normal(shape, [0, 0]) for shape in shapes]
-        run(*tensors)
-        return least_seconds(lambda: run(*tensors)[1].numpy(), 15)
+    function(*tensors)
+
+    def run() -> float:
+        begin = time.perf_counter()
+        with tf.device("/cpu:0"):
+            function(*tensors)[1].numpy()
+        return time.perf_counter() - begin
+
+    return run
