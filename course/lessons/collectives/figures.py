@@ -100,7 +100,8 @@ def timelines(
                 if not rows:
                     where = {"ha": "center", "va": "center", "color": "white", "fontsize": 7}
                     axis.text(500 * (begin + end), row, name.replace("to ", "→"), **where)
-            axis.set(title=title, xlabel="milliseconds", xlim=(0, 1.05 * last))
+            label = "milliseconds" + "; →1: a message to worker 1" * any(name == "to 1" for name in names)
+            axis.set(title=title, xlabel=label, xlim=(0, 1.05 * last))
         axes[0].set_yticks(range(len(labels)), labels)
         axes[0].invert_yaxis()
     return figure
@@ -121,7 +122,7 @@ def contributions(moments: Sequence[Sequence[NDArray[Any]]]) -> "Figure":
     states = [np.array([own[number] for own in moments]) for number in range(len(titles))]
     said = [f"{title}, {(state == workers).sum()}" for title, state in zip(titles, states, strict=True)]
     with drawing(
-        9.6, 2.5, f"Complete chunks of {workers} workers after each exchange: {'; '.join(said)}"
+        9.6, 2.8, f"Complete chunks of {workers} workers after each exchange: {'; '.join(said)}"
     ) as figure:
         axes = figure.subplots(1, len(titles), sharey=True)
         for axis, title, state in zip(axes, titles, states, strict=True):
@@ -133,6 +134,7 @@ def contributions(moments: Sequence[Sequence[NDArray[Any]]]) -> "Figure":
             axis.set(xlabel="chunk", xticks=range(workers))
             axis.set_yticks(range(workers), [f"worker {worker}" for worker in range(workers)])
             axis.tick_params(length=0)
+        figure.suptitle("How many workers' values are summed in each chunk", fontsize=9)
     return figure
 
 
