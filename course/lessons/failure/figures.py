@@ -99,7 +99,9 @@ def stragglers(
             right.bar(np.arange(len(order)) + 0.4 * number, values[order], 0.4, label=title)
         right.set_xticks(np.arange(len(order)) + 0.2, [f"class {at}\nw{owners[at]}" for at in order])
         right.set(
-            ylabel="share of right predictions", ylim=(0, 1.15), title="Classes, by the worker that has them"
+            ylabel="share of right predictions",
+            ylim=(0, 1.15),
+            title="Classes, by the worker that has them; w4 is slow",
         )
         right.legend(ncols=2)
         for axis in (left, right):
