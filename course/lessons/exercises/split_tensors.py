@@ -70,6 +70,11 @@ def _rows_of_neighbours(answer: object) -> str:
         for worker, found in enumerate(done.results):
             right = padded[:, 4 * worker : 4 * worker + 4 + above + below]
             name = f"the band of worker {worker} of {workers} with {above} rows above and {below} below"
+            if above != below and getattr(found, "shape", right.shape) != right.shape:
+                raise Wrong(
+                    f"{name} has the shape {list(found.shape)}; expected {list(right.shape)}: how many of "
+                    "your rows does the worker above you need, and how many the one below?"
+                )
             values = an_array(found, right.shape, name)
             wrong = np.flatnonzero((~np.isclose(values, right)).any((0, 2, 3))).tolist()
             if wrong:

@@ -145,7 +145,7 @@ def roofline_figure(
             place = operation.intensity, operation.flops / operation.seconds / 1e9
             axis.plot(*place, marker, markersize=7, color=colour, label=operation.name)
         places = [(each.intensity, machine.limit(each.intensity)) for each in parts]
-        label = "3×3, 64 channels, cut by channels\nfor 1, 2, 4, 8, 16 workers (computed)"
+        label = "3×3, 64 channels, cut by channels\nfor 1 (right), 2, 4, 8, 16 (left) workers; computed"
         axis.plot(*zip(*places, strict=True), "x-", color=MARK, label=label, linewidth=1)
         axis.set(xscale="log", yscale="log", xlabel="FLOP for each byte read or written", ylabel="GFLOP/s")
         axis.set_title("Roofline of this machine")
