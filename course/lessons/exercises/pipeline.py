@@ -32,7 +32,7 @@ def _test_seconds(answer: Any) -> str:
             (max(works), "this is the work of the busiest stage; a stage also waits for others"),
         )
         otherwise = (
-            f"{right:g} s are needed; a backward pass needs that of the stage behind, on the last stage its "
+            f"{right:g} s are needed; a backward pass needs that of the next stage, on the last stage its "
             "own forward pass"
         )
         compare(found, right, f"for {name}, your seconds", hints, otherwise)
@@ -178,6 +178,8 @@ def _test_replicas(answer: Any) -> str:
                 raise Wrong(f"{name} is a mean; the loss is divided by the images of all pipelines: add")
             if np.allclose(sum(found[rank % stages :: stages]), right):
                 raise Wrong(f"{name} is the gradient of its own pipeline; add those of the others")
+            if np.allclose(gradient, sum(whole)):
+                raise Wrong(f"{name} has other stages' gradients in it; add only those of its own stage")
             raise Wrong(f"{name} isn't the gradient of its layer; do neighbours have the same order?")
     return "each worker has the gradient of the whole batch: in 1 × 4, 2 × 2 and 4 × 1 processes"
 

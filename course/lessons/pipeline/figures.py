@@ -41,7 +41,9 @@ def timelines(runs: Mapping[str, Sequence[Span]], end: float = 0.0) -> "Figure":
             axis.set_yticks(range(len(kept)), [f"stage {s}, keeps {most:2}" for s, most in enumerate(kept)])
             axis.set(ylim=(len(kept) - 0.45, -0.55), xlim=(0, 1010 * end))
             axis.tick_params(axis="y", length=0)
-        axes[-1].set_xlabel("milliseconds; the number in a bar is that of its micro-batch")
+        axes[-1].set_xlabel(
+            "milliseconds; in a bar: its micro-batch; keeps: the most micro-batches kept at once"
+        )
         handles = [Patch(color=color, label=f"{name} pass") for name, color in PASSES.values()]
         figure.legend(handles=handles, loc="outside upper right", ncols=2)
     return figure
@@ -86,6 +88,6 @@ def block_costs(costs: Mapping[str, Mapping[str, float]], cuts: Mapping[str, Seq
             axis.vlines([ends[cut - 1] for cut in cuts[measure]], row - 0.45, row + 0.45, MARK, linewidth=3)
         axis.set_yticks(range(len(costs)), list(costs))
         axis.set(ylim=(len(costs) - 0.4, -0.6), xlim=(0, 100), xlabel="share of the network (%)")
-        axis.set_title("Blocks (2.1 is stage2_block1), and the best cut in red")
+        axis.set_title("Blocks of the ResNet (2.1 is stage2_block1), and the best cut in red")
         axis.tick_params(axis="y", length=0)
     return figure

@@ -99,6 +99,14 @@ def mean_of_replicas(worker, stages, *others):
     return sum((worker.receive(twin) for twin in twins), own) / (len(twins) + 1)
 
 
+def sum_over_all_workers(worker, *others):
+    own = walk(worker, *others)
+    rest = [rank for rank in range(worker.size) if rank != worker.rank]
+    for rank in rest:
+        worker.send(rank, own)
+    return sum((worker.receive(rank) for rank in rest), own)
+
+
 def keeps_its_outputs(*arguments):
     return walk(*arguments, sends=False)
 
@@ -122,7 +130,7 @@ WRONG = {
     "12.1": [
         (all_passes, "at the same time"),
         (busiest_stage, "also waits for others"),
-        (formula_of_the_slowest, "needs that of the stage behind"),
+        (formula_of_the_slowest, "needs that of the next stage"),
     ],
     "12.2": [
         (in_turn, "more forward passes ahead"),
@@ -141,6 +149,7 @@ WRONG = {
     "12.4": [
         (own_pipeline_only, "of its own pipeline"),
         (mean_of_replicas, "is a mean"),
+        (sum_over_all_workers, "only those of its own stage"),
         (keeps_its_outputs, "worker 1 still waits for a message from worker 0"),
         (other_order_on_stage_0, "have the same order"),
         (sends_past_the_end, "has no peer 4"),
