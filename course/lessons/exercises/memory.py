@@ -109,6 +109,11 @@ def _segments(answer: Any) -> str:
             continue
         if right == 0:
             raise Wrong(f"for {shown}: no length fits, the least is {min(need.values())} tensors; return 0")
+        if found == 0:
+            raise Wrong(
+                f"for {shown}: segments of {right} blocks fit; short segments have many inputs to hold, so "
+                "longer ones may fit where short ones don't"
+            )
         if found not in need:
             raise Wrong(f"for {shown}: {found:g} is not a number of blocks from 1 to {blocks}, and one fits")
         if need[int(found)] > budget:

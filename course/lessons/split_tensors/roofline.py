@@ -73,7 +73,7 @@ def convolution_of(name: str, images: int, size: int, channels: tuple[int, int],
 
 
 def measure(images: int = 128) -> tuple[Machine, list[Operation]]:
-    """Return the best that the CPU reaches with all cores, and operations of ResNets with ``images``, forward.
+    """Return the best that the CPU reaches with all cores, and operations of ResNets.
 
     All take turns, so that other work on the machine slows down the limits as well as the operations.
     """

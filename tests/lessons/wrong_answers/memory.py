@@ -121,6 +121,7 @@ WRONG = {
         (lambda blocks, kept, budget: round(math.sqrt(blocks / kept)), "longer ones do as well"),
         (lambda blocks, kept, budget: budget // kept, "the number of which is rounded up"),
         (lambda blocks, kept, budget: blocks + 1, "not a number of blocks"),
+        (lambda blocks, kept, budget: 0, "longer ones may fit where short ones don't"),
         (
             lambda blocks, kept, budget: max(
                 [s for s in range(1, blocks + 1) if -(-blocks // s) + kept * s <= budget], default=1
