@@ -61,7 +61,8 @@ def test_without_instructions_for_it_nothing_is_measured(machine, monkeypatch):
 
 def test_a_run_records_and_keeps_what_was_chosen(tmp_path):
     precision.keep_seconds(0.05, 0.1)
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in FIELDS.items()]
+    fields = FIELDS | {"deterministic": False}  # which would stay so in this process
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
     flags += ["--train-steps=1", "--precision=auto", f"--job-dir={tmp_path / 'run'}"]
     assert "--precision float32: bfloat16 was measured at 0.50 ×" in answer("train", *flags).out
     assert recorded_config(RunDirectory(tmp_path / "run")).model.precision == "float32"
