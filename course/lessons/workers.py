@@ -188,18 +188,22 @@ class Worker:
         return self._peers[rank]
 
 
-def serve(descriptor: int, rank: int, size: int, address: str, key: str, prepare: str) -> None:
-    """Connect to the other workers and run what arrives at ``descriptor``, until its other end is closed."""
+def serve(descriptor: int, rank: int, size: int, address: str, prepare: str) -> None:
+    """Connect to the other workers and run what arrives at ``descriptor``, until its other end is closed.
+
+    The first message there is the key that workers show each other: all users can read a command line.
+    """
     if prepare:
         from labkit.startup.quiet_import import import_tensorflow
 
         import_tensorflow()
     control, worker = Connection(descriptor), Worker(rank, size)
-    with Listener((address, 0), backlog=size, authkey=bytes.fromhex(key)) as listener:
+    key = control.recv_bytes()
+    with Listener((address, 0), backlog=size, authkey=key) as listener:
         control.send(listener.address)
         for other, place in enumerate(control.recv()):
             if other < rank:
-                connection = Client(place, authkey=bytes.fromhex(key))
+                connection = Client(place, authkey=key)
                 connection.send(rank)
                 worker._peers[other] = _Peer(connection)
         for _ in range(size - rank - 1):
@@ -344,12 +348,12 @@ class Workers:
     def _start(self) -> None:
         names = [f"worker:{rank}" for rank in range(self.size)]
         hosts = self._stack.enter_context(Hosts(names, self.link)) if self.link is not None else None
-        key = os.urandom(16).hex()
+        key = os.urandom(16)
         for rank, name in enumerate(names):
             ours, theirs = Pipe()
             address = hosts.addresses[name] if hosts else LOOPBACK
             with theirs:
-                call = (theirs.fileno(), rank, self.size, address, key, "tensorflow" * self._tensorflow)
+                call = (theirs.fileno(), rank, self.size, address, "tensorflow" * self._tensorflow)
                 command = python_command("-c", f"from course.lessons.workers import serve; serve(*{call!r})")
                 child = Child(
                     command,
@@ -361,6 +365,7 @@ class Workers:
                 )
             self._children.append(self._stack.enter_context(child))
             self._controls.append(self._stack.enter_context(ours))
+            ours.send_bytes(key)
         give_up = time.monotonic() + START_SECONDS
         for rank, control in enumerate(self._controls):
             if not control.poll(max(0.0, give_up - time.monotonic())):
@@ -414,7 +419,9 @@ _kept: dict[tuple[int, bool], Workers] = {}
 
 def workers_of(size: int, *, tensorflow: bool = False) -> Workers:
     """Return workers that are started once and kept, for exercises and short measurements over loopback."""
-    return _kept.setdefault((size, tensorflow), Workers(size, tensorflow=tensorflow))
+    if (size, tensorflow) not in _kept:
+        _kept[size, tensorflow] = Workers(size, tensorflow=tensorflow)
+    return _kept[size, tensorflow]
 
 
 def run_answer(

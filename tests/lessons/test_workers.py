@@ -1,8 +1,10 @@
 """Worker processes of lessons 10 to 14: what is sent arrives, and every failure is one sentence in time."""
 
 import os
+import re
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -127,6 +129,16 @@ def test_a_killed_worker_is_named_or_where_that_is_allowed_the_others_are_told()
             workers.run(waits)
         with pytest.raises(WorkersFailed, match="worker 0 ended: exit code 3"):
             workers.run(lambda worker: os._exit(3))
+
+
+def test_no_other_user_can_read_the_key_of_the_workers() -> None:
+    def command_line(worker: Worker) -> bytes:
+        return Path("/proc/self/cmdline").read_bytes()
+
+    with Workers(2) as workers:
+        shown = {re.sub(rb"\d+", b"", line) for line in workers.run(command_line).results}
+    assert len(shown) == 1  # but for numbers of descriptor and rank, the same for all, and in each start
+    assert not re.search(rb"[0-9a-f]{16}", shown.pop())
 
 
 @pytest.mark.skipif(why_no_hosts() is not None, reason="no network namespaces")
