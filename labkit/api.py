@@ -214,14 +214,16 @@ def prepare_data(
             which labkit draws (with one label, several labels, and a number for each image); or images of
             your own that were prepared before. Default: ``cifar10``, or what ``--images``, ``--npz`` or
             ``--tfrecords`` holds.
-        train: examples of your own, of which the data set ``dataset`` is made: a pair of arrays
-            (images, labels), or what gives one example after the other. Images are uint8, or floats from 0 to
-            1 or from 0 to 255, [n, height, width] or with 1 or 3 channels in a fourth dimension. Labels are
-            whole numbers from 0, [n], or zeros and ones, [n, classes]: with several ones in a row, an image
-            has several labels. Examples one after the other come from an iterable, a sequence, a
-            ``tf.data.Dataset``, a data set of PyTorch or Hugging Face, or a function that returns one of
-            these: pairs (image, label), or dicts with ``image`` or ``img`` and ``label``, ``labels`` or
-            ``fine_label``. An image is a picture of Pillow or an array.
+        train: examples of your own, of which the data set ``dataset`` is made: a pair of arrays (images,
+            labels), a dict of arrays with ``image``, ``label`` and columns of what else is known of each
+            image (texts or numbers, for ``labkit evaluate --by``), or what gives one example after the
+            other. Images are uint8, or floats from 0 to 1 or from 0 to 255, [n, height, width] or with 1
+            or 3 channels in a fourth dimension. Labels are whole numbers from 0, [n], or zeros and ones,
+            [n, classes]: with several ones in a row, an image has several labels. Examples one after the
+            other come from an iterable, a sequence, a ``tf.data.Dataset``, a data set of PyTorch or
+            Hugging Face, or a function that returns one of these: pairs (image, label), or dicts with
+            ``image`` or ``img`` and ``label``, ``labels`` or ``fine_label``, whose other entries become
+            columns. An image is a picture of Pillow or an array.
         validation, test: examples for these splits, given in the same way. Default: a tenth of ``train`` for
             each.
         class_names: Names of the classes of arrays or examples, in the order of the labels, on the command

@@ -6,7 +6,7 @@ import hashlib
 import mmap
 import struct
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from labkit.data.images.layouts import MAX_CLASSES, SPLITS
 from labkit.data.images.walk import shown
 from labkit.data.tfrecord import FOOTER, HEADER, masked_checksums
 from labkit.errors import InputError, short
-from labkit.plurals import listed
+from labkit.plurals import counted, listed
 from labkit.startup.quiet_import import import_tensorflow
 
 _WHITE = 255
@@ -39,6 +39,7 @@ class Part:
         sha256: of all pixels and sizes that were given.
         classes: names of the classes, where whoever gives the examples knows them.
         notes: lines that say how the pixels were read.
+        columns: what else is known of each image, by name: a text for each row.
     """
 
     images: Any
@@ -47,6 +48,48 @@ class Part:
     sha256: str
     classes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+_ENTRIES = ("image", "img"), ("label", "labels", "fine_label")  # of dicts
+EXAMPLE_FORMS = "a pair (image, label), or a dict with image or img and label, labels or fine_label"
+
+
+def entries(here: str, example: Mapping[Any, Any]) -> tuple[str, str]:
+    """Return the names of image and label in a dict. Raises InputError where one of them is missing."""
+    image, label = (next((name for name in names if name in example), "") for names in _ENTRIES)
+    if not (image and label):
+        raise InputError(
+            f"{here} has the entries {listed([*map(str, example)], 10)}; allowed: {EXAMPLE_FORMS}"
+        )
+    return image, label
+
+
+def as_text(value: Any) -> str | None:
+    """Return what a column keeps of a value: text, numbers and whether something is so; None of others."""
+    value = value.item() if isinstance(value, np.generic | np.ndarray) and value.size == 1 else value
+    value = value.decode(errors="replace") if isinstance(value, bytes) else value
+    return str(value) if isinstance(value, str | int | float) else None
+
+
+def part_of_named_arrays(where: str, arrays: Mapping[str, Any]) -> Part:
+    """Return the examples of a dict of arrays: images, labels, and columns, each with a value for a row.
+
+    Raises InputError as ``part_of_arrays`` does, and for a column of another length or without texts.
+    """
+    image, label = entries(where, arrays)
+    part = part_of_arrays(where, arrays[image], arrays[label])
+    columns = {}
+    for name in arrays:
+        if name not in (image, label):
+            texts = [as_text(value) for value in arrays[name]]
+            if len(texts) != len(part.labels) or None in texts:
+                raise InputError(
+                    f"the column {name!r} of {where} has {counted(len(texts), 'value')} for "
+                    f"{counted(len(part.labels), 'image')}; give a text or a number for each image"
+                )
+            columns[name] = texts
+    return replace(part, columns=columns)
 
 
 def part_of_arrays(where: str, images: Any, labels: Any) -> Part:

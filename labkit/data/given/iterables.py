@@ -12,12 +12,15 @@ from PIL import Image
 
 from labkit.data.folder import check_space
 from labkit.data.given.arrays import (
+    EXAMPLE_FORMS,
     Part,
     add_image,
     as_array,
     as_labels,
     as_pixels,
+    as_text,
     check_brightness,
+    entries,
     scale_notes,
 )
 from labkit.data.images.decode import pixels_of_picture, square_of_pixels
@@ -27,8 +30,6 @@ from labkit.plurals import counted
 
 MOST = 2_000_000  # examples of a source that has no length, and so may be endless
 _BLOCK_BYTES = 2**26  # of pixels, before the space on the disk is looked at again
-_IMAGES, _LABELS = ("image", "img"), ("label", "labels", "fine_label")
-_FORMS = "a pair (image, label), or a dict with image or img and label, labels or fine_label"
 _ONE_IMAGE = (
     "[height, width], [height, width, 1 or 3] or [1 or 3, height, width], of one image; of batches give a "
     "tf.data.Dataset with .unbatch(), or the .dataset of a DataLoader"
@@ -47,7 +48,8 @@ def part_of_examples(
     Args:
         where: how the user calls them: ``train``.
         source: an iterable or sequence, or a function that returns one. An example is a pair (image, label)
-            or a dict of both; an image is a picture of Pillow or an array, see ``part_of_arrays``.
+            or a dict of both; an image is a picture of Pillow or an array, see ``part_of_arrays``. Texts and
+            numbers that all dicts have besides become columns.
         folder: where the pixels wait, in a file without a name, which goes when this process does.
         announce: called with lines about the progress.
         squared: side and ``resize`` of the images, where they are known: larger ones needn't wait.
@@ -63,11 +65,12 @@ def part_of_examples(
     labels: list[np.ndarray] = []
     sizes: list[tuple[int, int]] = []
     names: tuple[str, ...] = ()
+    more: list[Mapping[str, str]] = []
     scale, highest = None, 0
     with Display("reading", total, announce) as display:
         for number, example in _each(where, source, total):
             here = f"example {number:,} of {where}"
-            image, label, key = _pair(here, example)
+            image, label, key, texts = _taken_apart(here, example)
             pixels, scale = _pixels(here, image, scale)
             highest = max(highest, int(pixels.max()))
             target = as_array(f"the label of {here}", label)
@@ -80,6 +83,7 @@ def part_of_examples(
                 names = _class_names(source, key)
             add_image(digest, pixels)
             labels.append(target)
+            more.append(texts)
             sizes.append((pixels.shape[1], pixels.shape[0]))
             if squared is not None:
                 pixels = np.asarray(square_of_pixels(pixels, *squared))
@@ -92,7 +96,8 @@ def part_of_examples(
     check_brightness(where, highest)
     targets = as_labels(f"the labels of {where}", np.stack(labels))
     images.close()
-    return Part(images, targets, sizes, digest.hexdigest(), names, scale_notes(where, scale))
+    columns = {name: [each[name] for each in more] for name in more[0] if all(name in each for each in more)}
+    return Part(images, targets, sizes, digest.hexdigest(), names, scale_notes(where, scale), columns)
 
 
 class _Waiting:
@@ -182,16 +187,16 @@ def _iterated(where: str, source: Any) -> Iterable[Any]:
         ) from None
 
 
-def _pair(here: str, example: Any) -> tuple[Any, Any, str]:
-    """Return image and label of an example, and the label's name, which is empty in a pair."""
+def _taken_apart(here: str, example: Any) -> tuple[Any, Any, str, Mapping[str, str]]:
+    """Return image, label, the label's name, which is empty in a pair, and what else is known, as texts."""
     if isinstance(example, Mapping):
-        image, label = (next((n for n in names if n in example), "") for names in (_IMAGES, _LABELS))
-        if image and label:
-            return example[image], example[label], label
-        raise InputError(f"{here} has the entries {', '.join(map(str, example))}; allowed: {_FORMS}")
+        image, label = entries(here, example)
+        texts = {name: as_text(value) for name, value in example.items() if name not in (image, label)}
+        known = {str(name): text for name, text in texts.items() if text is not None}
+        return example[image], example[label], label, known
     if isinstance(example, Sequence) and not isinstance(example, str | bytes) and len(example) == 2:
-        return example[0], example[1], ""
-    raise InputError(f"{here} is of the type {type(example).__name__}; allowed: {_FORMS}")
+        return example[0], example[1], "", {}
+    raise InputError(f"{here} is of the type {type(example).__name__}; allowed: {EXAMPLE_FORMS}")
 
 
 def _pixels(here: str, image: Any, scale: int | None) -> tuple[np.ndarray, int | None]:

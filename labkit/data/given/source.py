@@ -1,6 +1,7 @@
 """Examples of one's own as a source: their classes, splits and size, and the shards made of them."""
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,14 @@ import PIL
 
 from labkit.config.data_sets import EXAMPLES, NPZ, OWN_FILES, prepare_command
 from labkit.data.folder import writing_errors
-from labkit.data.given.arrays import Part, lengths_error, part_of_arrays, parts_of_npz, parts_of_tfrecords
+from labkit.data.given.arrays import (
+    Part,
+    lengths_error,
+    part_of_arrays,
+    part_of_named_arrays,
+    parts_of_npz,
+    parts_of_tfrecords,
+)
 from labkit.data.given.iterables import part_of_examples
 from labkit.data.hashes import named_key
 from labkit.data.images.check import Fact, remarks
@@ -69,6 +77,18 @@ class _Given:
                 break
             row -= len(part.labels)
         return part.images[row]
+
+    def columns(self) -> dict[str, list[str]]:
+        """Return what else is known of each example, by name; an empty text where its split doesn't say."""
+        names = dict.fromkeys(name for part in self.parts.values() for name in part.columns)
+        return {
+            name: [
+                text
+                for part in self.parts.values()
+                for text in part.columns.get(name, [""] * len(part.labels))
+            ]
+            for name in names
+        }
 
     def rows(self, split: str) -> np.ndarray:
         """Return the rows that were given for a split and are kept; none where nothing was given for it."""
@@ -140,6 +160,8 @@ class GivenSource:
     def _part(self, split: str, examples: Any) -> Part:
         if isinstance(examples, Part):
             return examples
+        if isinstance(examples, Mapping):
+            return part_of_named_arrays(split, examples)
         if isinstance(examples, tuple) and len(examples) == 2:
             if not isinstance(examples[0], list | tuple):
                 return part_of_arrays(split, *examples)
@@ -165,6 +187,9 @@ class GivenSource:
                     f"name, or delete {request.directory}"
                 )
             return [f"preparing again: the examples in {shown(self._location)} have changed"]
+        columns = self._given.columns()
+        if columns and _sha256_of_columns(columns) != recorded.get("columns"):
+            return ["preparing again: what is known beside the labels has changed"]
         names = present.all_classes or present.classes
         if request.class_names and request.class_names != names:
             return ["preparing again: the classes have other names"]
@@ -192,7 +217,7 @@ class GivenSource:
             labels=given.labels,
             splits=list(given.parts),
         )
-        per_shard = request.examples_per_shard
+        columns, per_shard = given.columns(), request.examples_per_shard
         if size > JPEG_ABOVE:
             per_shard = max(1, min(per_shard, PIXELS_PER_SHARD // size**2))
         splits = {name: (part, given.labels[part]) for name, part in rows.items()}
@@ -214,6 +239,7 @@ class GivenSource:
                 "kind": self._kind,
                 "location": str(self._location),
                 "sha256": given.sha256,
+                "columns": _sha256_of_columns(columns) if columns else None,
                 "matches_published": None,
                 "resize": self._resize,
                 "asked": {"image_size": request.image_size, "validation_size": request.validation_size},
@@ -227,6 +253,10 @@ class GivenSource:
             validation_size=len(rows.get("validation", ())),
             train_examples=request.train_examples,
             doubts=doubts,
+            columns={
+                name: {column: [texts[row] for row in part] for column, texts in columns.items()}
+                for name, part in rows.items()
+            },
             lines=(*lines, *said),
         )
 
@@ -314,6 +344,10 @@ def _together(parts: Mapping[str, Part], request: Request, known: Manifest | Non
     if request.classes is not None and (kept := class_names(request.classes, names)) != names:
         labels = relabelled(labels, names, kept)
     return _Given(parts, labels, kept, names if kept != names else None, _sha256(parts))
+
+
+def _sha256_of_columns(columns: Mapping[str, list[str]]) -> str:
+    return hashlib.sha256(json.dumps(columns, sort_keys=True).encode()).hexdigest()
 
 
 def _sha256(parts: Mapping[str, Part]) -> str:

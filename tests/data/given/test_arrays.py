@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import labkit
-from labkit.data.manifest import verify_shards
+from labkit.data.manifest import columns_of, verify_shards
 from labkit.data.prepare import prepare
 from labkit.data.shards import load_split
 from labkit.errors import InputError
@@ -157,12 +157,41 @@ def test_floats_are_numbers(tmp_path, numbers):
     assert not _prepare(tmp_path / "a", train=pairs).did_work
 
 
+def test_columns_beside_arrays_stay_with_their_images(tmp_path):
+    cameras = [f"camera {place % 7}" for place in range(40)]
+    train = {"image": IMAGES, "label": LABELS, "camera": cameras, "age": np.arange(40)}
+    manifest = _prepare(tmp_path, train=train).manifest
+    assert manifest.splits == _prepare(tmp_path / "without").manifest.splits
+    for split in manifest.splits:
+        known = columns_of(manifest, split)
+        for image, camera, age in zip(load_split(manifest, split)[0], *known.values(), strict=True):
+            assert (image == IMAGES[int(age)]).all() and camera == cameras[int(age)]
+    one_by_one = [dict(zip(train, row, strict=True)) for row in zip(*train.values(), strict=True)]
+    assert not _prepare(tmp_path, train=one_by_one).did_work
+    assert not _prepare(tmp_path, train=(IMAGES, LABELS)).did_work  # asks for no columns
+    older = _prepare(tmp_path, train={**train, "age": np.arange(40) + 1})
+    assert older.did_work
+    assert [int(age) - 1 for age in columns_of(older.manifest, split)["age"]] == [*map(int, known["age"])]
+
+
 NAN = np.where(IMAGES > 250, np.nan, IMAGES)
 BAD = {
     "rank of images": ({"train": (IMAGES[0, 0], LABELS)}, "images of train: the shape .10, 3.; allowed"),
     "channels": ({"train": (IMAGES[..., :2], LABELS)}, r"the shape \[40, 10, 10, 2\]; allowed"),
     "rank of labels": ({"train": (IMAGES, LABELS[:, None, None])}, r"labels of train: int64 \[40, 1, 1\]"),
     "lengths": ({"train": (IMAGES, LABELS[:-1])}, "40 images and 39 labels; give a label for each"),
+    "length of a column": (
+        {"train": {"image": IMAGES, "label": LABELS, "camera": ["a"]}},
+        "the column 'camera' of train has 1 value for 40 images; give a text or a number for each",
+    ),
+    "a column of arrays": (
+        {"train": {"img": IMAGES, "label": LABELS, "box": IMAGES}},
+        "give a text or a number",
+    ),
+    "a dict without labels": (
+        {"train": {"image": IMAGES, "y": LABELS}},
+        "train has the entries image, y; allowed",
+    ),
     "lengths of test": ({"test": (list(IMAGES), [1, 2])}, "test has 40 images and 2 labels"),
     "negative labels": ({"train": (IMAGES, LABELS - 1)}, "labels of train: from -1 to 1; allowed: whole"),
     "large labels": ({"train": (IMAGES, LABELS * 10**6)}, "from 0 to 2000000; allowed: whole"),
