@@ -91,6 +91,19 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, None, None]:
+    """After a test, let operations draw at random again, as in a new process.
+
+    A command that runs in this process leaves TensorFlow's determinism on: its own process would end.
+    """
+    yield
+    if "tensorflow" in sys.modules:
+        from tensorflow.python.framework.config import disable_op_determinism
+
+        disable_op_determinism()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Keep data and runs of the tests, and of the processes they start, out of the user's home."""

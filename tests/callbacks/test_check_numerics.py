@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.framework.config import disable_op_determinism
 
 import labkit
 from labkit.callbacks.builtin import CheckNumerics
@@ -26,13 +25,6 @@ from labkit.training.session import describe_environment
 from tests.tiny import prepare_tiny
 
 STEPS = 6
-
-
-@pytest.fixture(autouse=True)
-def _determinism_ends():
-    """With it, other tests of this process would have to seed every operation."""
-    yield
-    disable_op_determinism()
 
 
 def _train(tmp_path, **fields):
