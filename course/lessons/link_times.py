@@ -19,7 +19,7 @@ from labkit.cluster.hosts import why_no_hosts
 from labkit.tables import print_table
 
 WORKERS = 4  # that the check measures with; the program has two
-SECONDS = 30.0  # for a program to measure and predict on one link
+SECONDS = 30.0  # for a program to measure and predict on one link, and for one all-reduce of the check
 OFF = 0.3  # of the measured time, which a prediction may be off by
 ROUNDS = 4, 12  # least and most measurements of each time, of which the fastest counts
 
@@ -140,7 +140,7 @@ def _call(worker: Worker, program: Path, cases: list[Case], link: Link, shaped: 
 
 def _refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
     """Raise an error where a program starts processes: they could time what it has to predict."""
-    if event in ("os.fork", "os.forkpty", "os.posix_spawn", "subprocess.Popen"):
+    if event in ("os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"):
         raise PermissionError("predict starts a process; measure messages between your two workers")
 
 
@@ -155,7 +155,7 @@ def _measured(
     fastest = np.full(len(cases), np.inf)
     with _workers(WORKERS, link, shaped) as workers:
         for number in range(1, ROUNDS[1] + 1):
-            rounds = [workers.run(_all_reduce, case, link, shaped) for case in cases]
+            rounds = [workers.run(_all_reduce, case, link, shaped, seconds=SECONDS) for case in cases]
             fastest = np.minimum(fastest, [max(done.seconds) for done in rounds])
             if number >= ROUNDS[0] and (predicted >= (1 - OFF) * fastest).all():
                 break
