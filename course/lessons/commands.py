@@ -1,6 +1,7 @@
 """``labkit lesson``: the lessons, a copy to work in, and the check of an exercise."""
 
 import copy
+import importlib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from labkit.home import expanded
 from labkit.tables import print_table
 
 NEEDS = ("nbformat",)
+PROJECTS = {"project.1": "data_parallel", "project.2": "link_times"}  # the modules that check them
 
 
 def lesson_list() -> int:
@@ -82,13 +84,13 @@ def lesson_check(
     Returns 0 if all answers are right, else 1.
 
     Args:
-        exercise: Number of the exercise, such as 04.2, or of a lesson, such as 04, or project.1.
+        exercise: Number of the exercise, such as 04.2, or of a lesson, such as 04, or project.1 or project.2.
         notebook: The notebook with the answers. Default: the lesson's copy in ./lessons or in this folder.
         program: The program of a project.
         seed: Draws other inputs for the answers than the lesson does. Default: 0, the lesson's.
     """
-    if exercise == "project.1":
-        return _check_program(exercise, program)
+    if exercise in PROJECTS:
+        return _check_program(exercise, program, seed)
     from course.lessons import verdict
     from labkit.notebook.files import read_notebook
 
@@ -112,9 +114,8 @@ def lesson_check(
     return int(right < len(found))
 
 
-def _check_program(project: str, program: str | None) -> int:
+def _check_program(project: str, program: str | None, seed: int) -> int:
     """Run the program of a project and print the verdict. Returns 0 if it does what is asked, else 1."""
-    from course.lessons.data_parallel import check_program
     from course.lessons.verdict import Checked, Wrong
 
     if program is None:
@@ -122,8 +123,9 @@ def _check_program(project: str, program: str | None) -> int:
     path = expanded(program)
     if not path.is_file():
         raise InputError(f"there is no {path}; name your program with --program FILE")
+    check_program = importlib.import_module(f"course.lessons.{PROJECTS[project]}").check_program
     try:
-        verdict = Checked(project, True, check_program(path.absolute()))
+        verdict = Checked(project, True, check_program(path.absolute(), seed))
     except Wrong as wrong:
         verdict = Checked(project, False, str(wrong))
     print(verdict)

@@ -21,7 +21,7 @@ from labkit.startup.process import Child, python_command
 BATCH, RATE = 30, 0.2  # images of a global batch; learning rate
 IMAGES, FEATURES, HIDDEN, CLASSES = 600, 20, 16, 10
 STEP_SECONDS = 0.02  # that a gradient takes at least, so that there is time to kill a worker
-STEPS, KILL_AT = 60, 25  # of a test; the step that is seen before the kill
+STEPS = 60  # of a test
 SECONDS = 60.0  # for a program to end
 LOSSES = "losses.jsonl"
 
@@ -51,8 +51,12 @@ def losses_and_gradient(
     return loss * len(indices), gradient * len(indices)
 
 
-def check_program(program: Path) -> str:
-    """Return what was verified of a program. Raises Wrong with what isn't so, in one sentence."""
+def check_program(program: Path, seed: int) -> str:
+    """Return what was verified of a program. Raises Wrong with what isn't so, in one sentence.
+
+    ``seed`` draws the step at which workers are killed.
+    """
+    kill_at = int(np.random.default_rng([1, seed]).integers(15, 35))
     expected, weights = {}, initial_weights()
     for step in range(1, STEPS + 1):
         loss, gradient = losses_and_gradient(weights, batch(step))
@@ -62,10 +66,10 @@ def check_program(program: Path) -> str:
         for workers in (1, 3):
             found = _run(program, Path(folder, f"of-{workers}"), workers)
             _compare(found, expected, f"with {workers} worker{'s' * (workers > 1)}")
-        found = _run(program, Path(folder, "one-killed"), 3, kill=[1])
+        found = _run(program, Path(folder, "one-killed"), 3, [1], kill_at)
         _compare(found, expected, "with 3 workers of which worker 1 was killed")
         all_killed = Path(folder, "all-killed")
-        before = _run(program, all_killed, 2, kill=[0, 1])
+        before = _run(program, all_killed, 2, [0, 1], kill_at)
         after = _run(program, all_killed, 2)[len(before) :]
         _compare(before + after, expected, "with 2 workers that were killed and started again")
         if after[0][0] == 1:
@@ -73,8 +77,10 @@ def check_program(program: Path) -> str:
     return "the losses are those of one process with 3 workers, after a kill, and after a restart"
 
 
-def _run(program: Path, folder: Path, workers: int, kill: Sequence[int] = ()) -> list[tuple[int, float]]:
-    """Run the program; kill some workers once ``KILL_AT`` is reached. Returns steps and losses written."""
+def _run(
+    program: Path, folder: Path, workers: int, kill: Sequence[int] = (), kill_at: int = 0
+) -> list[tuple[int, float]]:
+    """Run the program; kill some workers once a step is seen. Returns steps and losses written."""
     folder.mkdir(exist_ok=True)
     ports = ",".join(map(str, free_ports("127.0.0.1", workers)))
     give_up = time.monotonic() + SECONDS
@@ -86,9 +92,9 @@ def _run(program: Path, folder: Path, workers: int, kill: Sequence[int] = ()) ->
             flags = [word for name, value in words.items() for word in (f"--{name}", value)]
             children.append(stack.enter_context(Child(python_command(program, *flags), stdout=log)))
         if kill:
-            while not any(step >= KILL_AT for step, _ in _losses(folder)):
+            while not any(step >= kill_at for step, _ in _losses(folder)):
                 if time.monotonic() > give_up or all(child.poll() is not None for child in children):
-                    raise Wrong(f"{workers} workers didn't reach step {KILL_AT} of {STEPS}; {_said(folder)}")
+                    raise Wrong(f"{workers} workers didn't reach step {kill_at} of {STEPS}; {_said(folder)}")
                 time.sleep(0.02)
             for rank in kill:
                 children[rank].kill()

@@ -126,28 +126,49 @@ def test_what_a_report_cannot_be_made_of_is_named(words, said, lessons, capsys):
 # ---- the capstone --------------------------------------------------------------------------------------
 
 
-def submitted(folder, name, accuracy, seconds):
+def submitted(folder, name, seconds):
     rows = [
         {"split": "train", "step": s, "loss": 1.0, "wall_time": 100.0 + s * seconds / 20} for s in (0, 20)
     ]
-    make_run(folder, name, rows=[*rows, evaluation("test", 20, accuracy)])
+    make_run(folder, name, rows=[*rows, evaluation("test", 20, 0.999)])
+
+
+def board(folder, capsys):
+    """Return the rows of the board."""
+    assert cli.main(["lesson", "board", str(folder)]) == 0
+    _, *rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    return rows
 
 
 def test_the_fastest_verified_run_that_reaches_the_goal_is_first(tmp_path, monkeypatch, capsys):
-    submitted(tmp_path, "slow", 0.99, 300)
-    submitted(tmp_path, "fast", 0.971, 100)
-    submitted(tmp_path, "near", 0.969, 20)
-    submitted(tmp_path, "far", 0.5, 10)
-    submitted(tmp_path, "changed", 0.99, 5)
+    measured = {"slow": 0.99, "fast": 0.971, "near": 0.969, "far": 0.5, "changed": 0.99}
+    for name, seconds in zip(measured, (300, 100, 20, 10, 5), strict=True):
+        submitted(tmp_path, name, seconds)
     monkeypatch.setattr(
         teachers, "_verify", lambda run: (False, "no: 1 change") if run.name == "changed" else (True, "yes")
     )
-    assert cli.main(["lesson", "board", str(tmp_path)]) == 0
-    _, *rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    monkeypatch.setattr(teachers, "measured_accuracy", lambda run: measured[run.name])
+    rows = board(tmp_path, capsys)
     assert [row[:2] for row in rows] == [
-        ["1", "fast"], ["2", "slow"], ["–", "changed"], ["–", "near"], ["–", "far"],
+        ["1", "fast"], ["2", "slow"], ["–", "near"], ["–", "far"], ["–", "changed"],
     ]  # fmt: skip
-    assert rows[2][-3:] == ["no:", "1", "change"]
+    assert [row[3] for row in rows] == ["97.10%", "99.00%", "96.90%", "50.00%", "–"]
+    assert rows[-1][-3:] == ["no:", "1", "change"]
+
+
+@pytest.mark.long
+def test_an_accuracy_written_by_hand_does_not_count(smoke_copy, shapes, tmp_path, monkeypatch, capsys):
+    run = RunDirectory(smoke_copy)
+    text = run.metrics_path.read_text()
+    own = next(row for row in map(json.loads, text.splitlines()) if row["split"] == "test")["accuracy"]
+    assert own < teachers.GOALS["shapes"]
+    run.metrics_path.write_text(text.replace(f'"accuracy": {own}', '"accuracy": 0.999'))
+    (smoke_copy / "predictions" / "test.json").unlink()
+    files = {path: path.read_bytes() for path in smoke_copy.rglob("*") if path.is_file()}
+    monkeypatch.setattr(teachers, "_verify", lambda run: (True, "steps only"))
+    [[place, name, data, accuracy, *_]] = board(tmp_path, capsys)
+    assert (place, name, data, accuracy) == ("–", "smoke", "shapes", f"{own:.2%}")
+    assert {path: path.read_bytes() for path in smoke_copy.rglob("*") if path.is_file()} == files
 
 
 @pytest.mark.parametrize(
@@ -166,7 +187,7 @@ def test_what_verify_prints_is_one_word_or_the_reason(printed, code, said, tmp_p
 
 def test_a_run_that_cannot_be_verified_has_the_reason_beside_it(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
-    submitted(tmp_path / "runs", "first", 0.99, 100)
+    submitted(tmp_path / "runs", "first", 100)
     assert cli.main(["lesson", "board", str(tmp_path / "runs")]) == 0
     assert "  no: labkit: error: " in capsys.readouterr().out
     assert cli.main(["lesson", "board", str(tmp_path / "home")]) == 2

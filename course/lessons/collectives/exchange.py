@@ -23,6 +23,7 @@ class Through:
         worker: whose messages they are.
         delay: seconds that each message costs its sender. A worker sends one message at a time, so two
             messages take twice the delay, as in the α–β model.
+        seconds_a_byte: that a message costs its sender beside the delay, where no link is shaped.
         outgoing, incoming: what arrays become before they are sent, and after they were received.
     """
 
@@ -31,16 +32,18 @@ class Through:
         worker: Worker,
         *,
         delay: float = 0.0,
+        seconds_a_byte: float = 0.0,
         outgoing: Callable[[Any], Any] = lambda array: array,
         incoming: Callable[[Any], Any] = lambda array: array,
     ) -> None:
         self.rank, self.size = worker.rank, worker.size
-        self._worker, self._delay, self._outgoing, self._incoming = worker, delay, outgoing, incoming
+        self._worker, self._outgoing, self._incoming = worker, outgoing, incoming
+        self._delay, self._seconds_a_byte = delay, seconds_a_byte
 
     def send(self, to: int, array: Any) -> None:
         """Send an array to the worker ``to``; the delay is a span of the name ``to 2``."""
         with self._worker.span(f"to {to}"):
-            time.sleep(self._delay)
+            time.sleep(self._delay + self._seconds_a_byte * getattr(array, "nbytes", 0))
             self._worker.send(to, self._outgoing(array))
 
     def receive(self, source: int) -> Any:

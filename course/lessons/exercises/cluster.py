@@ -19,13 +19,14 @@ SERVERS: tuple[tuple[str, ...], ...] = (("p:2222",), ("q:1", "r:1"), ())
 
 def _tf_config(answer: Any) -> str:
     function = a_function(answer)
-    for workers, servers in zip(WORKERS, SERVERS, strict=True):
+    drawn = tuple(f"h{number}:{number}" for number in draws(51).integers(1000, 9000, 5))
+    for workers, servers in zip((*WORKERS, drawn[:3]), (*SERVERS, drawn[3:]), strict=True):
         for job, index in (("worker", 1), ("ps", 0), ("worker", len(workers) - 1)):
             if job == "ps" and not servers:
                 continue
             text = function(list(workers), list(servers), job, index)
             _check_tf_config(text, workers, servers, job, index)
-    return "labkit and TensorFlow read it: every task finds itself and all the others, in three clusters"
+    return "labkit and TensorFlow read it: every task finds itself and all the others, in four clusters"
 
 
 def _check_tf_config(text: Any, workers: Any, servers: Any, job: str, index: int) -> None:
@@ -62,7 +63,8 @@ def _check_tf_config(text: Any, workers: Any, servers: Any, job: str, index: int
 
 def _slices(answer: Any) -> str:
     function = a_function(answer)
-    for batch, workers in ((32, 2), (128, 4), (10, 3), (7, 7), (50, 8), (5, 1)):
+    drawn = draws(52).integers((20, 2), (300, 20), (3, 2)).tolist()
+    for batch, workers in ((32, 2), (128, 4), (10, 3), (7, 7), (50, 8), (5, 1), *drawn):
         counts = np.zeros(batch, int)
         sizes = []
         for worker in range(workers):
@@ -145,7 +147,8 @@ def _reads_between(log: list[tuple[str, int]]) -> list[int]:
 
 def _rates(answer: Any) -> str:
     function = a_function(answer)
-    for seconds in ([0.1, 0.1], [0.1, 0.3], [0.2, 0.2, 0.5, 0.25], [1.0]):
+    drawn = draws(54).uniform(0.1, 1, 5).round(2).tolist()
+    for seconds in ([0.1, 0.1], [0.1, 0.3], [0.2, 0.2, 0.5, 0.25], [1.0], drawn):
         for images in (16, 50):
             sync, asynchronous = an_array(
                 function(list(seconds), images), (2,), f"your result for {seconds} s and {images} images"
@@ -176,7 +179,10 @@ def _check_rates(seconds: list[float], images: int, sync: float, asynchronous: f
 
 def _transfer(answer: Any) -> str:
     function = a_function(answer)
-    for parameters, workers, megabits in ((75_290, 2, 100), (25_600_000, 8, 1000), (1_000_000, 64, 10)):
+    drawn = draws(55).integers((10**5, 3, 20), (10**7, 50, 900)).tolist()
+    for parameters, workers, megabits in (
+        (75_290, 2, 100), (25_600_000, 8, 1000), (1_000_000, 64, 10), drawn
+    ):  # fmt: skip
         shown = f"{parameters:,} parameters, {workers} workers and {megabits} Mbit/s"
         found = a_number(function(parameters, workers, megabits), f"your result for {shown}")
         bits = 2 * (workers - 1) / workers * parameters * 32

@@ -130,7 +130,9 @@ def _all_reduce(answer: Any) -> str:
 def _crossover(answer: Any) -> str:
     function = a_function(answer)
     sizes = np.array([1e3, 1e4, 1e5, 1e6])
-    for alpha, beta, workers in ((2e-4, 8e-8, 4), (2e-2, 8e-8, 8), (5e-5, 1e-9, 64)):
+    random = draws(103)
+    drawn = random.uniform(1e-4, 1e-2), random.uniform(1e-8, 1e-6), int(2 ** random.integers(4, 8))
+    for alpha, beta, workers in ((2e-4, 8e-8, 4), (2e-2, 8e-8, 8), (5e-5, 1e-9, 64), drawn):
         wanted = "three numbers: α in seconds, β in seconds a byte, and the crossover in bytes"
         result = several(function(sizes.copy(), alpha + beta * sizes, workers), 3, wanted)
         found = [a_number(value, "each of your three numbers") for value in result]
@@ -147,7 +149,7 @@ def _crossover(answer: Any) -> str:
         what = f"the crossover of {workers} workers in bytes"
         otherwise = "they don't take the same time; solve 2 log₂ N (α + n β) = 2 (N − 1) (α + n β / N) for n"
         compare(found[2], more / (tree - ring / workers), what, hints, otherwise)
-    return "α, β and the crossover were recovered for three links and 4, 8 and 64 workers"
+    return "α, β and the crossover were recovered for four links and 4 to 128 workers"
 
 
 # ---- 10.4 ----------------------------------------------------------------------------------------------

@@ -130,7 +130,9 @@ def _judge_p(found: float, one: int, two: int, images: int, right: tuple[int, in
 
 def _expected_best(answer: object) -> str:
     function = a_function(answer)
-    for accuracy, images, k in ((0.6, 200, 10), (0.9, 1000, 5), (0.5, 100, 1), (0.75, 400, 40)):
+    random = draws(83)
+    drawn = float(random.uniform(0.4, 0.9)), *random.integers((100, 2), (1000, 40)).tolist()
+    for accuracy, images, k in ((0.6, 200, 10), (0.9, 1000, 5), (0.5, 100, 1), (0.75, 400, 40), drawn):
         found = a_number(function(accuracy, images, k), "what your function returns")
         right = best_of(accuracy, images, k)
         deviation = math.sqrt(accuracy * (1 - accuracy) / images)

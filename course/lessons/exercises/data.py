@@ -78,8 +78,9 @@ def _order(epoch_order: Any, count: int, seed: int, epoch: int) -> np.ndarray:
 def _test_epoch_order(answer: Any) -> str:
     epoch_order = a_function(answer)
     shared = np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]
-    first = _order(epoch_order, 97, 3, 5)
-    if not np.array_equal(first, _order(epoch_order, 97, 3, 5)):
+    seed, epoch = (int(draws(13, low).integers(low, low + 4)) for low in (2, 6))
+    first = _order(epoch_order, 97, seed, epoch)
+    if not np.array_equal(first, _order(epoch_order, 97, seed, epoch)):
         raise Wrong(
             "two calls with the same seed and epoch gave two orders; a resumed run would see other data"
         )
@@ -88,15 +89,16 @@ def _test_epoch_order(answer: Any) -> str:
             "your function changes the random generator that the whole program shares; make one of its own, "
             "such as np.random.default_rng(…)"
         )
-    if np.array_equal(first, _order(epoch_order, 97, 3, 6)):
-        raise Wrong("epochs 5 and 6 have the same order; the epoch has to count too")
-    if np.array_equal(first, _order(epoch_order, 97, 4, 5)):
-        raise Wrong("seeds 3 and 4 have the same order; the seed has to count too")
-    for other in ((5, 3), (4, 4), (2, 6), (2, 15), (2, 105), (2, 1005), (2, 10005)):
+    if np.array_equal(first, _order(epoch_order, 97, seed, epoch + 1)):
+        raise Wrong(f"epochs {epoch} and {epoch + 1} have the same order; the epoch has to count too")
+    if np.array_equal(first, _order(epoch_order, 97, seed + 1, epoch)):
+        raise Wrong(f"seeds {seed} and {seed + 1} have the same order; the seed has to count too")
+    factors = (1, 10, 100, 1000, 10_000)  # of the seed, where the two are made one number
+    for other in ((epoch, seed), (seed + 1, epoch - 1), *((seed - 1, epoch + each) for each in factors)):
         if np.array_equal(first, _order(epoch_order, 97, *other)):
             raise Wrong(
-                f"seed 3, epoch 5 has the order of seed {other[0]}, epoch {other[1]}: making one number "
-                "of the two makes runs share epochs; give both to the generator, as a pair"
+                f"seed {seed}, epoch {epoch} has the order of seed {other[0]}, epoch {other[1]}: making one "
+                "number of the two makes runs share epochs; give both to the generator, as a pair"
             )
     steps = np.diff(np.append(first, first[0])) % 97
     if len(set(steps.tolist())) < 20:
@@ -121,7 +123,8 @@ def _newest(buffer: int, examples: int, batch: int) -> int:
 
 def _test_buffer(answer: Any) -> str:
     buffer_needed = a_function(answer)
-    for examples, batch in ((50_000, 128), (10, 3), (9, 1), (1281, 256), (64, 64), (3, 5)):
+    drawn = draws(14).integers(2, 400, (3, 2)).tolist()
+    for examples, batch in ((50_000, 128), (10, 3), (9, 1), (1281, 256), (64, 64), (3, 5), *drawn):
         what = f"buffer_needed({examples}, {batch})"
         buffer = a_number(buffer_needed(examples, batch), what)
         if buffer < 1 and examples < batch:

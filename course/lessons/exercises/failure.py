@@ -25,7 +25,10 @@ State = dict[str, NDArray[np.float64]]
 
 def _survival(answer: Any) -> str:
     function = a_function(answer)
-    for machine, machines, hours in ((50_000, 16_384, 3), (1_000, 1, 100), (8_760, 64, 24), (200, 10, 50)):
+    drawn = draws(141).integers((500, 2, 1), (5000, 100, 60)).tolist()
+    for machine, machines, hours in (
+        (50_000, 16_384, 3), (1_000, 1, 100), (8_760, 64, 24), (200, 10, 50), drawn
+    ):  # fmt: skip
         shown = f"for {machines:,} machines of {machine:,} h each and {hours} h of training"
         mtbf, chance = an_array(function(machine, machines, hours), (2,), f"{shown}, your result")
         right = machine / machines
@@ -176,9 +179,11 @@ def _judge(steps: int, every: int, kills: Sequence[Any], attempts: list[tuple[li
 
 
 def _interval(answer: Any) -> str:
-    function, worst = a_function(answer), 1.0
+    function, worst, random = a_function(answer), 1.0, draws(143)
+    drawn = float(random.uniform(1, 30)), 1e7, int(random.integers(100, 2000)), float(random.uniform(0.1, 5))
     for checkpoint, machine, machines, step in (
         (60, 1.8e8, 16_384, 5), (5, 3e6, 256, 0.25), (0.05, 12, 8, 0.01), (1, 4e5, 1, 0.5), (0.1, 50, 4, 9),
+        drawn,
     ):  # fmt: skip
         shown = f"checkpoints of {checkpoint} s, {machines:,} machines of {machine:g} s and steps of {step} s"
         steps = a_number(function(checkpoint, machine, machines, step), f"for {shown}, your result")

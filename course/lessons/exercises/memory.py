@@ -17,7 +17,8 @@ from course.lessons.workers import Worker, run_answer
 
 def _bottleneck(answer: Any) -> str:
     function = a_function(answer)
-    for images, side, width in ((1, 8, 16), (32, 56, 64), (3, 7, 512)):
+    drawn = draws(111).integers(9, 100, 3).tolist()
+    for images, side, width in ((1, 8, 16), (32, 56, 64), (3, 7, 512), drawn):
         shown = f"{images} images, side {side} and width {width}"
         found = a_number(function(images, side, width), f"your result for {shown}")
         unit = images * side**2 * width * 4  # bytes of the narrow tensor
@@ -39,7 +40,7 @@ def _bottleneck(answer: Any) -> str:
         )
         hints = [(count * unit, hint) for count, hint in counted]
         compare(found, 16 * unit, f"for {shown}, your bytes", hints, otherwise)
-    return "the bytes of a bottleneck block's activations, for three sizes; a network is a sum of such blocks"
+    return "the bytes of a bottleneck block's activations, for four sizes; a network is a sum of such blocks"
 
 
 # ---- 11.2 ----------------------------------------------------------------------------------------------
@@ -99,7 +100,8 @@ def _accumulate(answer: Any) -> str:
 
 def _segments(answer: Any) -> str:
     function = a_function(answer)
-    cases = (24, 5, 26), (24, 5, 121), (24, 5, 20), (50, 4, 60), (9, 12, 40), (1000, 5, 900)
+    cases = [(24, 5, 26), (24, 5, 121), (24, 5, 20), (50, 4, 60), (9, 12, 40), (1000, 5, 900)]
+    cases += draws(113).integers((20, 2, 60), (200, 8, 400), (3, 3)).tolist()
     for blocks, kept, budget in cases:
         shown = f"{blocks} blocks that keep {kept} tensors each, and a budget of {budget}"
         found = a_number(function(blocks, kept, budget), f"your result for {shown}")
@@ -125,7 +127,7 @@ def _segments(answer: Any) -> str:
             f"for {shown}: segments of {found:g} blocks fit, but longer ones do as well, and then fewer "
             "blocks are computed twice"
         )
-    return "the longest segments that fit, for six networks and budgets"
+    return "the longest segments that fit, for nine networks and budgets"
 
 
 # ---- 11.4 ----------------------------------------------------------------------------------------------

@@ -240,7 +240,7 @@ def _pretended_losses(
 def _test_interval(answer: Any) -> str:
     interval = a_function(answer)
     coverages = []
-    for total in (15, 40, 200):
+    for total in (15, 40, 200, int(draws(95).integers(41, 200))):
         bounds = np.array(
             [an_array(interval(right, total), (2,), "your interval") for right in range(total + 1)]
         )
