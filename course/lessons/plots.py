@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 MARKERS = "osD^"
 
 
-def curves(
+def draw_curves(
     x: Any, values: Mapping[str, ArrayLike], *, level: tuple[str, float] | None = None, **settings: Any
 ) -> "Figure":
     """Draw curves over common positions, with a legend at the right.

@@ -1,12 +1,12 @@
 """The figures of lesson 08. Accuracies are given from 0 to 1 and drawn in percent."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.plots import curves
+from course.lessons.plots import draw_curves
 from labkit.figures.style import GREY, MARK, OKABE_ITO, drawing
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ def sweep(trials: Sequence["Trial"], compared: Sequence["Trial"]) -> "Figure":
         recipe: [100 * trial.test for rate in rates for trial in trials if trial[:2] == (recipe, rate)]
         for recipe in dict.fromkeys(trial.recipe for trial in trials)
     }
-    figure = curves(rates, accuracies, xscale="log", xlabel="learning rate (log)", ylabel="test accuracy (%)")
+    figure = draw_curves(rates, accuracies, xscale="log", xlabel="learning rate (log)", ylabel="test accuracy (%)")
     ringed = [(trial.learning_rate, 100 * trial.test) for trial in compared]
-    ring = {"markerfacecolor": "none", "markeredgecolor": MARK, "markersize": 15, "markeredgewidth": 1.8}
-    figure.axes[0].plot(*zip(*ringed, strict=True), "o", label="what was compared", **ring)
+    ring: dict[str, Any] = {"color": "none", "edgecolors": MARK, "s": 225, "linewidths": 1.8}
+    figure.axes[0].scatter(*zip(*ringed, strict=True), label="what was compared", zorder=3, **ring)
     figure.axes[0].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
     return figure
 

@@ -124,8 +124,10 @@ def slice_accuracies(slices: Sequence[Slice], accuracy: float, title: str) -> "F
         ):
             chosen = [row for row, part in enumerate(slices) if differs(part, accuracy) == outside]
             value, low, high = (np.array([getattr(slices[row], of) for row in chosen]) for of in ENDS)
-            style = {"fmt": "o", "color": colour, "markersize": 4, "label": label if chosen else None}
-            axis.errorbar(value, chosen, xerr=(value - low, high - value), **style)
+            axis.errorbar(
+                value, chosen, xerr=(value - low, high - value),
+                fmt="o", color=colour, markersize=4, label=label if chosen else None,
+            )  # fmt: skip
         axis.axvline(accuracy, color=TRAIN, linewidth=1.2, label=f"all images: {accuracy:.1%}")
         axis.set_yticks(range(len(names)), names)
         axis.set(xlabel="share of right predictions, with 95 % interval", title=title)

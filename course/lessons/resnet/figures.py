@@ -94,8 +94,8 @@ def field_figure(field: ReceptiveField) -> "Figure":
         with np.errstate(divide="ignore"):
             shown = np.log10(field.strength / field.strength.max())
         image = axis.imshow(np.where(np.isfinite(shown), shown, np.nan), vmin=-6, vmax=0, cmap="cividis")
-        line = {"fill": False, "edgecolor": MARK, "linewidth": 1.5}
-        axis.add_patch(Rectangle((left - 0.5, top - 0.5), side, side, **line))
+        corner = left - 0.5, top - 0.5
+        axis.add_patch(Rectangle(corner, side, side, fill=False, edgecolor=MARK, linewidth=1.5))
         axis.set(
             title=f"{field.layer}: {side} × {side} pixels", xlabel="column (pixel)", ylabel="row (pixel)"
         )
