@@ -59,7 +59,9 @@ def sweep(trials: Sequence["Trial"], compared: Sequence["Trial"]) -> "Figure":
         recipe: [100 * trial.test for rate in rates for trial in trials if trial[:2] == (recipe, rate)]
         for recipe in dict.fromkeys(trial.recipe for trial in trials)
     }
-    figure = draw_curves(rates, accuracies, xscale="log", xlabel="learning rate (log)", ylabel="test accuracy (%)")
+    figure = draw_curves(
+        rates, accuracies, xscale="log", xlabel="learning rate (log)", ylabel="test accuracy (%)"
+    )
     ringed = [(trial.learning_rate, 100 * trial.test) for trial in compared]
     ring: dict[str, Any] = {"color": "none", "edgecolors": MARK, "s": 225, "linewidths": 1.8}
     figure.axes[0].scatter(*zip(*ringed, strict=True), label="what was compared", zorder=3, **ring)
