@@ -1,7 +1,8 @@
 """Short trainings on one device: many with labkit's own step, as in several lessons, and one in one file."""
 
+import itertools
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,15 @@ def one_device_step(model: keras.Model, optimizer: Optimizer, batch_size: int, *
         tf.constant(learning_rate, tf.float32),
         tf.constant(0.0),
     )
+
+
+def shuffled(images: Any, labels: Any, batch_size: int, seed: int) -> Iterator[tuple[Any, Any]]:
+    """Give batches of images and labels without end. Each epoch has an order of its own."""
+    for epoch in itertools.count():
+        order = np.random.default_rng([seed, epoch]).permutation(len(labels))
+        for start in range(0, len(labels) - batch_size + 1, batch_size):
+            rows = order[start : start + batch_size]
+            yield images[rows], labels[rows]
 
 
 def train_steps(

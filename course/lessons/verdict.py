@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -223,6 +223,13 @@ def an_array(answer: Any, shape: Sequence[int], what: str = "your answer") -> ND
     if not np.isfinite(values).all():
         raise Wrong(f"{what} contains NaN or Infinity")
     return values
+
+
+def explain(found: Any, ways: Iterable[tuple[Any, str]], rtol: float = 1e-5, atol: float = 1e-8) -> None:
+    """Raise Wrong with the hint of the first wrong answer, as numbers of one shape, that ``found`` is."""
+    for wrong, hint in ways:
+        if np.allclose(found, wrong, rtol, atol):
+            raise Wrong(hint)
 
 
 def compare(

@@ -68,17 +68,19 @@ def slices_by(predictions: Predictions, manifest: Manifest, split: str, by: str)
     if by == CLASS:
         parts = {name: predictions.has[:, place] for place, name in enumerate(predictions.classes)}
     elif by == BRIGHTNESS:
-        parts = _quarters(_brightness(predictions))
+        parts = quarters(_brightness(predictions))
     else:
         parts = _parts(by, columns(predictions, manifest, split)[by])
+    return sorted(slices_of(predictions, parts), key=lambda one: one.value, reverse=predictions.are_numbers)
+
+
+def slices_of(predictions: Predictions, parts: Mapping[str, NDArray[np.bool_]]) -> list[Slice]:
+    """Return the parts that have images. ``parts``: which images are in each, bool [n], by its name."""
     each: NDArray[Any] = (
         ~predictions.wrong if not predictions.are_numbers else predictions.errors.mean(axis=1)
     )
-    interval: Any = _interval_of_errors if predictions.are_numbers else _wilson
-    found = [
-        Slice(name, int(part.sum()), *interval(each[part])) for name, part in parts.items() if part.any()
-    ]
-    return sorted(found, key=lambda one: one.value, reverse=predictions.are_numbers)
+    interval: Any = _interval_of_errors if predictions.are_numbers else accuracy_interval
+    return [Slice(name, int(part.sum()), *interval(each[part])) for name, part in parts.items() if part.any()]
 
 
 def _brightness(predictions: Predictions) -> NDArray[np.float64]:
@@ -101,10 +103,10 @@ def _parts(by: str, values: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
         raise InputError(
             f"the column {by!r} has {len(different):,} different texts; allowed: {MOST_VALUES}, or numbers"
         ) from None
-    return _quarters(numbers)
+    return quarters(numbers)
 
 
-def _quarters(values: NDArray[np.float64]) -> dict[str, NDArray[np.bool_]]:
+def quarters(values: NDArray[np.float64]) -> dict[str, NDArray[np.bool_]]:
     """Return the rows of each quarter, by the values at its ends; those without a number apart."""
     known = np.isfinite(values)
     parts = {} if known.all() else {"(no number)": ~known}
@@ -118,7 +120,7 @@ def _quarters(values: NDArray[np.float64]) -> dict[str, NDArray[np.bool_]]:
     return parts
 
 
-def _wilson(right: NDArray[np.bool_]) -> tuple[float, float, float]:
+def accuracy_interval(right: NDArray[np.bool_]) -> tuple[float, float, float]:
     """Return the share of right predictions and its interval (Wilson, 1927)."""
     count, share = len(right), float(right.mean())
     middle = (share + _Z**2 / (2 * count)) / (1 + _Z**2 / count)

@@ -362,6 +362,7 @@ def loss_curves(losses: dict[str, np.ndarray], *, smoothing: int = 5) -> "Figure
                 label=name,
             )
         axis.grid(axis="y")
-        axis.set(xlabel="step", ylabel=f"training loss (nats), mean of the last {smoothing} steps")
+        smoothed = f", mean of the last {smoothing} steps" if smoothing > 1 else ""
+        axis.set(xlabel="step", ylabel=f"training loss (nats){smoothed}")
         figure.legend(loc="outside lower center", ncols=2)
     return figure

@@ -83,7 +83,7 @@ def test_95_of_100_intervals_hold_the_true_share(share):
     random = np.random.default_rng(3)
     held = 0
     for _ in range(2000):
-        _, low, high = slices._wilson(random.random(40) < share)
+        _, low, high = slices.accuracy_interval(random.random(40) < share)
         held += low <= share <= high
     assert 0.92 < held / 2000 < 0.99
 

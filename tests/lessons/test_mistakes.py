@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from course.lessons.mistakes import calibration, slices
-from course.lessons.mistakes.history import ExampleHistory, hunt_scores
-from course.lessons.mistakes.maps import fall_without
-from course.lessons.mistakes.noisy import flip_labels
+from course.lessons.mistakes import measures
+from course.lessons.mistakes.noisy import ExampleHistory, flip_labels, hunt_scores
 from labkit.analysis.predictions import Predictions, forgetting_events
+from labkit.analysis.slices import accuracy_interval, quarters, slices_of
 from labkit.data import shapes
 from labkit.data.manifest import find_manifest, verify_shards
 from labkit.data.shards import load_split
+from labkit.training.scores import single_label_scores
 from tests.tiny import prepare_tiny
 
 NAMES = ["cat", "dog", "ship"]
@@ -43,7 +43,7 @@ def test_the_stated_share_of_training_labels_is_flipped(noisy):
 
 
 def test_the_flipped_data_set_is_a_prepared_one_with_untouched_evaluation_splits(noisy, tmp_path):
-    found = find_manifest(noisy.flags["data_dir"], noisy.flags["dataset"])
+    found = find_manifest(noisy.manifest.directory.parent, noisy.manifest.dataset)
     assert found is not None and verify_shards(found) == []
     images, labels = load_split(found, "train")
     np.testing.assert_array_equal(images, noisy.images)
@@ -61,15 +61,15 @@ def test_the_calibration_error_of_a_calibrated_network_is_small_and_of_a_sure_on
     generator = np.random.default_rng(0)
     probabilities = generator.dirichlet(np.ones(4), 20_000)
     labels = (probabilities.cumsum(axis=1) < generator.random((20_000, 1))).sum(axis=1)
-    assert calibration.calibration_error(probabilities, labels) < 0.02
+    assert measures.reliability(probabilities, labels).error < 0.02
     sure = np.eye(4)[probabilities.argmax(axis=1)]
     wrong = (probabilities.argmax(axis=1) != labels).mean()
-    assert calibration.calibration_error(sure, labels) == pytest.approx(wrong)
+    assert measures.reliability(sure, labels).error == pytest.approx(wrong)
 
 
 def test_the_bins_hold_every_example_once():
     predictions = make_predictions()
-    result = calibration.reliability(predictions.probabilities, predictions.labels)
+    result = measures.reliability(predictions.probabilities, predictions.labels)
     assert result.counts.sum() == len(predictions)
     used = result.counts > 0
     assert (result.confidence[used] > result.edges[:-1][used] - 1e-6).all()
@@ -80,9 +80,9 @@ def test_the_temperature_is_the_minimum_of_a_grid():
     generator = np.random.default_rng(1)
     logits, labels = generator.normal(0, 4, (500, 5)), generator.integers(0, 5, 500)
     logits[np.arange(500), labels] += 4
-    found = calibration.best_temperature(logits, labels)
+    found = measures.best_temperature(logits, labels)
     grid = np.geomspace(0.2, 8, 400)
-    losses = [calibration.cross_entropy(logits, labels, t) for t in grid]
+    losses = [single_label_scores(labels, logits / t)["loss"] for t in grid]
     assert found == pytest.approx(grid[np.argmin(losses)], rel=0.02)
 
 
@@ -97,7 +97,8 @@ def test_a_history_has_the_losses_and_counts_what_is_forgotten():
         (10, [wrong, right, wrong]),
         (15, [right, right, wrong]),
     ):
-        history.record(step, np.array(logits))
+        history.steps.append(step)
+        history.logits.append(np.array(logits))
     assert history.right.tolist() == [[True, False, False], [False, False, False], [True, False, False]]
     assert history.losses[0] == pytest.approx(
         [np.log1p(np.exp(-3)), np.log1p(np.exp(3)), np.log1p(np.exp(3))]
@@ -115,19 +116,24 @@ def test_precision_and_recall_of_suspects():
 
 
 def test_wilsons_interval_contains_the_share_and_narrows():
+    def interval(right, total):
+        return accuracy_interval(np.arange(total) < right)
+
     # Brown, Cai and DasGupta (2001), and any table: 8 of 10 gives 0.490 to 0.943.
-    assert slices.wilson(8, 10) == pytest.approx((0.490, 0.943), abs=1e-3)
-    assert slices.wilson(10, 10)[1] == 1.0
-    widths = [np.subtract(*slices.wilson(n // 2, n)[::-1]) for n in (10, 100, 1000)]
+    assert interval(8, 10) == pytest.approx((0.8, 0.490, 0.943), abs=1e-3)
+    assert interval(10, 10)[2] == pytest.approx(1.0)
+    widths = [interval(n // 2, n)[2] - interval(n // 2, n)[1] for n in (10, 100, 1000)]
     assert widths[0] > widths[1] > widths[2]
 
 
-def test_slices_hold_every_example_once():
+def test_slices_hold_every_example_once_and_chance_draws_as_many_as_asked():
     predictions = make_predictions()
-    right = int((~predictions.wrong).sum())
-    for parts in (slices.by_class(predictions), slices.by_quarters(predictions, predictions.labels * 1.0)):
-        assert sum(part.total for part in parts) == len(predictions)
-        assert sum(part.right for part in parts) == right
+    parts = slices_of(predictions, quarters(predictions.confidence.astype(float)))
+    assert [part.count for part in parts] == [75, 75, 75, 75]
+    right = sum(part.count * part.value for part in parts)
+    assert right == pytest.approx((~predictions.wrong).sum())
+    drawn = measures.chance_slices(predictions, size=20, count=3)
+    assert [part.count for part in drawn] == [20, 20, 20]
 
 
 def test_the_radius_of_a_drawn_shape_is_that_of_its_image(tmp_path):
@@ -136,7 +142,7 @@ def test_the_radius_of_a_drawn_shape_is_that_of_its_image(tmp_path):
     predictions = Predictions(
         images, labels, np.eye(10, dtype=np.float32)[labels], np.arange(40), list(manifest.classes)
     )
-    found = slices.image_properties(predictions, manifest)
+    found = measures.image_properties(predictions, manifest)
     assert set(found) == {"brightness", "contrast", "radius"}
     assert ((found["radius"] >= 8) & (found["radius"] <= 12.5)).all()
     drawn, _ = shapes.generate_split(manifest.seed, 40, stream=1)
@@ -157,6 +163,6 @@ def test_the_deletion_test_covers_the_pixels_that_the_map_names():
         asked.append(given)
         return np.stack([(given[:, 0].mean(axis=(1, 2)) < 50) * 0.8, np.zeros(len(given))], axis=1)
 
-    falls = fall_without(predict, images, np.array([0, 0]), maps, share=0.1)
+    falls = measures.fall_without(predict, images, np.array([0, 0]), maps)
     assert falls == pytest.approx([0.8, 0.8])
     np.testing.assert_array_equal(asked[1][:, 1:], images[:, 1:])

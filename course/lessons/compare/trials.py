@@ -1,6 +1,6 @@
 """Many short trainings of one network in one process, for a comparison that takes seconds.
 
-The network and the training step are labkit's own, compiled once. Images are halved to 16×16 pixels, and each
+The network and the training step are labkit's own, compiled once. Images are shrunk to 8×8 pixels, and each
 training starts from the initial weights of its seed.
 """
 
@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from labkit.data.manifest import Manifest
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """One training and what it predicts.
 
     Args:
@@ -31,21 +30,16 @@ class Trial:
         learning_rate: the highest of the training.
         seed: of the initial weights and the order of the images.
         losses: of each step, float64 [steps], in nats.
-        validation_right: whether each validation image is classified correctly, bool [n].
-        test_right: the same of the test images, bool [n].
+        validation: accuracy on the validation images, 0 to 1.
+        test_right: whether each test image is classified correctly, bool [n].
     """
 
     recipe: str
     learning_rate: float
     seed: int
     losses: NDArray[np.float64]
-    validation_right: NDArray[np.bool_]
+    validation: float
     test_right: NDArray[np.bool_]
-
-    @property
-    def validation(self) -> float:
-        """Accuracy on the validation images, 0 to 1."""
-        return float(self.validation_right.mean())
 
     @property
     def test(self) -> float:
@@ -57,102 +51,67 @@ class Trial:
         return f"<{self.recipe}, rate {self.learning_rate:g}, seed {self.seed}: {accuracy}>"
 
 
-def halved(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return images uint8 [n, height, width, channels] with each 2×2 pixels averaged into one."""
-    count, height, width, channels = images.shape
-    blocks = images.reshape(count, height // 2, 2, width // 2, 2, channels)
-    return blocks.mean((2, 4)).round().astype(np.uint8)
-
-
 class Bench:
     """Trains the network of ``config`` with several recipes and seeds.
 
     Args:
         config: network, optimizer, steps and batch size. A recipe changes the schedule and the height of
             the learning rate alone.
-        manifest: the data set; ``lesson.prepare()`` has it. 4,000 training images are
-            used.
+        manifest: the data set; ``lesson.prepare()`` has it. At most 10,000 images of each split are used.
     """
 
     def __init__(self, config: "Config", manifest: "Manifest") -> None:
         import tensorflow as tf
 
+        from course.lessons.resnet.networks import small_images
         from course.lessons.short_training import one_device_step
-        from labkit.data.network_input import standardize
-        from labkit.data.shards import load_split
+        from labkit.models.registry import build_model
         from labkit.optim.optimizers import SGD
 
-        self.config, self._classes = config, manifest.num_classes
-        self._data = {}
-        for split, count in (("train", 4000), ("validation", None), ("test", None)):
-            images, labels = (values[:count] for values in load_split(manifest, split))
-            self._data[split] = standardize(halved(images), manifest), labels
-        self._model = self._network(seed=0)
-        self._initial = functools.cache(lambda seed: self._network(seed).get_weights())
-        self._trial = functools.cache(self._train)
+        self.config = config
+        self._data = {split: small_images(manifest, 10_000, split, size=8) for split in manifest.splits}
+        shape = self._data["train"].images.shape[1:]
+        network = functools.partial(
+            build_model, config.model, num_classes=manifest.num_classes, image_shape=shape
+        )
+        self._model = network(seed=0)
+        self._initial = functools.cache(lambda seed: network(seed=seed).get_weights())
         self._optimizer = SGD(self._model, config.optimizer)
         self._step = one_device_step(self._model, self._optimizer, config.data.images_per_step)
         self._predict = tf.function(
             lambda images: self._model(images, training=False), reduce_retracing=True, autograph=False
         )
+        self.train = functools.cache(self._train)
 
-    def _network(self, seed: int) -> Any:
-        from labkit.models.registry import build_model
-
-        return build_model(
-            self.config.model,
-            num_classes=self._classes,
-            image_shape=self._data["train"][0].shape[1:],
-            data_format="channels_last",
-            seed=seed,
-        )
-
-    def train(self, recipe: str, learning_rate: float, seed: int) -> Trial:
+    def _train(self, recipe: str, learning_rate: float, seed: int) -> Trial:
         """Train once; a training that was made isn't made again.
-
-        The seed decides the initial weights and the order of the images.
 
         Args:
             recipe: a learning-rate schedule: ``one_cycle``, ``cosine``, ``constant``.
             learning_rate: its highest value.
-            seed: at least 0.
+            seed: of the initial weights and the order of the images, at least 0.
         """
-        return self._trial(recipe, learning_rate, seed)
-
-    def _train(self, recipe: str, learning_rate: float, seed: int) -> Trial:
-        from course.lessons.short_training import restart, train_steps
+        from course.lessons.short_training import restart, shuffled, train_steps
 
         restart(self._model, self._optimizer, self._initial(seed))
-        images, labels = self._data["train"]
-        steps, batch = self.config.run.train_steps, self.config.data.images_per_step
-        schedule = replace(self.config.optimizer, learning_rate_schedule=recipe, learning_rate=learning_rate)
-        random = np.random.default_rng(seed)
-        order = np.concatenate(
-            [random.permutation(len(images)) for _ in range(-(-steps * batch // len(images)))]
-        )
+        size, (images, labels, *_) = self.config.data.images_per_step, self._data["train"]
         losses = train_steps(
             self._step,
-            ((images[rows], labels[rows]) for rows in order[: steps * batch].reshape(steps, batch)),
-            schedule,
-            steps=steps,
-            steps_per_epoch=len(images) / batch,
+            shuffled(images, labels, size, seed),
+            replace(self.config.optimizer, learning_rate_schedule=recipe, learning_rate=learning_rate),
+            steps=self.config.run.train_steps,
+            steps_per_epoch=len(images) / size,
         )
-        return Trial(recipe, learning_rate, seed, losses, self._right("validation"), self._right("test"))
-
-    def train_all(self, recipe: str, learning_rate: float, seeds: Sequence[int]) -> list[Trial]:
-        """Train once with each seed."""
-        return [self.train(recipe, learning_rate, seed) for seed in seeds]
+        accuracy = float(self._right("validation").mean())
+        return Trial(recipe, learning_rate, seed, losses, accuracy, self._right("test"))
 
     def _right(self, split: str) -> NDArray[np.bool_]:
-        images, labels = self._data[split]
-        predicted = [
-            self._predict(images[start : start + 500]).numpy().argmax(1)
-            for start in range(0, len(images), 500)
-        ]
-        return np.concatenate(predicted) == labels
+        images, labels, *_ = self._data[split]
+        parts = np.array_split(images, -(-len(images) // 500))
+        return np.concatenate([self._predict(part).numpy().argmax(1) for part in parts]) == labels
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """A comparison of two recipes, as it was decided before the first training.
 
@@ -196,7 +155,7 @@ class Plan:
         first, second = self.recipes.items()
         return np.array([scores[*first, seed] - scores[*second, seed] for seed in self.seeds])
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         recipes = " and ".join(f"{name} at {rate:g}" for name, rate in self.recipes.items())
         lines = [
             f"plan {self.digest}",
@@ -207,6 +166,3 @@ class Plan:
             f"  analysis  {self.analysis}",
         ]
         return "\n".join(lines)
-
-    def __repr__(self) -> str:
-        return str(self)

@@ -6,7 +6,7 @@ import statistics
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, draws, shown
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, draws, explain, shown
 from labkit.analysis.inference import t_quantile
 
 # ---- 08.1 ----------------------------------------------------------------------------------------------
@@ -38,33 +38,19 @@ def _judge_interval(found: NDArray[np.float64], first: NDArray, second: NDArray)
     unpaired = math.sqrt((first.var(ddof=1) + second.var(ddof=1)) / count)
     if np.isclose(half, right, rtol=1e-3):
         return
-    ways = {
-        right * math.sqrt((count - 1) / count): (
-            "the standard deviation divides by n; with few seeds it must divide by n − 1 (ddof=1)"
-        ),
-        t * deviation: "this is the spread of single differences; that of their mean is √n times smaller",
-        1.96 * deviation / math.sqrt(count): (
-            f"1.96 belongs to many values; with {count} seeds take the t quantile, {t:.2f}"
-        ),
-        t_quantile(0.95, count - 1) * deviation / math.sqrt(count): (
-            "an interval of 95 % leaves 2.5 % on each side; take the t quantile of 0.975"
-        ),
-        t_quantile(0.975, count) * deviation / math.sqrt(count): (
-            "n differences have n − 1 degrees of freedom"
-        ),
-        deviation / math.sqrt(count): "this is one standard error; multiply it by the t quantile",
-    }
-    for width, hint in ways.items():
-        if np.isclose(half, width, rtol=2e-3):
-            raise Wrong(hint)
-    if any(
-        np.isclose(half, factor * unpaired, rtol=1e-2)
-        for factor in (1.96, t, t_quantile(0.975, 2 * count - 2))
-    ):
-        raise Wrong(
-            "this is the interval of two unpaired groups; take the difference for each seed first, then its "
-            "standard deviation"
-        )
+    one_sided, one_too_many = t_quantile(0.95, count - 1), t_quantile(0.975, count)
+    in_errors = half * math.sqrt(count) / deviation
+    explain(in_errors, (
+        (t * math.sqrt((count - 1) / count), "with few seeds, the variance divides by n − 1 (ddof=1), not n"),
+        (t * math.sqrt(count), "this is the spread of one difference; their mean's is √n times smaller"),
+        (1.96, f"1.96 belongs to many values; with {count} seeds take the t quantile, {t:.2f}"),
+        (one_sided, "an interval of 95 % leaves 2.5 % on each side; take the t quantile of 0.975"),
+        (one_too_many, "n differences have n − 1 degrees of freedom"),
+        (1, "this is one standard error; multiply it by the t quantile"),
+    ), 2e-3, 0)  # fmt: skip
+    groups = "this is the interval of two unpaired groups; take the difference for each seed first"
+    factors = 1.96, t, t_quantile(0.975, 2 * count - 2)
+    explain(half / unpaired, ((factor, groups) for factor in factors), 1e-2)
     raise Wrong(f"with {count} seeds the interval is the mean ± {right:.5f}, yours is ± {half:.5f}")
 
 
@@ -111,15 +97,11 @@ def _judge_p(found: float, one: int, two: int, images: int, right: tuple[int, in
             "two differ count"
         )
     if count:
-        square = (one - two) ** 2 / count
-        corrected = max(abs(one - two) - 1, 0) ** 2 / count
-        if math.isclose(found, square, rel_tol=1e-6) or math.isclose(found, corrected, rel_tol=1e-6):
-            raise Wrong(f"{where}, this is the χ² statistic; return the exact probability, from a binomial")
-        if any(
-            math.isclose(found, math.erfc(math.sqrt(value / 2)), rel_tol=1e-3)
-            for value in (square, corrected)
-        ):
-            raise Wrong(f"{where}, this is the χ² approximation; sum the binomial probabilities instead")
+        exactly = f"{where}, this is the χ² statistic; return the exact probability, from a binomial"
+        summed = f"{where}, this is the χ² approximation; sum the binomial probabilities instead"
+        for square in ((one - two) ** 2 / count, max(abs(one - two) - 1, 0) ** 2 / count):
+            explain(found, [(square, exactly)], 1e-6)
+            explain(found, [(math.erfc(math.sqrt(square / 2)), summed)], 1e-3)
     if count > 62 and found in (0.0, 1.0):
         raise Wrong(f"{where}, 2 ** {count} doesn't fit into a NumPy integer; turn the counts into int first")
     raise Wrong(f"{where}, the probability is {exact:.4g}, yours {found:.4g}")

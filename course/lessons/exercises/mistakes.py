@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.mistakes.calibration import calibration_error, cross_entropy, tempered
-from course.lessons.mistakes.slices import wilson
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, any_array, draws
+from course.lessons.mistakes.measures import reliability
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, any_array, draws, explain
+from labkit.analysis.slices import accuracy_interval
+from labkit.training.scores import single_label_scores, softmax
 
 CANCEL = "gaps of opposite sign cancel; take the absolute value of each bin's gap"
 
@@ -35,22 +36,19 @@ def _test_calibration_error(answer: Any) -> str:
         )
     for count, classes in ((700, 10), (60, 4), (31, 3)):
         logits = generator.normal(0, 2, (count, classes))
-        probabilities = tempered(logits, 1.0)
-        labels = _drawn(tempered(logits, 2.5), generator)
+        probabilities, labels = softmax(logits), _drawn(softmax(logits / 2.5), generator)
         _compare_error(a_number(error(probabilities, labels)), probabilities, labels)
     return "your error equals the weighted gap of the bins on random predictions, also where bins are empty"
 
 
 def _compare_error(given: float, probabilities: NDArray[Any], labels: NDArray[Any]) -> None:
-    wanted = calibration_error(probabilities, labels)
-    if abs(given - wanted) < 1e-6:
+    bins = reliability(probabilities, labels)
+    if abs(given - bins.error) < 1e-6:
         return
     confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
-    number = np.clip(np.ceil(confidence * 10).astype(int) - 1, 0, 9)
-    gaps = [confidence[number == at].mean() - right[number == at].mean() for at in np.unique(number)]
-    counts = [np.sum(number == at) for at in np.unique(number)]
+    gaps, counts = (bins.confidence - bins.accuracy)[bins.counts > 0], bins.counts[bins.counts > 0]
     true = probabilities[np.arange(len(labels)), labels]
-    hints = (
+    explain(given, (
         (np.abs(gaps).mean(), "every bin counts the same; weight its gap with its share of the examples"),
         (np.dot(gaps, counts) / len(labels), CANCEL),
         (np.abs(np.dot(gaps, counts)) / len(labels), CANCEL),
@@ -58,11 +56,8 @@ def _compare_error(given: float, probabilities: NDArray[Any], labels: NDArray[An
         (np.abs(gaps).max(), "this is the largest gap; the error is their weighted mean"),
         (np.mean(np.abs(true - right)), "confidence is the probability of the predicted class"),
         (np.mean(np.abs(confidence - right)), "this is the gap of each example; average within a bin first"),
-    )  # fmt: skip
-    for value, hint in hints:
-        if abs(given - value) < 1e-6:
-            raise Wrong(hint)
-    raise Wrong(f"on {len(labels)} random predictions your error is {given:.4f}; expected {wanted:.4f}")
+    ), 0, 1e-6)  # fmt: skip
+    raise Wrong(f"on {len(labels)} random predictions your error is {given:.4f}; expected {bins.error:.4f}")
 
 
 def _drawn(probabilities: NDArray[Any], generator: np.random.Generator) -> NDArray[np.intp]:
@@ -78,7 +73,7 @@ def _test_temperature(answer: Any) -> str:
     generator = draws(2)
     for true, count in ((2.0, 4000), (0.6, 3000), (1.3, 4000), (0.3, 3000)):
         logits = generator.normal(0, 3, (count, 5)) * true
-        labels = _drawn(tempered(logits, true), generator)
+        labels = _drawn(softmax(logits / true), generator)
         found = a_number(find(logits.copy(), labels), "your temperature")
         if found <= 0:
             raise Wrong(f"your temperature is {found:.3g}; logits are divided by it, so it is above zero")
@@ -86,7 +81,7 @@ def _test_temperature(answer: Any) -> str:
             continue
         if abs(found * true - 1) < 0.08:
             raise Wrong(f"your {found:.2f} is 1 / temperature; divide the logits by the temperature")
-        before, after = cross_entropy(logits, labels), cross_entropy(logits, labels, found)
+        before, after = (single_label_scores(labels, logits / t)["loss"] for t in (1, found))
         if abs(found - 1) < 1e-9:
             raise Wrong("a temperature of 1 changes nothing; search for a value with a smaller cross-entropy")
         if after > before:
@@ -283,7 +278,8 @@ def _coverage(low: NDArray[Any], high: NDArray[Any], true: float) -> float:
 
 
 def _check_width(widths: NDArray[Any], total: int) -> None:
-    needed = np.array([np.subtract(*wilson(right, total)[::-1]) for right in range(total + 1)])
+    bounds = np.array([accuracy_interval(np.arange(total) < right)[1:] for right in range(total + 1)])
+    needed = bounds[:, 1] - bounds[:, 0]
     if (widths > 1.35 * needed).any():
         at = int((widths / needed).argmax())
         raise Wrong(

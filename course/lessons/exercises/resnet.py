@@ -1,18 +1,15 @@
 """The exercises of lesson 02: a residual block, an initialization, batch normalization, receptive fields."""
 
-from collections.abc import Callable
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, draws
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, draws, explain
 
 Array = NDArray[np.float64]
-
-
-def _is(found: Array, expected: Array) -> bool:
-    return bool(np.allclose(found, expected, rtol=1e-4, atol=1e-5))
+CLOSE = 1e-4, 1e-5  # relative and absolute, to float32
 
 
 # ---- 02.1 ------------------------------------------------------------------------------------------------
@@ -42,43 +39,31 @@ def _residual_block(answer: Any) -> str:
 
 
 def _same_shape(found: Array, x: Array, change: Array) -> None:
-    if _is(found, np.maximum(x + change, 0)):
+    if np.allclose(found, np.maximum(x + change, 0), *CLOSE):
         return
-    for wrong, hint in (
+    explain(found, (
         (x + change, "your sum is right; version 1 of the ResNet applies a ReLU to it"),
         (x + np.maximum(change, 0), "the ReLU comes after the sum; yours comes before it"),
         (np.maximum(change, 0), "your block forgets x; that is the plain network"),
-        (
-            np.maximum(x, 0) + np.maximum(change, 0),
-            "the ReLU comes after the sum; apply one ReLU, at the end",
-        ),
-    ):
-        if _is(found, wrong):
-            raise Wrong(hint)
+        (np.maximum(x, 0) + np.maximum(change, 0), "the ReLU comes after the sum; apply one, at the end"),
+    ), *CLOSE)  # fmt: skip
     raise Wrong("where x and residual have one shape, the answer isn't relu(x + residual)")
 
 
 def _smaller(found: Array, x: Array, change: Array) -> None:
     channels = x.shape[-1]
     half = channels // 2, channels - channels // 2
-    if _is(found, np.maximum(_padded(_pooled(x), *half) + change, 0)):
+    if np.allclose(found, np.maximum(_padded(_pooled(x), *half) + change, 0), *CLOSE):
         return
     sparse = x[:, ::2, ::2]
-    for shortcut, hint in (
+    shortcuts = (
         (_padded(sparse, *half), "you take every second pixel, as He et al. do; here it is the mean of 2×2"),
         (_padded(_pooled(x), 0, channels), "put half of the zero channels in front of x and half behind it"),
-        (
-            _padded(sparse, 0, channels),
-            "take the mean of each 2×2 pixels, and put zero channels on both sides",
-        ),
+        (_padded(sparse, 0, channels), "take the mean of each 2×2 pixels, with zero channels on both sides"),
         (np.concatenate([_pooled(x)] * 2, axis=-1), "the new channels of the shortcut are zeros, not copies"),
-        (
-            np.zeros_like(change),
-            "where the shape changes, the shortcut is still there: mean of 2×2 and zeros",
-        ),
-    ):
-        if _is(found, np.maximum(shortcut + change, 0)):
-            raise Wrong(hint)
+        (np.zeros_like(change), "where the shape changes, the shortcut stays: mean of 2×2 and zeros"),
+    )  # fmt: skip
+    explain(found, ((np.maximum(shortcut + change, 0), hint) for shortcut, hint in shortcuts), *CLOSE)
     raise Wrong("where the residual is smaller, the shortcut isn't the mean of 2×2 pixels with zero channels")
 
 
@@ -161,17 +146,11 @@ def _normalized(found: Array, x: Array, gamma: Array, beta: Array, moving: Any, 
     batch = over(0, 1, 2)
     if np.allclose(found, by(*(batch if training else moving)), rtol=1e-3, atol=1e-3):
         return
-    ways: list[tuple[Array, str]] = [
-        (
-            by(*over(0)),
-            "you normalize each pixel on its own; take mean and variance over height and width too",
-        ),
-        (by(*over(1, 2)), "you normalize each image on its own; take mean and variance over the batch too"),
+    ways = (
+        (by(*over(0)), "you normalize each pixel on its own; average over height and width too"),
+        (by(*over(1, 2)), "you normalize each image on its own; average over the batch too"),
         (by(*over(0, 1, 2, 3)), "you mix the channels; each channel has its own mean and variance"),
-        (
-            gamma * (x - batch[0]) / (batch[1] + 1e-5) + beta,
-            "you divide by the variance; divide by its square root",
-        ),
+        (gamma * (x - batch[0]) / (batch[1] + 1e-5) + beta, "you divide by the variance; divide by its root"),
         ((x - batch[0]) / np.sqrt(batch[1] + 1e-5), "gamma and beta are missing: scale and shift at the end"),
         (
             by(*(moving if training else batch)),
@@ -179,10 +158,8 @@ def _normalized(found: Array, x: Array, gamma: Array, beta: Array, moving: Any, 
             if training
             else "in prediction the moving statistics count; no output may depend on other images",
         ),
-    ]
-    for wrong, hint in ways:
-        if np.allclose(found, wrong, rtol=1e-3, atol=1e-3):
-            raise Wrong(hint)
+    )  # fmt: skip
+    explain(found, ways, 1e-3, 1e-3)
     raise Wrong(f"with training={training} a channel isn't gamma * (x - mean) / sqrt(variance + 1e-5) + beta")
 
 
@@ -205,21 +182,14 @@ def _receptive_field(answer: Any) -> str:
 def _field(found: float, stack: list[tuple[int, int]]) -> None:
     if found == _marked(stack):
         return
-    ways: tuple[tuple[Callable[[], int], str], ...] = (
-        (
-            lambda: 1 + sum(k - 1 for k, _ in stack),
-            "the strides are missing: after one, neighbours are farther apart",
-        ),
-        (lambda: _marked(stack) - 1, "you are one short; a stack of no layers sees 1 pixel"),
-        (lambda: _grown(stack, own_first=True), "a layer's own stride counts only for the layers after it"),
-        (
-            lambda: sum(k for k, _ in stack),
-            "neighbouring windows overlap: a kernel of k adds k - 1 windows, not k",
-        ),
-    )
-    for way, hint in ways:
-        if found == way():
-            raise Wrong(hint)
+    kernels, strides = zip(*stack, strict=True)
+    own_first = 1 + sum((k - 1) * math.prod(strides[: n + 1]) for n, k in enumerate(kernels))
+    explain(found, (
+        (1 + sum(kernels) - len(kernels), "the strides are missing: after one, neighbours are farther apart"),
+        (_marked(stack) - 1, "you are one short; a stack of no layers sees 1 pixel"),
+        (own_first, "a layer's own stride counts only for the layers after it"),
+        (sum(kernels), "neighbouring windows overlap: a kernel of k adds k - 1 windows, not k"),
+    ))  # fmt: skip
     raise Wrong(
         f"for {stack} your answer is {found:g}; an output there reads {_marked(stack)} pixels in a row"
     )
@@ -231,15 +201,6 @@ def _marked(stack: list[tuple[int, int]]) -> int:
     for kernel, stride in reversed(stack):
         first, last = first * stride, last * stride + kernel - 1
     return last - first + 1
-
-
-def _grown(stack: list[tuple[int, int]], *, own_first: bool) -> int:
-    size, spacing = 1, 1
-    for kernel, stride in stack:
-        spacing *= stride if own_first else 1
-        size += (kernel - 1) * spacing
-        spacing *= 1 if own_first else stride
-    return size
 
 
 EXERCISES = (

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array, draws
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array, draws, explain
 from labkit.config import OptimizerConfig
 from labkit.optim.schedules import learning_rate_at
 
@@ -58,14 +58,12 @@ def _small_logits(found: Any, logits: Array, labels: NDArray[np.int64]) -> None:
     values = an_array(found, expected.shape)
     if np.allclose(values, expected, rtol=1e-5, atol=1e-6):
         return
-    for wrong, hint in (
+    explain(values, (
         (-expected, "the sign is wrong: the loss is −log(p), which is never negative"),
         (np.exp(-expected), "that is the probability of the label; the loss is its negative logarithm"),
         (expected / np.log(2), "that is in bits; the natural logarithm gives nats"),
         (-logits[np.arange(len(labels)), labels], "softmax is missing: subtract the log of the sum of exp"),
-    ):
-        if np.allclose(values, wrong, rtol=1e-5, atol=1e-6):
-            raise Wrong(hint)
+    ), atol=1e-6)  # fmt: skip
     raise Wrong("for small logits the answer isn't −log(softmax(logits)[label])")
 
 
@@ -163,18 +161,16 @@ def _schedule(answer: Any) -> str:
         ]
         if np.allclose(found, expected, rtol=1e-5, atol=1e-6 * peak):
             continue
-        for way, hint in _SCHEDULE_HINTS:
-            if np.allclose(
-                found, [way(s, total, warmup, peak) for s in range(total)], rtol=1e-5, atol=1e-6 * peak
-            ):
-                raise Wrong(hint)
+        ways = (([way(step, total, warmup, peak) for step in range(total)], hint) for way, hint in _SCHEDULES)
+        explain(found, ways, atol=1e-6 * peak)
         wrong = int(np.argmax(~np.isclose(found, expected, rtol=1e-5, atol=1e-6 * peak)))
         where = "in the warm-up" if wrong < warmup else "after the warm-up"
         raise Wrong(f"at step {wrong} of {total}, {where}, your rate is {found[wrong]:.4g}; not as described")
     return "equal to labkit's schedule at every step of four runs"
 
 
-def _half_cosine(progress: float) -> float:
+def _cosine(progress: float) -> float:
+    """Return half a period, from 1 at ``progress`` 0 to 0 at 1."""
     return 0.5 * (1 + math.cos(math.pi * progress))
 
 
@@ -182,37 +178,40 @@ def _ramp(step: int, warmup: int) -> float:
     return min(1.0, (step + 1) / warmup) if warmup else 1.0
 
 
-_SCHEDULE_HINTS: tuple[tuple[Callable[[int, int, int, float], float], str], ...] = (
+def _after(step: int, total: int, warmup: int) -> float:
+    """Return the progress after the warm-up, 0 to 1."""
+    return max(0, step - warmup) / (total - warmup)
+
+
+_SCHEDULES: tuple[tuple[Callable[[int, int, int, float], float], str], ...] = (
     (
-        lambda step, total, warmup, peak: peak * _half_cosine(max(0, step - warmup) / (total - warmup)),
+        lambda step, total, warmup, peak: peak * _cosine(_after(step, total, warmup)),
         "the warm-up is missing: for the first steps the rate rises",
     ),
     (
         lambda step, total, warmup, peak: (
-            peak * step / warmup if step < warmup else peak * _half_cosine((step - warmup) / (total - warmup))
+            peak * step / warmup if step < warmup else peak * _cosine(_after(step, total, warmup))
         ),
         "your first step has the rate 0 and learns nothing: count (step + 1) / warmup",
     ),
     (
-        lambda step, total, warmup, peak: peak * _ramp(step, warmup) * _half_cosine(step / total),
+        lambda step, total, warmup, peak: peak * _ramp(step, warmup) * _cosine(step / total),
         "your cosine starts at step 0; it starts where the warm-up ends, so that the peak is reached",
     ),
     (
         lambda step, total, warmup, peak: (
-            peak * _ramp(step, warmup) * _half_cosine(2 * max(0, step - warmup) / (total - warmup))
+            peak * _ramp(step, warmup) * _cosine(2 * _after(step, total, warmup))
         ),
         "your rate rises again to the peak at the end; take half a period of the cosine",
     ),
     (
         lambda step, total, warmup, peak: (
-            peak * _ramp(step, warmup) * math.cos(math.pi * max(0, step - warmup) / (total - warmup))
+            peak * _ramp(step, warmup) * math.cos(math.pi * _after(step, total, warmup))
         ),
         "your rate becomes negative; the cosine goes from 1 to −1: add 1 and halve it",
     ),
     (
-        lambda step, total, warmup, peak: (
-            peak * _ramp(step, warmup) * (1 - max(0, step - warmup) / (total - warmup))
-        ),
+        lambda step, total, warmup, peak: peak * _ramp(step, warmup) * (1 - _after(step, total, warmup)),
         "your rate falls along a line; take half a period of a cosine",
     ),
 )
@@ -236,9 +235,7 @@ def _fixed_loop(answer: Any) -> str:
                     f"{parts} parts the memory holds {12 // parts}"
                 )
             continue
-        for bugs, hint in _LOOP_HINTS:
-            if np.allclose(found, _loop(start, batches, parts, bugs), rtol=1e-6):
-                raise Wrong(hint)
+        explain(found, ((_loop(start, batches, parts, bugs), hint) for bugs, hint in _LOOP_HINTS), 1e-6)
         raise Wrong(f"with {parts} parts the weights aren't those of one step for each whole batch")
     return "the same weights with 1, 2, 3 and 6 parts as with whole batches"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, any_array, draws
+from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, any_array, draws, explain
 
 RESUMED = {"resumed_at_step": 10, "wall_time": 1.7e9}  # a line that a continued run writes
 
@@ -50,16 +50,13 @@ def _test_ignorance(answer: Any) -> str:
         wanted = math.log(classes)
         if abs(given - wanted) < 1e-6:
             continue
-        hints = (
+        explain(given, (
             (-wanted, "the sign is wrong: a loss is minus the logarithm of a probability"),
             (math.log2(classes), "this is in bits; labkit's loss uses the natural logarithm, math.log"),
             (math.log10(classes), "this is the logarithm to base 10; use the natural one, math.log"),
             (1 / classes, "this is the probability of the true class; the loss is minus its logarithm"),
             (1 - 1 / classes, "this is the share of mistakes, not a logarithm of a probability"),
-        )  # fmt: skip
-        for value, hint in hints:
-            if abs(given - value) < 1e-6:
-                raise Wrong(hint)
+        ), 0, 1e-6)  # fmt: skip
         if classes != 10 and abs(given - math.log(10)) < 0.01:
             raise Wrong(f"this is the loss for 10 classes; compute it for {classes} from the argument")
         raise Wrong(f"for {classes} classes your loss is {given:.3f}; which probability does each class get?")

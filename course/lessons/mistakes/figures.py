@@ -6,46 +6,37 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from course.lessons.mistakes.calibration import Reliability
-from course.lessons.mistakes.history import ExampleHistory, hunt_scores
-from course.lessons.mistakes.slices import Slice
+from course.lessons.mistakes.measures import Reliability
+from course.lessons.mistakes.noisy import ExampleHistory, hunt_scores
 from labkit.analysis.predictions import forgetting_events
+from labkit.analysis.slices import Slice
 from labkit.figures import draw_heat
-from labkit.figures.style import GREY, TEST, TRAIN, VALIDATION, drawing
+from labkit.figures.style import GREY, TRAIN, VALIDATION, drawing
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+ENDS = ("value", "low", "high")  # of a slice
 
 
 def reliability_diagram(results: Mapping[str, Reliability]) -> "Figure":
     """Draw accuracy over confidence for each of ``results``, by title; below, how many examples a bin has."""
     errors = ", ".join(f"{name}: error {result.error:.3f}" for name, result in results.items())
-    with drawing(
-        4.4 * len(results), 4.4, f"Reliability: accuracy of each bin of confidence; {errors}"
-    ) as figure:
+    with drawing(4.4 * len(results), 4.4, f"Accuracy of each bin of confidence; {errors}") as figure:
         axes = figure.subplots(2, len(results), height_ratios=(3, 1), sharex=True, squeeze=False)
         for (upper, lower), (name, result) in zip(axes.T, results.items(), strict=True):
-            _draw_reliability(upper, result)
+            bars = {"width": np.diff(result.edges), "align": "edge", "edgecolor": "white"}
+            right, gap = np.nan_to_num([result.accuracy, result.confidence - result.accuracy])
+            upper.bar(result.edges[:-1], right, color=TRAIN, label="accuracy", **bars)
+            bars |= {"facecolor": "none", "edgecolor": VALIDATION, "hatch": "///", "linewidth": 0}
+            upper.bar(result.edges[:-1], gap, bottom=right, label="gap to the confidence", **bars)
+            upper.plot([0, 1], [0, 1], color="#000000", linewidth=1, linestyle="--", label="perfect")
+            upper.set(ylim=(0, 1), ylabel="share of right predictions")
             upper.set_title(f"{name}: calibration error {result.error:.3f}")
-            width = np.diff(result.edges)
-            lower.bar(result.edges[:-1], result.counts, width, align="edge", color=GREY, edgecolor="white")
+            upper.legend(loc="upper left")
+            lower.stairs(result.counts, result.edges, fill=True, color=GREY)
             lower.set(xlabel="confidence", ylabel="images", xlim=(0, 1))
     return figure
-
-
-def _draw_reliability(axis: "Axes", result: Reliability) -> None:
-    width = np.diff(result.edges)
-    shown = np.nan_to_num(result.accuracy)
-    axis.bar(result.edges[:-1], shown, width, align="edge", color=TRAIN, edgecolor="white", label="accuracy")
-    gap = np.nan_to_num(result.confidence - result.accuracy)
-    axis.bar(
-        result.edges[:-1], gap, width, bottom=shown, align="edge", facecolor="none", edgecolor=VALIDATION,
-        hatch="///", linewidth=0, label="gap to the confidence",
-    )  # fmt: skip
-    axis.plot([0, 1], [0, 1], color="#000000", linewidth=1, linestyle="--", label="perfect")
-    axis.set(ylim=(0, 1), ylabel="share of right predictions")
-    axis.legend(loc="upper left")
 
 
 def heat_maps(
@@ -65,66 +56,6 @@ def heat_maps(
         for row, name in enumerate(maps, 1):
             axes[row, 0].set_ylabel(name)
     return figure
-
-
-def occlusion_frame(
-    image: NDArray[np.uint8], heat: NDArray[np.float64], patch: int, name: str, limit: float
-) -> "Figure":
-    """Draw an image with the covering square, and the map that it makes; ``limit``: of the colours."""
-    with drawing(6.4, 2.9, f"fall of the probability of {name}, covered by {patch}×{patch} pixels") as figure:
-        left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
-        shown = image.copy()
-        shown[:patch, :patch] = image.mean(axis=(0, 1)).round()
-        left.imshow(shown.squeeze(), cmap="gray")
-        left.set(xticks=[], yticks=[], title=f"{patch}×{patch} pixels covered", xlabel=f"predicted: {name}")
-        right.set_title("where covering matters")
-        figure.colorbar(
-            draw_heat(right, image, heat, limit), ax=right, label=f"fall of the probability\nof {name}"
-        )
-    return figure
-
-
-def learning_of_flipped(history: ExampleHistory, right_labels: NDArray[np.int32]) -> "Figure":
-    """Draw how the examples with right and with flipped labels are learned.
-
-    Args:
-        history: of a training.
-        right_labels: before the flips, int [n].
-    """
-    flipped = history.labels != right_labels
-    as_true = history.predicted == right_labels
-    with drawing(8.2, 3.1, "share of examples predicted as their label says, over training steps") as figure:
-        axis = figure.subplots()
-        axis.plot(
-            history.steps,
-            history.right[:, ~flipped].mean(axis=1),
-            "o-",
-            color=TRAIN,
-            label="right labels: as the label says",
-        )
-        axis.plot(
-            history.steps,
-            as_true[:, flipped].mean(axis=1),
-            "s-",
-            color=TEST,
-            label="flipped labels: as the image shows",
-        )
-        axis.plot(
-            history.steps,
-            history.right[:, flipped].mean(axis=1),
-            "D-",
-            color=VALIDATION,
-            label="flipped labels: as the label says",
-        )
-        axis.set(
-            xlabel="step",
-            ylabel="share of the examples",
-            ylim=(0, 1),
-            title="What the network learns of each kind",
-        )
-        axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-        axis.grid(axis="y")
-    return figure  # fmt: skip
 
 
 def forgetting(history: ExampleHistory) -> "Figure":
@@ -157,64 +88,54 @@ def hunt(score: NDArray[np.float64], flipped: NDArray[np.bool_], ranked: ArrayLi
         ranked: indices of suspects, the most suspicious first.
     """
     precision, recall = hunt_scores(ranked, flipped)
-    with drawing(
-        10, 3.1, "mean losses of right and flipped labels; precision and recall of suspects"
-    ) as figure:
+    with drawing(10, 3.1, "mean losses by label; precision and recall of suspects") as figure:
         left, right = figure.subplots(1, 2)
         bins = np.linspace(0, float(score.max()), 40)
-        for mask, name, colour in (
-            (~flipped, "right labels", TRAIN),
-            (flipped, "flipped labels", VALIDATION),
-        ):
-            left.hist(score[mask], bins, color=colour, alpha=0.75, label=f"{name} ({mask.sum():,})")
-        left.set(
-            yscale="log", xlabel="mean loss over the training (nats)", ylabel="examples", title="The losses"
-        )
+        for mask, name, colour in ((~flipped, "right", TRAIN), (flipped, "flipped", VALIDATION)):
+            left.hist(score[mask], bins, color=colour, alpha=0.75, label=f"{name} labels ({mask.sum():,})")
+        left.set(yscale="log", xlabel="mean loss over the training (nats)", ylabel="examples")
+        left.set_title("The losses")
         left.legend()
         looked = np.arange(1, len(precision) + 1)
-        right.plot(
-            looked, precision, color=TRAIN, label="precision: share of these\nsuspects that were flipped"
-        )
-        right.plot(
-            looked, recall, color=VALIDATION, label="recall: share of the\nflipped that are among them"
-        )
+        right.plot(looked, precision, color=TRAIN, label="precision: share of these\nthat were flipped")
+        right.plot(looked, recall, color=VALIDATION, label="recall: share of the\nflipped among them")
         right.axvline(flipped.sum(), color=GREY, linewidth=1, linestyle=":", label="as many as were flipped")
         right.set(xlabel="suspects looked at", ylabel="share", ylim=(0, 1.02), title="The hunt")
         right.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return figure  # fmt: skip
+    return figure
 
 
-def slice_accuracies(slices: Sequence[Slice], accuracy: float, title: str, names: bool = True) -> "Figure":
+def slice_accuracies(slices: Sequence[Slice], accuracy: float, title: str) -> "Figure":
     """Draw the accuracy of slices with their 95 % intervals, and a line at the accuracy of all examples.
+
+    The names and sizes of more than 20 slices aren't written: they don't fit.
 
     Args:
         slices: from top to bottom.
         accuracy: of all examples.
         title: of the figure.
-        names: whether to write the names and sizes of the slices; many of them don't fit.
     """
-    places = np.arange(len(slices))
-    low, high = np.array([part.interval for part in slices]).T
-    shares = np.array([part.accuracy for part in slices])
-    outside = np.array([part.differs_from(accuracy) for part in slices])
+    names = [f"{part.name} ({part.count})" for part in slices] if len(slices) <= 20 else []
     with drawing(7.6, 0.9 + (0.26 if names else 0.09) * len(slices), title) as figure:
         axis = figure.subplots()
-        for mask, colour, label in (
-            (~outside, GREY, "may be chance"),
-            (outside, VALIDATION, "differs from all"),
+        for outside, colour, label in (
+            (False, GREY, "may be chance"),
+            (True, VALIDATION, "differs from all"),
         ):
-            if mask.any():
-                bars = (shares[mask] - low[mask], high[mask] - shares[mask])
-                axis.errorbar(
-                    shares[mask], places[mask], xerr=bars, fmt="o", color=colour, markersize=4, label=label
-                )
+            chosen = [row for row, part in enumerate(slices) if differs(part, accuracy) == outside]
+            value, low, high = (np.array([getattr(slices[row], of) for row in chosen]) for of in ENDS)
+            axis.errorbar(
+                value, chosen, xerr=(value - low, high - value),
+                fmt="o", color=colour, markersize=4, label=label if chosen else None,
+            )  # fmt: skip
         axis.axvline(accuracy, color=TRAIN, linewidth=1.2, label=f"all images: {accuracy:.1%}")
-        axis.set_yticks(
-            places if names else [], [f"{part.name} ({part.total})" for part in slices] if names else []
-        )
+        axis.set_yticks(range(len(names)), names)
         axis.set(xlabel="share of right predictions, with 95 % interval", title=title)
-        if not names:
-            axis.set_ylabel("slices")
-        axis.set_ylim(len(slices) - 0.4, -0.6)
+        axis.set(ylabel="" if names else "slices", ylim=(len(slices) - 0.4, -0.6))
         axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return figure  # fmt: skip
+    return figure
+
+
+def differs(part: Slice, accuracy: float) -> bool:
+    """Return whether ``accuracy`` is outside of the interval of a slice."""
+    return not part.low <= accuracy <= part.high

@@ -170,7 +170,7 @@ def two_curves(curves: Mapping[str, NDArray[np.float64]], every: int) -> "Figure
         for number, (name, values) in enumerate(curves.items()):
             steps = every * np.arange(len(values))
             axis.plot(steps, values, color=OKABE_ITO[number], linestyle=("-", "-", "--")[number], label=name)
-        axis.set(xlabel="step", ylabel="loss of 2,000 images (nats)")
+        axis.set(xlabel="step", ylabel="loss of 1,000 images (nats)")
         axis.grid(axis="y")
         axis.legend()
     return figure

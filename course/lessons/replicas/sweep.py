@@ -65,7 +65,7 @@ class DenseNetwork:
             scale: factor of the loss, and so of the gradients; the losses returned don't have it.
             every: steps between two measurements.
 
-        Returns the losses of 2,000 fixed images every ``every`` steps, float64 [rates, 1 + steps / every], in
+        Returns the losses of 1,000 fixed images every ``every`` steps, float64 [rates, 1 + steps / every], in
         nats; the first is that of the initial weights. Infinite where a training diverged.
         """
         import tensorflow as tf
@@ -135,7 +135,7 @@ class DenseNetwork:
         return weights, zeros, list(zeros)
 
     def _evaluate(self, state: Any) -> NDArray[np.float32]:
-        fixed = np.random.default_rng(0).permutation(len(self.images))[:2000]
+        fixed = np.random.default_rng(0).permutation(len(self.images))[:1000]
         return _losses(state[0], self.images[fixed], self.labels[fixed], self.normalized).numpy()
 
 

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from course.lessons.resnet.fields import ReceptiveField
-from course.lessons.resnet.networks import TrainedNetwork
-from labkit.analysis.curves import moving_average
+from labkit.figures import image_grid
 from labkit.figures.style import GREY, MARK, TRAIN, VALIDATION, drawing
 
 if TYPE_CHECKING:
@@ -23,32 +22,6 @@ def _look(name: str) -> dict[str, Any]:
         "color": TRAIN if name.startswith("ResNet") else VALIDATION,
         "linestyle": "--" if name.endswith("-56") else "-",
     }
-
-
-def loss_figure(trainings: Mapping[str, TrainedNetwork], *, guessing: float) -> "Figure":
-    """Draw the smoothed training loss of each network over the steps, and that of guessing in nats."""
-    with drawing(7.5, 3.4, f"Training loss over steps of {', '.join(trainings)}") as figure:
-        axis = figure.subplots()
-        for name, training in trainings.items():
-            steps = np.arange(1, len(training.losses) + 1)
-            axis.plot(steps, training.losses, alpha=0.15, linewidth=0.7, **_look(name))
-            axis.plot(steps, moving_average(training.losses, 0.9), linewidth=1.8, label=name, **_look(name))
-        axis.axhline(guessing, color=GREY, linewidth=1, linestyle=":")
-        axis.text(
-            1.0,
-            guessing,
-            " guessing",
-            color=GREY,
-            va="center",
-            fontsize=8,
-            transform=axis.get_yaxis_transform(),
-        )
-        axis.set(
-            title="Same weights at the start, same batches", xlabel="step", ylabel="cross-entropy (nats)"
-        )
-        axis.set_ylim(0, 2 * guessing)
-        axis.legend(loc="lower left", ncols=2)
-    return figure
 
 
 def depth_figure(observations: "Mapping[str, Observation]", title: str) -> "Figure":
@@ -115,31 +88,16 @@ def field_figure(field: ReceptiveField) -> "Figure":
     """Draw which pixels change one output of a layer, with the square that the formula gives."""
     from matplotlib.patches import Rectangle
 
-    with drawing(
-        5.0,
-        4.2,
-        f"Receptive field of {field.layer}: {field.counted} pixels, strongest in the middle",
-    ) as figure:
+    side, (top, _, left, _) = field.counted, field.box
+    with drawing(5.0, 4.2, f"Receptive field of {field.layer}, strongest in the middle") as figure:
         axis = figure.subplots()
-        relative = field.strength / field.strength.max()
         with np.errstate(divide="ignore"):
-            shown = np.where(relative > 0, np.log10(np.maximum(relative, 1e-30)), np.nan)
-        image = axis.imshow(shown, vmin=-6, vmax=0, cmap="cividis")
-        top, _, left, _ = field.box
-        axis.add_patch(
-            Rectangle(
-                (left - 0.5, top - 0.5),
-                field.counted,
-                field.counted,
-                fill=False,
-                edgecolor=MARK,
-                linewidth=1.5,
-            )
-        )
+            shown = np.log10(field.strength / field.strength.max())
+        image = axis.imshow(np.where(np.isfinite(shown), shown, np.nan), vmin=-6, vmax=0, cmap="cividis")
+        corner = left - 0.5, top - 0.5
+        axis.add_patch(Rectangle(corner, side, side, fill=False, edgecolor=MARK, linewidth=1.5))
         axis.set(
-            title=f"{field.layer}: {field.counted} × {field.counted} pixels",
-            xlabel="column (pixel)",
-            ylabel="row (pixel)",
+            title=f"{field.layer}: {side} × {side} pixels", xlabel="column (pixel)", ylabel="row (pixel)"
         )
         figure.colorbar(image, ax=axis, label="influence, log10 of its share of the largest", extend="min")
     return figure
@@ -147,46 +105,24 @@ def field_figure(field: ReceptiveField) -> "Figure":
 
 def first_kernels(before: NDArray[np.float32], after: NDArray[np.float32]) -> "Figure":
     """Draw the kernels of the first convolution [3, 3, colours, kernels], before and after training."""
-    count = before.shape[-1]
-    with drawing(
-        9.5, 2.2, f"The {count} kernels of the first convolution, before and after training"
-    ) as figure:
-        rows = figure.subplots(3, count)
-        change = np.abs(after - before).max()
-        for row, kernels in zip(rows, (before, after, (after - before) / change), strict=True):
-            scale = np.abs(kernels).max()
-            for axis, kernel in zip(row, np.moveaxis(kernels, -1, 0), strict=True):
-                axis.imshow(0.5 + kernel / (2 * scale))
-        for axis in rows.flat:
-            axis.set(xticks=[], yticks=[])
-            axis.spines[:].set_visible(False)
-        for axis, label in zip(rows[:, 0], ("before", "after", "change"), strict=True):
-            axis.set_ylabel(label, rotation=0, ha="right", va="center")
-    return figure
+    rows = {"before": before, "after": after, "change": after - before}
+    scaled = [127.5 * (1 + kernels / np.abs(kernels).max()) for kernels in rows.values()]
+    images = np.moveaxis(np.concatenate(scaled, -1), -1, 0).astype(np.uint8)
+    return image_grid(images, rows=list(rows), columns=before.shape[-1])
 
 
 def feature_maps(pixels: NDArray[np.uint8], maps: Mapping[str, NDArray[np.float32]]) -> "Figure":
-    """Draw an image and the channels of some layers with the largest standard deviation, a row each.
+    """Draw an image, and beside it the channels of a layer with the largest standard deviation, in each row.
 
     Args:
         pixels: uint8 [height, width, 3].
-        maps: outputs of one image, float [height, width, channels], by the layer's name.
+        maps: outputs of one image, float [height, width, channels], at least 0, by the layer's name.
     """
-    columns = 8
-    with drawing(9.5, 1.05 * len(maps) + 0.3, f"An image and feature maps of {', '.join(maps)}") as figure:
-        rows: Any = figure.subplots(len(maps), columns + 1, squeeze=False)
-        for row, (name, values) in zip(rows, maps.items(), strict=True):
-            strongest = np.argsort(-values.std(axis=(0, 1)))[:columns]
-            for axis, channel in zip(row[1:], strongest, strict=False):
-                axis.imshow(values[..., channel], cmap="cividis")
-            row[1].set_ylabel(
-                f"{name}\n{values.shape[0]}×{values.shape[1]}", rotation=0, ha="right", va="center"
-            )
-        rows[0, 0].imshow(pixels)
-        rows[0, 0].set_title("image")
-        for axis in rows.flat:
-            axis.set(xticks=[], yticks=[])
-            axis.spines[:].set_visible(False)
-        for row in rows[1:]:
-            row[0].set_visible(False)
-    return figure
+    shown = []
+    for values in maps.values():
+        strongest = values[..., np.argsort(-values.std(axis=(0, 1)))[:8]]
+        times = len(pixels) // len(values)
+        large = (255 * strongest / strongest.max(axis=(0, 1))).repeat(times, axis=0).repeat(times, axis=1)
+        shown += [pixels, *np.moveaxis(large, -1, 0)[..., None].repeat(3, axis=-1).astype(np.uint8)]
+    rows = [f"{name}, {len(values)}×{values.shape[1]}" for name, values in maps.items()]
+    return image_grid(np.stack(shown), rows=rows, columns=9)

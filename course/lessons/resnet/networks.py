@@ -1,16 +1,13 @@
 """Networks with and without shortcuts, on small images, and their training by labkit's own step."""
 
-import itertools
-import time
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from course.lessons.short_training import one_device_step, train_steps
+from course.lessons.short_training import one_device_step, shuffled, train_steps
 from labkit.config import Config
 from labkit.data.manifest import Manifest
 from labkit.data.network_input import shrunk, standardize
@@ -36,25 +33,26 @@ class WithoutShortcuts(LayerFactory):
         return x
 
 
-@dataclass(frozen=True)
-class SmallImages:
-    """Training images as a network takes them, and their labels.
+class SmallImages(NamedTuple):
+    """Images as a network takes them, and their labels.
 
-    ``pixels``: uint8 [n, height, width, channels], to be shown. ``images``: float32 of the same shape,
-    standardized. ``labels``: int32 [n]. ``classes``: names.
+    ``images``: float32 [n, height, width, channels], standardized. ``labels``: int32 [n]. ``pixels``: uint8,
+    of the same shape, to be shown. ``classes``: names.
     """
 
-    pixels: NDArray[np.uint8]
     images: NDArray[np.float32]
     labels: NDArray[np.int32]
+    pixels: NDArray[np.uint8]
     classes: tuple[str, ...]
 
 
-def small_images(manifest: Manifest, count: int) -> SmallImages:
-    """Return the first ``count`` training examples (or all, if there are fewer), 16 pixels a side."""
-    images, labels = (values[:count] for values in load_split(manifest, "train"))
-    pixels = np.round(shrunk(images.astype(np.float32), SIZE)).clip(0, 255).astype(np.uint8)
-    return SmallImages(pixels, shrunk(standardize(images, manifest), SIZE), labels, manifest.classes)
+def small_images(
+    manifest: Manifest, count: int | None = None, split: str = "train", size: int = SIZE
+) -> SmallImages:
+    """Return the first ``count`` examples, or all, with ``size`` pixels a side."""
+    images, labels = (values[:count] for values in load_split(manifest, split))
+    pixels = np.round(shrunk(images.astype(np.float32), size)).clip(0, 255).astype(np.uint8)
+    return SmallImages(shrunk(standardize(images, manifest), size), labels, pixels, manifest.classes)
 
 
 def small_network(num_layers: int, *, shortcuts: bool = True, size: int = SIZE, seed: int = 0) -> keras.Model:
@@ -72,13 +70,11 @@ def small_network(num_layers: int, *, shortcuts: bool = True, size: int = SIZE, 
     return keras.Model(images, logits, name=f"{'ResNet' if shortcuts else 'plain'}-{num_layers}")
 
 
-@dataclass(frozen=True)
-class TrainedNetwork:
-    """A trained network. ``losses``: float64 [steps], in nats, before each update. ``seconds``: it took."""
+class TrainedNetwork(NamedTuple):
+    """A trained network. ``losses``: float64 [steps], in nats, before each update."""
 
     model: keras.Model
     losses: NDArray[np.float64]
-    seconds: float
 
     @property
     def final_loss(self) -> float:
@@ -95,22 +91,15 @@ def train_small(model: keras.Model, data: SmallImages, config: Config, **options
         config: its steps, batch size, seed and everything about the optimizer count.
         options: further arguments of ``make_train_step``.
     """
-    batch_size, steps = config.data.images_per_step, config.run.train_steps
-    step = one_device_step(model, SGD(model, config.optimizer), batch_size, **options)
-    count, per_epoch = len(data.labels), len(data.labels) // batch_size
-    orders = (
-        np.random.default_rng([config.run.seed, epoch]).permutation(count) for epoch in itertools.count()
-    )
-    chosen = (order[i * batch_size :][:batch_size] for order in orders for i in range(per_epoch))
-    started = time.perf_counter()
+    size = config.data.images_per_step
     losses = train_steps(
-        step,
-        ((data.images[rows], data.labels[rows]) for rows in chosen),
+        one_device_step(model, SGD(model, config.optimizer), size, **options),
+        shuffled(data.images, data.labels, size, config.run.seed),
         config.optimizer,
-        steps=steps,
-        steps_per_epoch=count / batch_size,
+        steps=config.run.train_steps,
+        steps_per_epoch=len(data.labels) / size,
     )
-    return TrainedNetwork(model, losses, time.perf_counter() - started)
+    return TrainedNetwork(model, losses)
 
 
 def observe(model: keras.Model, data: SmallImages, config: Config) -> Observation:

@@ -1,14 +1,13 @@
 """The figures of lesson 03."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from labkit.figures.style import GREY, MARK, OKABE_ITO, TRAIN, VALIDATION, drawing
-from labkit.run_directory.layers import LayerReader, LayerRow
+from labkit.run_directory.layers import LayerRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,31 +16,6 @@ if TYPE_CHECKING:
     from course.lessons.the_loop.surface import Surface
 
 RATE = 0.03  # learning rate on the quadratic
-
-
-def loss_comparison(
-    curves: Mapping[str, ArrayLike], title: str = "Training loss", *, mean_of: int = 1
-) -> "Figure":
-    """Draw the losses of some trainings over the steps; every second one dashed, so that equal ones show.
-
-    ``mean_of``: steps whose mean a point is.
-    """
-    with drawing(7.5, 3.0, f"{title} over steps: {', '.join(curves)}") as figure:
-        axis = figure.subplots()
-        for number, (name, losses) in enumerate(curves.items()):
-            values = np.convolve(np.asarray(losses, np.float64), np.ones(mean_of) / mean_of, "valid")
-            axis.plot(
-                np.arange(mean_of, len(values) + mean_of),
-                values,
-                linestyle="-" if number % 2 == 0 else "--",
-                linewidth=2.6 if number % 2 == 0 else 1.6,
-                color=OKABE_ITO[number],
-                label=name,
-            )
-        axis.set(title=title, xlabel="step", ylabel="cross-entropy (nats)")
-        axis.grid(axis="y")
-        axis.legend()
-    return figure
 
 
 def _contours(axis: "Axes") -> None:
@@ -84,11 +58,6 @@ def decay_figure() -> "Figure":
         axis.set(title="Weight decay moves the end towards 0", xlim=(-4.5, 4.5), ylim=(-2.6, 2.6))
         axis.legend(loc="lower right", fontsize=7)
     return figure
-
-
-def update_ratios(run: Path) -> list[LayerRow]:
-    """Return the inspected steps of a run directory that was written without interruption."""
-    return LayerReader(run / "layers.jsonl").poll()
 
 
 def ratio_figure(rows: Sequence[LayerRow]) -> "Figure":

@@ -59,7 +59,7 @@ def loss_surface(
     labels: NDArray[np.int32],
     *,
     radius: float = 1.0,
-    points: int = 11,
+    points: int = 9,
     seed: int = 0,
 ) -> Surface:
     """Return the loss of a subset in a plane around the weights of ``model``, which aren't changed.

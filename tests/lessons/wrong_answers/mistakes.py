@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from course.lessons.mistakes.calibration import best_temperature
-from course.lessons.mistakes.slices import wilson
+from course.lessons.mistakes.measures import best_temperature
+from labkit.analysis.slices import accuracy_interval
 
 
 def bins(probabilities, labels):
@@ -53,6 +53,12 @@ def occlude(predict, image, label, patch, *, fresh=True, sign=1, swap=False):
     return falls.T if swap else falls
 
 
+def wilson_of_one_deviation(right, total):
+    share, extra = right / total, 1 / total
+    half = (share * (1 - share) / total + extra / total / 4) ** 0.5
+    return np.array([share + extra / 2 - half, share + extra / 2 + half]) / (1 + extra)
+
+
 def wald(right, total):
     share = right / total
     half = 1.96 * (share * (1 - share) / total) ** 0.5
@@ -95,8 +101,8 @@ WRONG = {
     "09.5": [
         (wald, "never below 0"),
         (lambda right, total: np.clip(wald(right, total), 0, 1), "without width"),
-        (lambda right, total: wilson(right, total, z=1.0), "1.96"),
+        (wilson_of_one_deviation, "1.96"),
         (lambda right, total: (0.0, 1.0), "is enough"),
-        (lambda right, total: np.multiply(wilson(right, total), 100), "per cent"),
+        (lambda right, total: np.multiply(accuracy_interval(np.arange(total) < right)[1:], 100), "per cent"),
     ],
 }
