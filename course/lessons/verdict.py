@@ -4,6 +4,7 @@ A check tests properties of an answer, on inputs that it makes itself. It never 
 What is wrong is said in one sentence that helps to go on.
 """
 
+import functools
 import importlib
 import inspect
 import math
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +27,10 @@ from numpy.typing import NDArray
 
 import labkit
 from labkit.errors import InputError
+from labkit.notebook.files import lesson_files
 
-# Number and name of each lesson; its exercises are in course.lessons.exercises.<name>.
-LESSONS = (
-    "tour",
-    "data",
-    "resnet",
-    "the_loop",
-    "replicas",
-    "cluster",
-    "debug",
-    "transfer",
-    "compare",
-    "mistakes",
-    "collectives",
-    "memory",
-    "pipeline",
-    "split_tensors",
-    "failure",
-)
+# Names by number. The exercises of a lesson are in course.lessons.exercises.<name>.
+LESSONS = tuple(path.stem[3:] for path in lesson_files())
 SECONDS = 30  # of one check
 # Beginnings of the names of files whose lines are no student's: Python's, packages', the course's, labkit's.
 NOT_THE_STUDENTS = (
@@ -76,6 +63,11 @@ class Exercise:
     number: str
     title: str
     test: Callable[[Any], str]
+
+
+def tests(number: str, title: str) -> Callable[[Callable[[Any], str]], Exercise]:
+    """Make a function the ``test`` of an exercise, as a decorator."""
+    return functools.partial(Exercise, number, title)
 
 
 @dataclass(frozen=True)
@@ -149,7 +141,8 @@ def exercise(number: Any) -> Exercise:
 def exercises(lesson: int) -> tuple[Exercise, ...]:
     """Return the exercises of a lesson, from 0."""
     module = importlib.import_module(f"course.lessons.exercises.{LESSONS[lesson]}")
-    return tuple(module.EXERCISES)
+    found = [*getattr(module, "EXERCISES", ()), *vars(module).values()]
+    return tuple(sorted((each for each in found if isinstance(each, Exercise)), key=attrgetter("number")))
 
 
 class Seen:

@@ -3,11 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array, draws, several
-
-# ---- 04.1 ----------------------------------------------------------------------------------------------
+from course.lessons.verdict import Wrong, a_function, a_number, a_result, an_array, draws, several, tests
 
 
+@tests("04.1", "the gradient of the global batch from uneven slices")
 def _global_gradient(answer: object) -> str:
     function = a_function(answer)
     random = draws(41)
@@ -39,9 +38,6 @@ def _global_gradient(answer: object) -> str:
     return "equal to the gradient of the whole batch for even, uneven and empty slices"
 
 
-# ---- 04.2 ----------------------------------------------------------------------------------------------
-
-
 class _Wire:
     """Counts what is sent. ``send`` returns a copy, as a network does, and adds 1 to message ``changed``."""
 
@@ -61,6 +57,7 @@ class _Wire:
         return copied + (self.messages - 1 == self._changed)
 
 
+@tests("04.2", "an all-reduce that sends no byte too many")
 def _all_reduce(answer: object) -> str:
     function = a_function(answer)
     random = draws(42)
@@ -114,9 +111,7 @@ def _check_bytes(wire: _Wire, workers: int, size: int) -> None:
         )
 
 
-# ---- 04.3 ----------------------------------------------------------------------------------------------
-
-
+@tests("04.3", "statistics of the global batch from those of slices")
 def _combine(answer: object) -> str:
     function = a_function(answer)
     random = draws(43)
@@ -157,9 +152,7 @@ def _judge_moments(
     raise Wrong(f"the variance isn't that of all images, with slices of {sizes}")
 
 
-# ---- 04.4 ----------------------------------------------------------------------------------------------
-
-
+@tests("04.4", "the gradient noise scale from two batch sizes")
 def _noise_scale(answer: object) -> str:
     function = a_function(answer)
     random = draws(44)
@@ -186,11 +179,3 @@ def _noise_scale(answer: object) -> str:
             f"yours {found:.4g}"
         )
     return "the noise scale was recovered for four pairs of batch sizes"
-
-
-EXERCISES = (
-    Exercise("04.1", "the gradient of the global batch from uneven slices", _global_gradient),
-    Exercise("04.2", "an all-reduce that sends no byte too many", _all_reduce),
-    Exercise("04.3", "statistics of the global batch from those of slices", _combine),
-    Exercise("04.4", "the gradient noise scale from two batch sizes", _noise_scale),
-)

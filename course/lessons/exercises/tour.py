@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, any_array, draws
+from course.lessons.verdict import Wrong, a_function, a_number, an_array, any_array, draws, tests
 
 RESUMED = {"resumed_at_step": 10, "wall_time": 1.7e9}  # a line that a continued run writes
 
 
-# ---- 00.1 ----------------------------------------------------------------------------------------------
-
-
+@tests("00.1", "count the steps of a training")
 def _test_steps(answer: Any) -> str:
     steps = a_function(answer)
     generator = draws(1)
@@ -40,9 +38,7 @@ def _test_steps(answer: Any) -> str:
     return f"right for {len(cases)} sizes, also where the batches don't divide the epochs"
 
 
-# ---- 00.2 ----------------------------------------------------------------------------------------------
-
-
+@tests("00.2", "predict the first loss")
 def _test_ignorance(answer: Any) -> str:
     loss = a_function(answer)
     for classes in (10, 2, 3, 100, 1000):
@@ -66,9 +62,7 @@ def _test_ignorance(answer: Any) -> str:
     return "right for 2 to 1000 classes; a first loss far above it means that something is wrong"
 
 
-# ---- 00.3 ----------------------------------------------------------------------------------------------
-
-
+@tests("00.3", "read the best step from metrics.jsonl")
 def _test_best_step(answer: Any) -> str:
     best = a_function(answer)
     generator = draws(3)
@@ -132,9 +126,7 @@ def _compare_step(given: float, rows: list[dict[str, Any]]) -> None:
     raise Wrong(f"step {given:.0f} has no validation with the highest accuracy; it is step {wanted['step']}")
 
 
-# ---- 00.4 ----------------------------------------------------------------------------------------------
-
-
+@tests("00.4", "find the most confident mistakes")
 def _test_confident_mistakes(answer: Any) -> str:
     find = a_function(answer)
     generator = draws(4)
@@ -168,11 +160,3 @@ def _compare_mistakes(given: Any, probabilities: Any, labels: Any, count: int) -
     raise Wrong(
         "these are mistakes, but not the most confident; rank by the probability of the predicted class"
     )
-
-
-EXERCISES = (
-    Exercise("00.1", "count the steps of a training", _test_steps),
-    Exercise("00.2", "predict the first loss", _test_ignorance),
-    Exercise("00.3", "read the best step from metrics.jsonl", _test_best_step),
-    Exercise("00.4", "find the most confident mistakes", _test_confident_mistakes),
-)

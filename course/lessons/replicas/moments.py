@@ -14,19 +14,7 @@ from labkit.data.manifest import Manifest
 from labkit.data.network_input import standardize
 from labkit.data.shards import load_split
 from labkit.distributed.devices import Devices, make_strategy
-from labkit.models.registry import build_model
 from labkit.models.variants import with_layer_outputs
-
-
-def network_of(config: Config, manifest: Manifest) -> Any:
-    """Return the network of a configuration with its initial weights."""
-    return build_model(
-        config.model,
-        num_classes=manifest.num_classes,
-        image_shape=manifest.image_shape,
-        data_format="channels_last",
-        seed=config.run.seed,
-    )
 
 
 def stem_outputs(network: Any, manifest: Manifest, count: int) -> NDArray[np.float32]:
