@@ -10,9 +10,6 @@ from numpy.typing import NDArray
 from labkit import home
 from labkit.config import Config
 from labkit.data.manifest import Manifest
-from labkit.data.records import write_derived
-from labkit.data.shards import load_split
-from labkit.data.subset import with_train_examples
 from labkit.errors import InputError
 from labkit.notebook.cluster import CLUSTER_DEFAULTS
 from labkit.notebook.parameters import Parameters, read_parameters
@@ -117,6 +114,10 @@ def few_images(source: Manifest, folder: Path, count: int) -> dict[str, str]:
 
     Returns the flags of a training on it. A training learns so few images by heart within some steps.
     """
+    from labkit.data.records import write_derived
+    from labkit.data.shards import load_split
+    from labkit.data.subset import with_train_examples
+
     parts = {name: load_split(source, name) for name in source.splits}
     parts["train"] = with_train_examples(*parts["train"], source.num_classes, count, seed=0)
     made = write_derived(source, folder, parts, train_examples=count)
@@ -128,6 +129,8 @@ def small_images(manifest: Manifest) -> tuple[NDArray[np.float32], NDArray[np.in
 
     Each feature has mean 0 and standard deviation 1.
     """
+    from labkit.data.shards import load_split
+
     images, labels = load_split(manifest, "train")
     count, height, width, channels = images.shape
     blocks = images.reshape(count, SIDE, height // SIDE, SIDE, width // SIDE, channels)
