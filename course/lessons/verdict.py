@@ -141,8 +141,8 @@ def exercise(number: Any) -> Exercise:
 def exercises(lesson: int) -> tuple[Exercise, ...]:
     """Return the exercises of a lesson, from 0."""
     module = importlib.import_module(f"course.lessons.exercises.{LESSONS[lesson]}")
-    found = [*getattr(module, "EXERCISES", ()), *vars(module).values()]
-    return tuple(sorted((each for each in found if isinstance(each, Exercise)), key=attrgetter("number")))
+    found = [each for each in vars(module).values() if isinstance(each, Exercise)]
+    return tuple(sorted(found, key=attrgetter("number")))
 
 
 class Seen:

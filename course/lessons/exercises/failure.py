@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 
 from course.lessons.failure.processes import Event, Log, fork, read_log
 from course.lessons.failure.training import expected_goodput
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array, compare, draws
+from course.lessons.verdict import Wrong, a_function, a_number, a_result, an_array, compare, draws, tests
 from course.lessons.workers import Worker, run_answer
 
 State = dict[str, NDArray[np.float64]]
 
-# ---- 14.1 ----------------------------------------------------------------------------------------------
 
-
+@tests("14.1", "How often a cluster fails, and the chance that it doesn't")
 def _survival(answer: Any) -> str:
     function = a_function(answer)
     for machine, machines, hours in ((50_000, 16_384, 3), (1_000, 1, 100), (8_760, 64, 24), (200, 10, 50)):
@@ -40,9 +39,6 @@ def _survival(answer: Any) -> str:
         otherwise = f"expected {expected:.4g}; the chance falls as e^(-hours / MTBF)"
         compare(chance, expected, f"{shown}, the chance", hints, otherwise)
     return "N machines fail N times as often, and long trainings hardly ever end without a failure"
-
-
-# ---- 14.2 ----------------------------------------------------------------------------------------------
 
 
 def _start() -> State:
@@ -114,6 +110,7 @@ def _kill_while_writing(folder: Path, seconds: float) -> None:
     sys.addaudithook(watch)
 
 
+@tests("14.2", "A training that survives being killed")
 def _survives(answer: Any) -> str:
     function, random = a_function(answer), draws(142)
     lost = killed = 0
@@ -172,9 +169,7 @@ def _judge(steps: int, every: int, kills: Sequence[Any], attempts: list[tuple[li
             )
 
 
-# ---- 14.3 ----------------------------------------------------------------------------------------------
-
-
+@tests("14.3", "The steps between two checkpoints that lose least")
 def _interval(answer: Any) -> str:
     function, worst = a_function(answer), 1.0
     for checkpoint, machine, machines, step in (
@@ -203,9 +198,6 @@ def _interval(answer: Any) -> str:
     return f"your intervals are expected to lose at most {worst - 1:.1%} more time than the best ones"
 
 
-# ---- 14.4 ----------------------------------------------------------------------------------------------
-
-
 def make_log(story: str, step_seconds: float) -> tuple[list[Event], int]:
     """Return the log of a training, and how many of its steps count at its end.
 
@@ -222,6 +214,7 @@ def make_log(story: str, step_seconds: float) -> tuple[list[Event], int]:
     return log, step
 
 
+@tests("14.4", "The goodput of a training from its log")
 def _goodput(answer: Any) -> str:
     function, random = a_function(answer), draws(144)
     for story in (
@@ -250,11 +243,3 @@ def _goodput(answer: Any) -> str:
         )
         compare(found, count * share, shown, hints, otherwise)
     return "a step counts once, and only if no failure took it back"
-
-
-EXERCISES = (
-    Exercise("14.1", "How often a cluster fails, and the chance that it doesn't", _survival),
-    Exercise("14.2", "A training that survives being killed", _survives),
-    Exercise("14.3", "The steps between two checkpoints that lose least", _interval),
-    Exercise("14.4", "The goodput of a training from its log", _goodput),
-)

@@ -6,16 +6,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, draws
+from course.lessons.verdict import Wrong, a_function, a_number, an_array, draws, tests
 
 Array = NDArray[np.float64]
 
 
 def _is(found: Array, expected: Array) -> bool:
     return bool(np.allclose(found, expected, rtol=1e-4, atol=1e-5))
-
-
-# ---- 02.1 ------------------------------------------------------------------------------------------------
 
 
 def _pooled(x: Array) -> Array:
@@ -27,6 +24,7 @@ def _padded(x: Array, before: int, after: int) -> Array:
     return np.pad(x, ((0, 0), (0, 0), (0, 0), (before, after)))
 
 
+@tests("02.1", "the forward pass of a residual block")
 def _residual_block(answer: Any) -> str:
     block = a_function(answer)
     random = draws(21)
@@ -82,9 +80,7 @@ def _smaller(found: Array, x: Array, change: Array) -> None:
     raise Wrong("where the residual is smaller, the shortcut isn't the mean of 2×2 pixels with zero channels")
 
 
-# ---- 02.2 ------------------------------------------------------------------------------------------------
-
-
+@tests("02.2", "an initialization that keeps the signal")
 def _initial_std(answer: Any) -> str:
     std = a_function(answer)
     widths = (50, 160)
@@ -123,9 +119,7 @@ def _kept(std: float, width: int, layers: int) -> float:
     return float(np.median(shares))
 
 
-# ---- 02.3 ------------------------------------------------------------------------------------------------
-
-
+@tests("02.3", "batch normalization in training and prediction")
 def _batch_norm(answer: Any) -> str:
     norm = a_function(answer)
     random = draws(23)
@@ -186,9 +180,7 @@ def _normalized(found: Array, x: Array, gamma: Array, beta: Array, moving: Any, 
     raise Wrong(f"with training={training} a channel isn't gamma * (x - mean) / sqrt(variance + 1e-5) + beta")
 
 
-# ---- 02.4 ------------------------------------------------------------------------------------------------
-
-
+@tests("02.4", "the receptive field of a stack of layers")
 def _receptive_field(answer: Any) -> str:
     field = a_function(answer)
     random = draws(24)
@@ -240,11 +232,3 @@ def _grown(stack: list[tuple[int, int]], *, own_first: bool) -> int:
         size += (kernel - 1) * spacing
         spacing *= 1 if own_first else stride
     return size
-
-
-EXERCISES = (
-    Exercise("02.1", "the forward pass of a residual block", _residual_block),
-    Exercise("02.2", "an initialization that keeps the signal", _initial_std),
-    Exercise("02.3", "batch normalization in training and prediction", _batch_norm),
-    Exercise("02.4", "the receptive field of a stack of layers", _receptive_field),
-)
