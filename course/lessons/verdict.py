@@ -185,14 +185,12 @@ def a_result(answer: Any, what: str = "what your function returns") -> Any:
 def a_number(answer: Any, what: str = "your answer") -> float:
     """Return ``answer`` as a float. Raises Wrong for anything but one finite real number."""
     a_result(answer, what)
-    if isinstance(answer, bool | np.bool_ | str | bytes):
-        raise Wrong(f"{what} is {shown(answer)}; expected a number")
     try:
+        if isinstance(answer, bool | np.bool_ | str | bytes):
+            raise TypeError
         values = np.asarray(answer, np.float64)
-    except OverflowError:
+    except (TypeError, ValueError, OverflowError):
         raise Wrong(f"{what} is {shown(answer)}; expected a number below 1e308") from None
-    except (TypeError, ValueError):
-        raise Wrong(f"{what} is {shown(answer)}; expected a number") from None
     if values.size != 1:
         raise Wrong(f"{what} has the shape {list(values.shape)}; expected one number")
     value = float(values.reshape(()))

@@ -25,42 +25,25 @@ class Lesson:
     is_older: bool
 
 
-@dataclass(frozen=True)
 class Paths:
     """The folders of one build.
 
     Args:
         root: the checkout, with ``README.md``, ``docs`` and ``notebooks``.
         build: for everything that is made.
+
+    Attributes:
+        notebooks: the sources of the lessons.
+        overview: the document with the table of lessons.
+        executed: the executed notebooks.
+        home: ``LABKIT_HOME`` of the lessons, so that their runs are not among the user's.
+        site: what Sphinx writes; open its ``index.html``.
     """
 
-    root: Path = ROOT
-    build: Path = ROOT / "build" / "course"
-
-    @property
-    def notebooks(self) -> Path:
-        """The sources of the lessons."""
-        return self.root / "notebooks"
-
-    @property
-    def overview(self) -> Path:
-        """The document with the table of lessons."""
-        return self.root / "docs" / "course.md"
-
-    @property
-    def executed(self) -> Path:
-        """The executed notebooks."""
-        return self.build / "notebooks"
-
-    @property
-    def home(self) -> Path:
-        """``LABKIT_HOME`` of the lessons: their runs are not among the user's."""
-        return self.build / "home"
-
-    @property
-    def site(self) -> Path:
-        """What Sphinx writes: open its ``index.html``."""
-        return self.build / "site"
+    def __init__(self, root: Path = ROOT, build: Path = ROOT / "build" / "course") -> None:
+        self.root, self.build = root, build
+        self.notebooks, self.overview = root / "notebooks", root / "docs" / "course.md"
+        self.executed, self.home, self.site = build / "notebooks", build / "home", build / "site"
 
     def lesson(self, source: Path) -> Lesson:
         """Read a lesson of ``notebooks`` and its execution."""

@@ -8,11 +8,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import nbformat
 from sphinx.application import Sphinx
 
 from course.site.build import Paths
-from course.site.counts import count_source
 from course.site.pages import page_of
 from labkit.version import VERSION
 
@@ -74,19 +72,21 @@ def read_source(app: Sphinx, name: str, content: list[str]) -> None:
         lesson = paths.lesson(paths.root / f"{name}.ipynb")
         shown_as = {str(paths.home.resolve()): "~/.labkit", str(paths.root): "~/labkit"}
         content[0] = page_of(lesson.executed or lesson.notebook, shown_as)
+        number = name.removeprefix("notebooks/")[:2]
+        if number.isdigit():  # the title begins with it, and so does the line in the navigation
+            content[0] = content[0].replace("# ", f"# {number} ", 1)
         if lesson.is_older:
             content[0] += f"\n{OLDER}\n"
     elif name == "README":
-        content[0] += navigation(Path(app.srcdir), sorted(app.env.found_docs))
+        content[0] += navigation(sorted(app.env.found_docs))
 
 
-def navigation(root: Path, names: list[str]) -> str:
+def navigation(names: list[str]) -> str:
     """Return the parts of the navigation, with the documents and lessons in ``names``."""
     documents = [name.removeprefix("docs/") for name in names if name.startswith("docs/")]
     others = [name for name in documents if name not in (*GUIDES, "course", "index")]
-    lessons = [name for name in names if name.startswith("notebooks/")]
     parts = {
-        "Course": ["docs/course", *(_entry(root, name) for name in lessons)],
+        "Course": ["docs/course", *(name for name in names if name.startswith("notebooks/"))],
         "Guides": [f"docs/{name}" for name in GUIDES if name in documents],
         "Python interface": [name for name in names if name.startswith("course/site/api/")],
         "Reference": ["docs/index", *(f"docs/{name}" for name in others)],
@@ -95,13 +95,6 @@ def navigation(root: Path, names: list[str]) -> str:
     trees = ("\n".join(["```{toctree}", ":hidden:", f":caption: {caption}", "", *entries, "```"])
              for caption, entries in parts.items())  # fmt: skip
     return "\n\n" + "\n\n".join(trees)
-
-
-def _entry(root: Path, name: str) -> str:
-    """Return the line of a lesson in the navigation, which begins with its number."""
-    title = count_source(nbformat.read(root / f"{name}.ipynb", as_version=4)).title
-    number = name.removeprefix("notebooks/")[:2]
-    return f"{f'{number} ' if number.isdigit() else ''}{title} <{name}>"
 
 
 def add_index(app: Sphinx, error: Exception | None) -> None:

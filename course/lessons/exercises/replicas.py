@@ -3,7 +3,17 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.verdict import Wrong, a_function, a_number, a_result, an_array, draws, several, tests
+from course.lessons.verdict import (
+    Wrong,
+    a_function,
+    a_number,
+    a_result,
+    an_array,
+    compare,
+    draws,
+    several,
+    tests,
+)
 
 
 @tests("04.1", "the gradient of the global batch from uneven slices")
@@ -159,23 +169,13 @@ def _noise_scale(answer: object) -> str:
     for small, big in ((16, 256), (1, 64), (32, 96), (8, 8192)):
         squared, trace = random.uniform(0.01, 2), random.uniform(5, 500)
         lengths = squared + trace / small, squared + trace / big
-        found = a_number(function(small, big, *lengths), "what your function returns")
-        right = trace / squared
-        if np.isclose(found, right, rtol=1e-6):
-            continue
-        if np.isclose(found, 1 / right, rtol=1e-6):
-            raise Wrong("this is |G|² / tr Σ; the noise scale is the other way round")
-        if np.isclose(found, trace, rtol=1e-6):
-            raise Wrong("this is tr Σ, the noise; divide it by |G|²")
-        if np.isclose(found, trace / lengths[1], rtol=1e-6):
-            raise Wrong(
-                "the gradient of the large batch isn't free of noise: its squared length is |G|² + tr Σ / B; "
-                "solve both equations"
-            )
-        if np.isclose(found, lengths[0] / lengths[1], rtol=1e-6):
-            raise Wrong("this is the ratio of what was measured; solve the two equations for tr Σ and |G|²")
-        raise Wrong(
-            f"with tr Σ = {trace:.4g} and |G|² = {squared:.4g} the noise scale is {right:.4g}, "
-            f"yours {found:.4g}"
+        found, right = a_number(function(small, big, *lengths), "what your function returns"), trace / squared
+        hints = (
+            (1 / right, "this is |G|² / tr Σ; the noise scale is the other way round"),
+            (trace, "this is tr Σ, the noise; divide it by |G|²"),
+            (trace / lengths[1], "the gradient of the large batch isn't free of noise: solve both equations"),
+            (lengths[0] / lengths[1], "this is the ratio of what was measured; solve the two equations"),
         )
+        said = f"with tr Σ = {trace:.4g} and |G|² = {squared:.4g} the noise scale is {right:.4g}"
+        compare(found, right, "your noise scale", hints, said)
     return "the noise scale was recovered for four pairs of batch sizes"

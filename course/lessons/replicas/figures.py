@@ -209,7 +209,7 @@ def steps_and_examples(
         noise: the measured gradient noise scale, in images.
         target: the loss, in nats.
     """
-    from matplotlib.ticker import LogLocator, NullLocator
+    from matplotlib.ticker import LogLocator
 
     alt = f"Steps and images to a loss of {target:g} over the batch size; noise scale {noise:.0f}"
     with drawing(9.0, 3.4, alt) as figure:
@@ -224,8 +224,7 @@ def steps_and_examples(
             axis.set_xticks(batches, [f"{batch:,}" for batch in batches])
             axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
             axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.yaxis.set_minor_locator(NullLocator())
-            axis.xaxis.set_minor_locator(NullLocator())
+            axis.minorticks_off()
             axis.grid()
             axis.legend()
         left.set_title("Steps: the time, with enough replicas")
