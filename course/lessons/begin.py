@@ -4,6 +4,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from labkit import home
 from labkit.config import Config
 from labkit.data.manifest import Manifest
@@ -14,6 +17,7 @@ from labkit.notebook.prepared import Prepared
 
 # What a lesson sets for each of its runs, unless it is in its parameters cell.
 CHOSEN_BY_LESSONS = ("job_dir", "overwrite", *CLUSTER_DEFAULTS)
+SIDE = 8  # pixels of a small image
 DATA_SETS = ("auto", "cifar10", "shapes")  # whose ten classes and 32×32 pixels the lessons explain
 
 
@@ -118,6 +122,20 @@ def few_images(source: Manifest, folder: Path, count: int) -> dict[str, str]:
     parts["train"] = with_train_examples(*parts["train"], source.num_classes, count, seed=0)
     made = write_derived(source, folder, parts, train_examples=count)
     return {"dataset": made.dataset, "data_dir": str(made.directory.parent)}
+
+
+def small_images(manifest: Manifest) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    """Return the training images averaged to 8×8 pixels, float32 [n, features], and labels int32 [n].
+
+    Each feature has mean 0 and standard deviation 1.
+    """
+    from labkit.data.shards import load_split
+
+    images, labels = load_split(manifest, "train")
+    count, height, width, channels = images.shape
+    blocks = images.reshape(count, SIDE, height // SIDE, SIDE, width // SIDE, channels)
+    features = blocks.mean((2, 4), dtype=np.float32).reshape(count, -1)
+    return (features - features.mean(0)) / features.std(0), labels
 
 
 def say(text: str) -> None:

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 import course
 import labkit
-from labkit.config import OptimizerConfig
+from labkit.config import Config, OptimizerConfig
 from labkit.config.config import flags_of
 from labkit.data.manifest import Manifest
+from labkit.models.registry import build_model
 from labkit.optim.optimizer import Optimizer
 from labkit.optim.schedules import learning_rate_at
 from labkit.run import Run
@@ -24,6 +25,16 @@ from labkit.startup.process import Child
 from labkit.training.step import make_train_step
 
 Step = Callable[[Any, Any, float], tf.Tensor]
+
+
+def network_of(config: Config, manifest: Manifest) -> keras.Model:
+    """Return the network of a configuration with its initial weights."""
+    return build_model(
+        config.model,
+        num_classes=manifest.num_classes,
+        image_shape=manifest.image_shape,
+        seed=config.run.seed,
+    )
 
 
 def one_device_step(model: keras.Model, optimizer: Optimizer, batch_size: int, **options: Any) -> Step:

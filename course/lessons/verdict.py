@@ -4,6 +4,7 @@ A check tests properties of an answer, on inputs that it makes itself. It never 
 What is wrong is said in one sentence that helps to go on.
 """
 
+import functools
 import importlib
 import inspect
 import math
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +27,10 @@ from numpy.typing import NDArray
 
 import labkit
 from labkit.errors import InputError
+from labkit.notebook.files import lesson_files
 
-# Number and name of each lesson; its exercises are in course.lessons.exercises.<name>.
-LESSONS = (
-    "tour",
-    "data",
-    "resnet",
-    "the_loop",
-    "replicas",
-    "cluster",
-    "debug",
-    "transfer",
-    "compare",
-    "mistakes",
-    "collectives",
-    "memory",
-    "pipeline",
-    "split_tensors",
-    "failure",
-)
+# Names by number. The exercises of a lesson are in course.lessons.exercises.<name>.
+LESSONS = tuple(path.stem[3:] for path in lesson_files())
 SECONDS = 30  # of one check
 # Beginnings of the names of files whose lines are no student's: Python's, packages', the course's, labkit's.
 NOT_THE_STUDENTS = (
@@ -76,6 +63,11 @@ class Exercise:
     number: str
     title: str
     test: Callable[[Any], str]
+
+
+def tests(number: str, title: str) -> Callable[[Callable[[Any], str]], Exercise]:
+    """Make a function the ``test`` of an exercise, as a decorator."""
+    return functools.partial(Exercise, number, title)
 
 
 @dataclass(frozen=True)
@@ -149,7 +141,8 @@ def exercise(number: Any) -> Exercise:
 def exercises(lesson: int) -> tuple[Exercise, ...]:
     """Return the exercises of a lesson, from 0."""
     module = importlib.import_module(f"course.lessons.exercises.{LESSONS[lesson]}")
-    return tuple(module.EXERCISES)
+    found = [each for each in vars(module).values() if isinstance(each, Exercise)]
+    return tuple(sorted(found, key=attrgetter("number")))
 
 
 class Seen:
@@ -192,14 +185,12 @@ def a_result(answer: Any, what: str = "what your function returns") -> Any:
 def a_number(answer: Any, what: str = "your answer") -> float:
     """Return ``answer`` as a float. Raises Wrong for anything but one finite real number."""
     a_result(answer, what)
-    if isinstance(answer, bool | np.bool_ | str | bytes):
-        raise Wrong(f"{what} is {shown(answer)}; expected a number")
     try:
+        if isinstance(answer, bool | np.bool_ | str | bytes):
+            raise TypeError
         values = np.asarray(answer, np.float64)
-    except OverflowError:
+    except (TypeError, ValueError, OverflowError):
         raise Wrong(f"{what} is {shown(answer)}; expected a number below 1e308") from None
-    except (TypeError, ValueError):
-        raise Wrong(f"{what} is {shown(answer)}; expected a number") from None
     if values.size != 1:
         raise Wrong(f"{what} has the shape {list(values.shape)}; expected one number")
     value = float(values.reshape(()))

@@ -6,6 +6,8 @@ connect to each other by TCP, over loopback or, with ``link``, over links of a c
 """
 
 import atexit
+import functools
+import math
 import os
 import queue
 import socket
@@ -31,13 +33,9 @@ LOOPBACK = "127.0.0.1"
 START_SECONDS = 60.0  # until all workers are connected; on a busy machine importing TensorFlow takes long
 SECONDS = 10.0  # of one function, unless ``run`` is told otherwise
 ANSWER_SECONDS = 2.0  # for a worker to say what it waits for
-THREADS = (  # how NumPy's and TensorFlow's arithmetic are told their number of threads
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "TF_NUM_INTRAOP_THREADS",
-    "TF_NUM_INTEROP_THREADS",
-)
+# How NumPy's and TensorFlow's arithmetic are told their number of threads.
+THREADS = [f"{name}_NUM_THREADS" for name in ("OMP", "OPENBLAS", "MKL")]
+THREADS += ["TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"]
 ENVIRONMENT = {**dict.fromkeys(THREADS, "1"), "CUDA_VISIBLE_DEVICES": "-1"}  # each would take the whole GPU
 
 
@@ -76,6 +74,19 @@ class Round:
     spans: list[Span]
 
 
+class _Answer(NamedTuple):
+    """What a worker answers: how its function ended, a sentence about it, its pickled result and counts."""
+
+    kind: str  # "result", "error", "gone" (another worker ended) or "ended" (this one did)
+    text: str = ""
+    result: bytes = cloudpickle.dumps(None)
+    seconds: float = math.nan
+    num_bytes: int = 0
+    messages: int = 0
+    spans: Sequence[Span] = ()
+    begin: float = math.inf
+
+
 # ---- in a worker's process -----------------------------------------------------------------------------
 
 
@@ -87,8 +98,7 @@ class _Peer:
         with socket.socket(fileno=os.dup(connection.fileno())) as own:
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small messages go at once
         self._outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._inbox: queue.SimpleQueue[tuple[Any]] = queue.SimpleQueue()
-        self._gone = False
+        self._inbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         for loop in (self._write, self._read):
             threading.Thread(target=loop, daemon=True).start()
 
@@ -97,11 +107,9 @@ class _Peer:
 
     def receive(self) -> Any:
         """Return the next message. Raises EOFError if there is none and the other worker has ended."""
-        if self._gone:
-            raise EOFError
         message = self._inbox.get()
-        self._gone = not message
-        if self._gone:
+        if not message:
+            self._inbox.put(())  # for the next call
             raise EOFError
         return message[0]
 
@@ -114,7 +122,7 @@ class _Peer:
         with suppress(OSError, EOFError):
             while True:
                 self._inbox.put((self._connection.recv(),))
-        self._inbox.put(())  # type: ignore[arg-type]
+        self._inbox.put(())
 
 
 @dataclass
@@ -229,8 +237,8 @@ def _follow(control: Connection, tasks: "queue.SimpleQueue[bytes]", worker: Work
         os._exit(0)
 
 
-def _done(worker: Worker, message: bytes) -> tuple[Any, ...]:
-    """Run a function. Returns ("result", …) or ("error", sentence)."""
+def _done(worker: Worker, message: bytes) -> _Answer:
+    """Run a function."""
     worker._sent, worker._spans, worker._round = [], [], worker._round + 1
     try:
         function, arguments = cloudpickle.loads(message)
@@ -238,15 +246,15 @@ def _done(worker: Worker, message: bytes) -> tuple[Any, ...]:
         begin = time.monotonic()
         result = function(worker, *arguments)
         seconds = time.monotonic() - begin
-        counts = sum(worker._sent), len(worker._sent)
-        return ("result", cloudpickle.dumps(result), seconds, *counts, worker._spans, begin)
+        pickled, sent = cloudpickle.dumps(result), worker._sent
+        return _Answer("result", "", pickled, seconds, sum(sent), len(sent), worker._spans, begin)
     except Gone as gone:
-        return ("gone", str(gone))
+        return _Answer("gone", str(gone))
     except (Exception, SystemExit) as error:
         lines = traceback.extract_tb(error.__traceback__)
         line = next((line for line in reversed(lines) if may_be_the_students(line.filename)), lines[-1])
         text = " ".join(str(error).split())[:200]
-        return ("error", f"raised {type(error).__name__} in line {line.lineno} of {line.name}: {text}")
+        return _Answer("error", f"raised {type(error).__name__} in line {line.lineno} of {line.name}: {text}")
 
 
 # ---- in the process that starts them -------------------------------------------------------------------
@@ -324,21 +332,16 @@ class Workers:
         except BaseException:  # Ctrl-C as well: what runs there mustn't answer the next call
             self.close()
             raise
-        if any(answer[0] != "result" for answer in answers):
+        if any(answer.kind != "result" for answer in answers):
             self.close()
-        nothing: tuple[Any, ...] = ("", cloudpickle.dumps(None), float("nan"), 0, 0, [], float("inf"))
-        full = [answer if answer[0] == "result" else nothing for answer in answers]
-        ready = min(answer[6] for answer in full)  # a busy machine lets the workers begin one after the other
+        ready = min(answer.begin for answer in answers)  # a busy machine lets them begin one after the other
+        spans = [span for answer in answers for span in answer.spans]
         return Round(
-            results=[cloudpickle.loads(answer[1]) for answer in full],
-            seconds=[answer[2] for answer in full],
-            bytes_sent=[answer[3] for answer in full],
-            messages_sent=[answer[4] for answer in full],
-            spans=[
-                Span(rank, name, begin - ready, end - ready)
-                for answer in full
-                for rank, name, begin, end in answer[5]
-            ],
+            results=[cloudpickle.loads(answer.result) for answer in answers],
+            seconds=[answer.seconds for answer in answers],
+            bytes_sent=[answer.num_bytes for answer in answers],
+            messages_sent=[answer.messages for answer in answers],
+            spans=[Span(rank, name, begin - ready, end - ready) for rank, name, begin, end in spans],
         )
 
     def kill(self, rank: int) -> None:
@@ -355,13 +358,9 @@ class Workers:
             with theirs:
                 call = (theirs.fileno(), rank, self.size, address, "tensorflow" * self._tensorflow)
                 command = python_command("-c", f"from course.lessons.workers import serve; serve(*{call!r})")
+                prefix, pass_fds = hosts.entering(name) if hosts else (), (theirs.fileno(),)
                 child = Child(
-                    command,
-                    ENVIRONMENT,
-                    stdout=None,
-                    stderr=None,
-                    prefix=hosts.entering(name) if hosts else (),
-                    pass_fds=(theirs.fileno(),),
+                    command, ENVIRONMENT, stdout=None, stderr=None, prefix=prefix, pass_fds=pass_fds
                 )
             self._children.append(self._stack.enter_context(child))
             self._controls.append(self._stack.enter_context(ours))
@@ -377,9 +376,9 @@ class Workers:
         except (EOFError, OSError):
             raise WorkersFailed("a worker ended at its start; what it printed says why") from None
 
-    def _answers(self, seconds: float, may_lose: bool) -> list[tuple[Any, ...]]:
+    def _answers(self, seconds: float, may_lose: bool) -> list[_Answer]:
         """Return what each worker answers, in the order of ranks."""
-        answers: dict[int, tuple[Any, ...]] = {}
+        answers: dict[int, _Answer] = {}
         give_up = time.monotonic() + seconds
         while len(answers) < self.size:
             missing = [rank for rank in range(self.size) if rank not in answers]
@@ -390,8 +389,9 @@ class Workers:
                 try:
                     answers[rank] = self._controls[rank].recv()
                 except (EOFError, OSError):
-                    answers[rank] = ("ended", described_exit(self._children[rank].wait(ANSWER_SECONDS) or 0))
-                kind, text = answers[rank][:2]
+                    code = self._children[rank].wait(ANSWER_SECONDS) or 0
+                    answers[rank] = _Answer("ended", described_exit(code))
+                kind, text, *_ = answers[rank]
                 if kind == "error" or (kind == "ended" and not may_lose):
                     raise WorkersFailed(f"worker {rank} {text if kind == 'error' else f'ended: {text}'}")
         for rank, (kind, text, *_) in sorted(answers.items()):
@@ -403,8 +403,7 @@ class Workers:
         """Return a sentence that says what the workers ``ranks`` wait for."""
         said = []
         for rank in ranks:
-            control = self._controls[rank]
-            source = None
+            control, source = self._controls[rank], None
             with suppress(EOFError, OSError):
                 control.send_bytes(b"")
                 if control.poll(ANSWER_SECONDS):
@@ -414,14 +413,10 @@ class Workers:
         return f"after {seconds:g} s, {', '.join(said)}"
 
 
-_kept: dict[tuple[int, bool], Workers] = {}
-
-
+@functools.cache
 def workers_of(size: int, *, tensorflow: bool = False) -> Workers:
     """Return workers that are started once and kept, for exercises and short measurements over loopback."""
-    if (size, tensorflow) not in _kept:
-        _kept[size, tensorflow] = Workers(size, tensorflow=tensorflow)
-    return _kept[size, tensorflow]
+    return Workers(size, tensorflow=tensorflow)
 
 
 def run_answer(

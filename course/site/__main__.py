@@ -39,27 +39,23 @@ def main(arguments: Sequence[str] | None = None, paths: Paths | None = None) -> 
     options = parser.parse_args(arguments)
     paths = paths or Paths()
     try:
+        if options.command == "build":
+            return build(paths, None if options.no_execute else options.lesson, options.seconds)
         if options.command == "check":
             return _check(paths)
         if options.command == "table":
             import_tensorflow()
-            _say_all(write_table(paths))
+            _say(write_table(paths))
             return 0
         if options.command == "keep":
-            _keep(paths, options.lesson)
-            return 0
-        if options.command == "strip":
-            found = strip(options.notebook, check=options.check)
-            _say_all(found)
-            return 1 if found and options.check else 0
-        names = None if options.no_execute else options.lesson
-        return build(paths, names, options.seconds)
+            return _keep(paths, options.lesson)
+        return int(_say(strip(options.notebook, check=options.check)) and options.check)
     except InputError as error:
         print(f"course: error: {error}", file=sys.stderr)
         return 2
 
 
-def build(paths: Paths, names: Sequence[str] | None, seconds: float = SECONDS) -> int:
+def build(paths: Paths, names: Sequence[str] | None, seconds: float) -> int:
     """Execute lessons, write their table, build the site and check it.
 
     Args:
@@ -81,38 +77,38 @@ def build(paths: Paths, names: Sequence[str] | None, seconds: float = SECONDS) -
             failures += [failure] if failure else []
     import_tensorflow()  # for stubs, without its messages
     try:
-        _say_all(write_table(paths))
-        _say_all(build_site(paths))
+        _say([*write_table(paths), *build_site(paths)])
         code = _check(paths)
         print(f"open {paths.site / 'index.html'}")
     except InputError as error:
         print(f"course: error: {error}", file=sys.stderr)
         code = 1
-    for failure in failures:
-        print(f"FAILED {failure}")
+    _say([f"FAILED {failure}" for failure in failures])
     return 1 if failures else code
 
 
-def _keep(paths: Paths, names: Sequence[str]) -> None:
+def _keep(paths: Paths, names: Sequence[str]) -> int:
     for source in choose_notebooks(names, course_files(paths.notebooks)):
         executed = paths.executed / source.name
         if not executed.exists():
             print(f"{source.stem} was never executed: make course ARGS={source.stem}")
         else:
-            _say_all([f"{source.stem}, cell {cell}: new output" for cell in keep(source, executed)])
+            _say([f"{source.stem}, cell {cell}: new output" for cell in keep(source, executed)])
+    return 0
 
 
 def _check(paths: Paths) -> int:
     found = problems(paths.site)
-    _say_all(found)
     if not found:
         print(f"{paths.site}: links, headings, alternative texts and folded answers are as they should be")
-    return 1 if found else 0
+    return int(_say(found))
 
 
-def _say_all(lines: Sequence[str]) -> None:
+def _say(lines: Sequence[str]) -> bool:
+    """Print lines. Returns whether there are any."""
     for line in lines:
         print(line)
+    return bool(lines)
 
 
 if __name__ == "__main__":

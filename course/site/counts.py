@@ -1,6 +1,5 @@
 """What there is in a lesson: counted in its source, in its executed notebook, and by running its stubs."""
 
-import ast
 import contextlib
 import io
 import re
@@ -11,8 +10,8 @@ from typing import Any
 from course.lessons.commands import exercise_cells, student_code
 from labkit.notebook.install_cell import CELL_ID
 
-# Functions and methods that show a figure first and, in JupyterLab, a widget below it.
-LIVE = {"CompareRuns", "curves", "design_schedule", "mistakes", "monitor", "workers"}
+# Calls of functions and methods that show a figure first and, in JupyterLab, a widget below it.
+LIVE = re.compile(r"\b(?:CompareRuns|curves|design_schedule|mistakes|monitor|workers)\(")
 MINUTES = re.compile(r"[Aa]bout (\d+) minutes? on two CPU cores")
 
 
@@ -33,16 +32,6 @@ class FromSource:
     live: int
 
 
-@dataclass(frozen=True)
-class FromOutputs:
-    """Counts of an executed lesson: drawn figures, claims that held, exercises whose solution passed."""
-
-    figures: int
-    claims: int
-    passed: int
-    sliders: int
-
-
 def count_source(notebook: Any) -> FromSource:
     """Return the counts of a lesson's source."""
     first = notebook.cells[0].source
@@ -54,9 +43,9 @@ def count_source(notebook: Any) -> FromSource:
         minutes=int(minutes[1]) if minutes else 0,
         cells=len(cells),
         words=sum(_words(cell.source) for cell in cells if cell.cell_type == "markdown"),
-        lines=sum(_lines(student_code(source)) for source in code),
+        lines=sum(len(re.findall(r"(?m)^[ \t]*[^\s#]", student_code(source))) for source in code),
         exercises=len(exercise_cells(notebook)),
-        live=_live_widgets(code),
+        live=sum(len(LIVE.findall(source)) for source in code),
     )
 
 
@@ -66,39 +55,17 @@ def _words(text: str) -> int:
     return len(re.findall(r"\w[\w'’.-]*", text))
 
 
-def _lines(source: str) -> int:
-    return sum(bool(line.strip()) and not line.strip().startswith("#") for line in source.splitlines())
-
-
-def _live_widgets(code: list[str]) -> int:
-    """Count the calls of ``LIVE``: each shows a static figure, and then a widget."""
-    count = 0
-    for source in code:
-        try:
-            nodes = [*ast.walk(ast.parse(source))]
-        except SyntaxError:  # a command of IPython
-            continue
-        for node in nodes:
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-                name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
-                count += name in LIVE
-    return count
-
-
-def count_outputs(notebook: Any) -> FromOutputs:
-    """Return the counts of an executed lesson."""
-    shown = [
-        output.get("data", {})
-        for cell in notebook.cells
-        if cell.cell_type == "code"
-        for output in cell.outputs
-    ]
-    return FromOutputs(
-        figures=sum("image/png" in data or "image/svg+xml" in data for data in shown),
-        claims=sum(data.get("text/markdown", "").startswith("✓ ") for data in shown),
-        passed=sum(data.get("text/plain", "").startswith("✓ exercise ") for data in shown),
-        sliders=sum("labkit-frames" in data.get("text/html", "") for data in shown),
-    )
+def count_outputs(notebook: Any) -> dict[str, int]:
+    """Return the counts of an executed lesson: drawn ``figures``, ``claims`` that held, exercises whose
+    solution ``passed``, and ``sliders``."""
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    shown = [output.get("data", {}) for cell in code for output in cell.outputs]
+    return {
+        "figures": sum("image/png" in data or "image/svg+xml" in data for data in shown),
+        "claims": sum(data.get("text/markdown", "").startswith("✓ ") for data in shown),
+        "passed": sum(data.get("text/plain", "").startswith("✓ exercise ") for data in shown),
+        "sliders": sum("labkit-frames" in data.get("text/html", "") for data in shown),
+    }
 
 
 def failed_stubs(notebook: Any) -> Mapping[str, bool]:

@@ -7,19 +7,13 @@ from typing import Any
 
 import nbformat
 
-from course.site.pages import joined
 from labkit.notebook.files import write_notebook
 
 # What editors write for themselves, and the state of widgets.
-METADATA = [
-    "metadata.signature",
-    "metadata.widgets",
-    "cell.metadata.collapsed",
-    "cell.metadata.ExecuteTime",
-    "cell.metadata.execution",
-    "cell.metadata.heading_collapsed",
-    "cell.metadata.hidden",
-    "cell.metadata.scrolled",
+METADATA = ["metadata.signature", "metadata.widgets"]
+METADATA += [
+    f"cell.metadata.{name}"
+    for name in ("collapsed", "ExecuteTime", "execution", "heading_collapsed", "hidden", "scrolled")
 ]
 
 
@@ -49,16 +43,14 @@ def keep(source: Path, executed: Path) -> list[str]:
     """
     notebook = nbformat.read(source, as_version=4)
     ran = {cell.id: cell for cell in nbformat.read(executed, as_version=4).cells}
-    before = copy.deepcopy(notebook)
+    before = {cell.id: cell.get("outputs") for cell in notebook.cells}
     for cell in notebook.cells:
         found = ran.get(cell.id)
-        if "keep_output" not in cell.metadata.get("tags", ()) or found is None or found.source != cell.source:
-            continue
-        if found.outputs:  # none where the lesson failed before
-            cell.outputs = [nbformat.from_dict(output) for output in joined(found.outputs)]
+        # It has no outputs where the lesson failed before.
+        if found and found.source == cell.source and found.get("outputs"):
+            cell.outputs = found.outputs
     notebook = stripped(notebook)
-    pairs = zip(before.cells, notebook.cells, strict=True)
-    new = [after.id for cell, after in pairs if after.get("outputs") != cell.get("outputs")]
+    new = [cell.id for cell in notebook.cells if cell.get("outputs") != before[cell.id]]
     if new:
         write_notebook(notebook, source)
     return new

@@ -1,11 +1,12 @@
 """A course of two small lessons, for the tests of ``course``."""
 
+import shutil
 from pathlib import Path
 
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from course.site.build import Paths
+from course.site.build import ROOT, Paths
 from course.site.table import BEGIN, END
 
 # One transparent pixel.
@@ -73,7 +74,8 @@ def second(*, executed: bool) -> nbformat.NotebookNode:
 
 def make_paths(root: Path) -> Paths:
     """Write a checkout with the documents that a site needs, and two lessons, of which one is executed."""
-    paths = Paths(root, root / "notebooks", root / "build" / "course", root / "docs" / "course.md")
+    paths = Paths(root, root / "build" / "course")
+    shutil.copytree(ROOT / "course/site/api", root / "course/site/api")
     for folder in (root / "docs", paths.notebooks, paths.executed):
         folder.mkdir(parents=True)
     (root / "README.md").write_text("# Small\n\nA [guide](docs/guide.md) and [code](code.py).\n")

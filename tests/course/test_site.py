@@ -36,7 +36,7 @@ def test_the_lesson_is_executed_in_a_home_of_its_own_and_leaves_no_partial_file(
 
 def test_a_page_shows_figures_with_their_texts_and_what_was_printed(built):
     page = read_page(built.site / "notebooks" / "00_first.html")
-    assert [alt for _, alt in page.images] == [
+    assert [image["alt"] for image in page.select("img")] == [
         "step 1 of three",
         *(f"step {step} of three, step {step}" for step in (1, 2, 3)),
     ]
@@ -46,7 +46,7 @@ def test_a_page_shows_figures_with_their_texts_and_what_was_printed(built):
     assert '<pre class="output">&lt;b&gt;red\nwhole</pre>' in shown
     assert 'class="labkit-frames"' in shown
     assert 'href="01_second.html"' in shown
-    assert page.summaries == ["Setup and parameters", "What is lost?"]
+    assert [summary.text for summary in page.select("summary")] == ["Setup and parameters", "What is lost?"]
     assert 'href="notebooks/01_second.html">01 Second</a>' in text(built, "index.html")
 
 
@@ -60,20 +60,21 @@ def test_a_solution_and_its_outputs_are_folded_and_the_stub_is_not(built):
     assert "✓ exercise" not in before + after
     assert "✓ exercise" not in after
     page = read_page(built.site / "notebooks" / "01_second.html")
-    assert page.images[0][1] == 'A "pixel": nothing'
-    assert "What is lost?" in page.summaries
+    assert page.select("img")[0]["alt"] == 'A "pixel": nothing'
+    assert "What is lost?" in [summary.text for summary in page.select("summary")]
 
 
 def test_the_site_has_the_documents_the_reference_and_the_linked_files(built):
     assert 'href="docs/guide.html"' in text(built, "index.html")
-    assert 'href="../index.html"' in text(built, "docs/guide.html")
+    assert 'href="../README.html"' in text(built, "docs/guide.html")
+    assert text(built, "index.html") == text(built, "README.html")
     assert list(built.site.glob("_downloads/*/code.py"))
-    reference = text(built, "api/labkit.html")
+    reference = text(built, "course/site/api/labkit.html")
     for name in ("labkit.train", "labkit.Run", "labkit.Callback.after_step"):
         assert f'id="{name}"' in reference
-    assert 'id="course.lessons.check"' in text(built, "api/course.lessons.html")
-    assert 'id="labkit.figures.widgets.slider"' in text(built, "api/labkit.figures.widgets.html")
-    assert 'id="labkit.figures.training_curves"' in text(built, "api/labkit.figures.html")
+    assert 'id="course.lessons.check"' in text(built, "course/site/api/course.lessons.html")
+    assert 'id="labkit.figures.widgets.slider"' in text(built, "course/site/api/labkit.figures.widgets.html")
+    assert 'id="labkit.figures.training_curves"' in text(built, "course/site/api/labkit.figures.html")
 
 
 def test_the_table_has_a_row_for_each_lesson(built):

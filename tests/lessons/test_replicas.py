@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from course.lessons.replicas.moments import noise_scale, slice_statistics, step_seconds
-from course.lessons.replicas.ring import EXCHANGES, count_exchanges, ring
+from course.lessons.replicas.ring import METHODS, all_reduce, count_exchanges, ring_moments
 
 
 @pytest.mark.parametrize("workers", [2, 3, 5, 8])
-@pytest.mark.parametrize("name", EXCHANGES)
+@pytest.mark.parametrize("name", METHODS)
 def test_every_worker_gets_the_sum(name, workers):
     random = np.random.default_rng(workers)
     arrays = [random.normal(size=31) for _ in range(workers)]  # which no number of workers divides
-    for result in EXCHANGES[name]([array.copy() for array in arrays]).results:
+    for result in all_reduce(name, arrays).results:
         np.testing.assert_allclose(result, sum(arrays))
 
 
@@ -21,8 +21,17 @@ def test_a_ring_sends_the_least_bytes_and_the_most_messages():
     assert [exchange.busiest_share for exchange in found["ring"]] == pytest.approx([1, 1.5, 1.875])
     assert [exchange.steps for exchange in found["ring"]] == [2, 6, 30]
     assert [exchange.busiest_share for exchange in found["all to all"]] == pytest.approx([1, 3, 15])
-    links = {(message.sender, message.receiver) for message in ring([np.ones(4)] * 4).messages}
+    links = {(message.sender, message.receiver) for message in all_reduce("ring", [np.ones(4)] * 4).messages}
     assert links == {(0, 1), (1, 2), (2, 3), (3, 0)}
+
+
+def test_a_drawing_shows_each_sum_complete_after_half_of_the_steps_and_everywhere_at_the_end():
+    moments = ring_moments(4)
+    assert [sum(len(chunk) == 4 for own in m.contributions for chunk in own) for m in moments] == [
+        0, 0, 0, 4, 8, 12, 16,
+    ]  # fmt: skip
+    assert moments[1].contributions[1] == [{0, 1}, {1}, {1}, {1}]
+    assert moments[4].title == "step 4: all-gather 1 of 3"
 
 
 def test_slice_statistics_are_those_of_the_slices():

@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,6 +15,10 @@ from course.lessons.workers import Gone, Worker, Workers, WorkersFailed, workers
 from labkit.cluster.hosts import why_no_hosts
 
 pytestmark = pytest.mark.timeout(120)
+
+
+def test_a_worker_starts_without_tensorflow_whose_import_takes_seconds() -> None:
+    assert workers_of(2).run(lambda worker: "tensorflow" in sys.modules).results == [False, False]
 
 
 def test_arrays_of_any_type_arrive_in_order_and_are_counted() -> None:

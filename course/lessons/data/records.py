@@ -2,8 +2,7 @@
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labkit.data.tfrecord import masked_checksums
 from labkit.figures.style import GREY, TRAIN, VALIDATION, drawing
@@ -15,8 +14,7 @@ BYTES_IN_A_ROW = 16
 ROWS_SHOWN = 6  # of the beginning of a record
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """A part of a record: its name, and its bytes from ``start`` to ``end`` - 1 of the file."""
 
     name: str
@@ -46,12 +44,8 @@ def record_fields(data: bytes, position: int = 0) -> list[Field]:
 
 def tfrecord(payloads: Sequence[bytes]) -> bytes:
     """Return the bytes of a TFRecord file with these payloads."""
-    parts = []
-    for payload in payloads:
-        length = struct.pack("<Q", len(payload))
-        checksums = (struct.pack("<I", masked_crc(part)) for part in (length, payload))
-        parts += [length, next(checksums), payload, next(checksums)]
-    return b"".join(parts)
+    parts = [part for payload in payloads for part in (struct.pack("<Q", len(payload)), payload)]
+    return b"".join(part + struct.pack("<I", masked_crc(part)) for part in parts)
 
 
 def draw_record(data: bytes) -> "Figure":
@@ -63,8 +57,8 @@ def draw_record(data: bytes) -> "Figure":
     fields = record_fields(data)
     second = record_fields(data, fields[-1].end)
     last = (fields[-1].start // BYTES_IN_A_ROW - 1) * BYTES_IN_A_ROW
-    rows = [row * BYTES_IN_A_ROW for row in range(ROWS_SHOWN)] + [last, last + BYTES_IN_A_ROW]
-    rows += [last + 2 * BYTES_IN_A_ROW]
+    rows = [row * BYTES_IN_A_ROW for row in range(ROWS_SHOWN)]
+    rows += [last + row * BYTES_IN_A_ROW for row in range(3)]
     colors = dict(zip((field.name for field in fields), (TRAIN, VALIDATION, GREY, VALIDATION), strict=True))
     with drawing(9.5, 3.4, "Bytes of a TFRecord: length, checksum, payload, checksum, next record") as figure:
         axis = figure.subplots()
@@ -73,27 +67,10 @@ def draw_record(data: bytes) -> "Figure":
             axis.text(-0.9, y, f"{first:5d}", ha="right", va="center", color=GREY, family="monospace")
             for column, byte in enumerate(data[first : first + BYTES_IN_A_ROW]):
                 name = _name_at([*fields, *second], first + column)
-                text = f"{byte:02x}"
-                axis.text(
-                    column,
-                    y,
-                    text,
-                    ha="center",
-                    va="center",
-                    color=colors[name],
-                    family="monospace",
-                    fontweight="normal" if name == "payload" else "bold",
-                )
-                shown = chr(byte) if 32 <= byte < 127 else "·"
-                axis.text(
-                    17.5 + column * 0.55,
-                    y,
-                    shown,
-                    ha="center",
-                    va="center",
-                    color=colors[name],
-                    family="monospace",
-                )
+                style: Any = {"ha": "center", "va": "center", "color": colors[name], "family": "monospace"}
+                weight = "normal" if name == "payload" else "bold"
+                axis.text(column, y, f"{byte:02x}", fontweight=weight, **style)
+                axis.text(17.5 + column * 0.55, y, chr(byte) if 32 <= byte < 127 else "·", **style)
         axis.text(7.5, -ROWS_SHOWN + 0.1, "⋮", ha="center", va="center", color=GREY)
         for place, (name, color) in enumerate(list(colors.items())[:3]):
             label = name if place != 1 else "checksums"

@@ -42,8 +42,8 @@ def draw_shuffling(orders: Mapping[int, NDArray[np.int64]], classes: Mapping[int
         for axis, (size, order) in zip(axes, orders.items(), strict=True):
             axis.plot(np.arange(len(order)), order, ".", color=TRAIN, markersize=1.2)
             axis.set_title(f"buffer {size:,}", loc="center")
-            axis.set_xlabel(f"position in training\n{classes[size]:.1f} classes in a batch")
-            axis.set_xlim(0, len(order))
+            label = f"position in training\n{classes[size]:.1f} classes in a batch"
+            axis.set(xlabel=label, xlim=(0, len(order)))
         axes[0].set_ylabel("position in the file")
     return figure
 
@@ -58,8 +58,7 @@ def draw_orders(orders: Mapping[str, NDArray[np.int64]]) -> "Figure":
             color = "black" if example > 0.6 * rows.max() else "white"
             axis.text(column, row, str(example), ha="center", va="center", fontsize=7, color=color)
         axis.set_yticks(range(len(orders)), list(orders))
-        axis.set_xticks([])
-        axis.set_xlabel("position in the epoch →   (colour and number: the example)")
+        axis.set(xticks=[], xlabel="position in the epoch →   (colour and number: the example)")
         axis.tick_params(length=0)
         axis.spines[:].set_visible(False)
     return figure
@@ -89,11 +88,9 @@ def draw_crop(
         before.imshow(padded, interpolation="nearest")
         corner = (left - 0.5, top - 0.5)
         before.add_patch(Rectangle(corner, width, height, fill=False, color=MARK, linewidth=2))
-        before.set_title("stored, padded")
-        before.set_xlabel(f"crop: row {top}, column {left}")
+        before.set(title="stored, padded", xlabel=f"crop: row {top}, column {left}")
         after.imshow(crop[:, ::-1] if flip else crop, interpolation="nearest")
-        after.set_title(f"shown in epoch {epoch}")
-        after.set_xlabel(mirrored)
+        after.set(title=f"shown in epoch {epoch}", xlabel=mirrored)
         for axis in (before, after):
             axis.set(xticks=[], yticks=[])
             axis.spines[:].set_visible(False)
@@ -109,14 +106,12 @@ def draw_standardization(images: NDArray[np.uint8], standardized: NDArray[np.flo
     """
     with drawing(9.5, 2.5, "Histograms of the pixel values before and after standardization") as figure:
         before, after = figure.subplots(1, 2)
+        channels = {"red": OKABE_ITO[1], "green": OKABE_ITO[2], "blue": OKABE_ITO[0]}
         for axis, values in ((before, images), (after, standardized)):
             edges = np.linspace(float(values.min()), float(values.max()), 41)
-            for channel, (name, color) in enumerate(
-                (("red", OKABE_ITO[1]), ("green", OKABE_ITO[2]), ("blue", OKABE_ITO[0]))
-            ):
+            for channel, (name, color) in enumerate(channels.items()):
                 counts, _ = np.histogram(values[..., channel], edges)
                 axis.stairs(counts / counts.sum(), edges, color=color, label=name, linewidth=1.4)
-
         before.set(title="stored", xlabel="pixel value, 0 to 255")
         after.set(title="standardized", xlabel="value, in standard deviations from the mean")
         after.axvline(0, color=GREY, linestyle=":", linewidth=1)

@@ -3,20 +3,18 @@
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
 from course.lessons.data.records import record_fields
-from course.lessons.short_training import one_device_step
+from course.lessons.short_training import network_of, one_device_step
 from labkit.config import Config
 from labkit.data.manifest import Manifest
 from labkit.figures.style import OKABE_ITO, drawing
-from labkit.models.registry import build_model
 from labkit.optim.optimizers import SGD
 
 if TYPE_CHECKING:
@@ -27,8 +25,7 @@ STAGES = ("read", "decode", "augment", "train")
 STORED_SIDE = 160  # pixels of a stored photograph; the network sees the size of the data set
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """A stage worked on a batch from ``start`` to ``end``, in seconds from the beginning of the timeline."""
 
     stage: str
@@ -94,17 +91,12 @@ class Photographs:
 
     def decode(self, batch: tf.Tensor, records: tf.Tensor, times: tf.Tensor) -> tuple[Any, Any, Any]:
         """Decode the photographs of a batch: (batch, uint8 [b, stored side, stored side, 3], times)."""
-        shape = tf.TensorSpec([STORED_SIDE, STORED_SIDE, 3], tf.uint8)
 
         def decoded() -> tf.Tensor:
-            images = [
-                tf.ensure_shape(tf.io.decode_jpeg(record, channels=3), shape.shape)
-                for record in tf.unstack(records)
-            ]
-            return tf.stack(images)
+            return tf.stack([tf.io.decode_jpeg(record, channels=3) for record in tf.unstack(records)])
 
         images, times = _timed(decoded, records, times)
-        return batch, images, times
+        return batch, tf.ensure_shape(images, [self.batch_size, STORED_SIDE, STORED_SIDE, 3]), times
 
     def augment(self, batch: tf.Tensor, images: tf.Tensor, times: tf.Tensor) -> tuple[Any, Any, Any]:
         """Change brightness, crop, flip and shrink: (batch, float32 [b, side, side, 3], times)."""
@@ -135,12 +127,7 @@ def _timed(work: Callable[[], tf.Tensor], before: tf.Tensor, times: tf.Tensor) -
 
 def training_step(config: Config, manifest: Manifest) -> Callable[[Any, Any], float]:
     """Return ``train(images, labels)``, a compiled training step on one device that returns the loss."""
-    model = build_model(
-        config.model,
-        num_classes=manifest.num_classes,
-        image_shape=manifest.image_shape,
-        seed=config.run.seed,
-    )
+    model = network_of(config, manifest)
     step = one_device_step(model, SGD(model, config.optimizer), config.data.images_per_step)
     return lambda images, labels: float(step(images, labels, config.optimizer.learning_rate)[0])
 
@@ -170,10 +157,8 @@ def seconds_per_batch(events: Sequence[Event]) -> float:
 
 def stage_seconds(events: Sequence[Event]) -> dict[str, float]:
     """Return the median seconds that each stage works on a batch."""
-    return {
-        stage: float(np.median([event.end - event.start for event in events if event.stage == stage]))
-        for stage in STAGES
-    }
+    spans = {stage: [e.end - e.start for e in events if e.stage == stage] for stage in STAGES}
+    return {stage: float(np.median(seconds)) for stage, seconds in spans.items()}
 
 
 def overlaps(events: Sequence[Event]) -> int:
@@ -216,16 +201,13 @@ def _draw_events(axis: "Axes", events: Sequence[Event], narrow: float) -> None:
         lanes: list[float] = []  # the end of the last bar in each lane of this stage
         places = []
         for event in mine:
-            lane = next((number for number, end in enumerate(lanes) if end <= event.start), len(lanes))
-            lanes[lane : lane + 1] = [event.end]
-            places.append(lane)
+            places.append(next((lane for lane, end in enumerate(lanes) if end <= event.start), len(lanes)))
+            lanes[places[-1] : places[-1] + 1] = [event.end]
         height = 0.86 / max(len(lanes), 1)
         for event, lane in zip(mine, places, strict=True):
             left, width = 1000 * event.start, 1000 * (event.end - event.start)
             bottom, color = row - 0.43 + lane * height, OKABE_ITO[row]
-            axis.barh(
-                bottom, width, height, left, align="edge", color=color, edgecolor="white", linewidth=0.8
-            )
+            axis.broken_barh([(left, width)], (bottom, height), facecolor=color, edgecolor="white", lw=0.8)
             if event.end - event.start >= narrow:
                 middle = left + width / 2, bottom + height / 2
                 size = 7 if len(lanes) < 3 else 4.5

@@ -2,9 +2,8 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,7 @@ BANDS = ("#d6e6f2", "#a6cbe3", "#6ea8d0")  # from the widest to the narrowest
 FLOAT32_MAX = 3.4028235e38
 
 
-@dataclass(frozen=True)
-class Histogram:
+class Histogram(NamedTuple):
     """Counts of values at one step. ``edges``: float64 [buckets + 1]; ``counts``: float64 [buckets]."""
 
     step: int
@@ -48,11 +46,8 @@ class EventFiles:
 
     def tags(self) -> dict[str, list[str]]:
         """Return the names of what the files hold: ``scalars``, ``tensors`` (histograms and images)."""
-        found: dict[str, list[str]] = {"scalars": [], "tensors": []}
-        for reader in self._readers:
-            for kind in found:
-                found[kind] += reader.Tags()[kind]
-        return found
+        tags = [reader.Tags() for reader in self._readers]
+        return {kind: [tag for each in tags for tag in each[kind]] for kind in ("scalars", "tensors")}
 
     def scalar(self, tag: str) -> tuple[Array, Array]:
         """Return steps and values of a scalar, float64 [points] each. Raises KeyError for an unknown tag."""
@@ -79,8 +74,10 @@ class EventFiles:
     def graph_boxes(self) -> Counter[str]:
         """Return the number of operations in each outer box of the graph of the training step, if over 1."""
         graphs = [reader.Graph() for reader in self._readers if reader.Tags()["graph"]]
-        names = [node.name.split("/")[0] for graph in graphs for node in graph.node if "/" in node.name]
-        return Counter({name: count for name, count in Counter(names).items() if count > 1})
+        found = Counter(
+            node.name.split("/")[0] for graph in graphs for node in graph.node if "/" in node.name
+        )
+        return Counter({name: count for name, count in found.items() if count > 1})
 
     def _reader(self, kind: str, tag: str) -> Any:
         for reader in self._readers:
@@ -168,15 +165,15 @@ def draw_layer_spread(rows: Sequence[Any]) -> "Figure":
         for color, row in zip(OKABE_ITO, rows, strict=False):
             spread = np.array(row.values["activation_std"], float)
             finite = np.isfinite(spread)
-            places = np.arange(len(spread))
-            label = f"step {row.step}"
-            axis.plot(places[finite], spread[finite], "o-", color=color, markersize=4, label=label)
-            axis.plot(places[~finite], np.full((~finite).sum(), FLOAT32_MAX), "x", color=color, markersize=7)
-        axis.axhline(FLOAT32_MAX, color=GREY, linestyle="--", linewidth=1)
-        axis.text(0, FLOAT32_MAX / 1e3, "largest float32; × is Infinity", color=GREY, fontsize=8, va="top")
-        axis.axhline(FLOAT32_MAX**0.5, color=GREY, linestyle=":", linewidth=1)
-        overflow = "above this line, a square is Infinity"
-        axis.text(0, FLOAT32_MAX**0.5, overflow, color=GREY, fontsize=8, va="bottom")
+            drawn: dict[str, Any] = {"color": color, "label": f"step {row.step}"}
+            axis.plot(np.where(finite, spread, np.nan), "o-", markersize=4, **drawn)
+            axis.plot(np.where(finite, np.nan, FLOAT32_MAX), "x", color=color, markersize=7)
+        for value, style, text, place, va in (
+            (FLOAT32_MAX, "--", "largest float32; × is Infinity", 1e-3, "top"),
+            (FLOAT32_MAX**0.5, ":", "above this line, a square is Infinity", 1, "bottom"),
+        ):
+            axis.axhline(value, color=GREY, linestyle=style, linewidth=1)
+            axis.text(0, value * place, text, color=GREY, fontsize=8, va=va)
         axis.set_yscale("log")
         axis.set_xticks(range(len(rows[0].layers)), rows[0].layers, rotation=90, fontsize=7)
         axis.set(ylabel="standard deviation", title="Outputs of the layers, from the first to the last")

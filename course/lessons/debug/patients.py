@@ -4,7 +4,7 @@ The network has one hidden layer and is written in NumPy, so that a training tak
 What is wrong with each patient can be found by measurements alone.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,8 +106,7 @@ def _cross_entropy(outputs: Array, labels: NDArray[np.int64]) -> tuple[float, Ar
     return float(loss), gradient / len(labels)
 
 
-@dataclass(frozen=True)
-class SplitDigits:
+class SplitDigits(NamedTuple):
     """Images float32 [n, 12, 12] and labels int64 [n] of a training and a validation split.
 
     ``is_copy``: bool [n], the validation images that are noisy copies of a training image.

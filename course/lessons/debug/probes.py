@@ -2,7 +2,6 @@
 
 import bdb
 import contextlib
-import inspect
 import io
 import logging
 import pdb
@@ -11,12 +10,14 @@ import sys
 import unittest
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 
 from course.lessons.debug.patients import SIZE, Patient, digits, leaky_split, train_on
 from labkit.figures.style import GREY, OKABE_ITO, TRAIN, drawing
+from labkit.training.scores import single_label_scores
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,9 +54,7 @@ def first_loss(model: Any, batch: Any) -> float:
         batch: with ``standardized`` and ``labels``, as ``run.batch`` returns it.
     """
     logits = np.asarray(model(batch.standardized, training=True), np.float64)
-    highest = logits.max(axis=1)
-    total = highest + np.log(np.exp(logits - highest[:, None]).sum(axis=1))
-    return float(np.mean(total - logits[np.arange(len(logits)), batch.labels]))
+    return single_label_scores(batch.labels, logits)["loss"]
 
 
 def one_batch_losses(patient: Any, steps: int) -> Array:
@@ -66,11 +65,8 @@ def one_batch_losses(patient: Any, steps: int) -> Array:
 
 def baseline_losses(patient: Any, steps: int) -> Array:
     """Train a patient on images of zeros, with the true labels. Returns the losses, float64 [steps]."""
-    losses = []
-    for step in range(1, steps + 1):
-        images, labels = patient.batch(step)
-        losses.append(patient.step(np.zeros_like(images), labels))
-    return np.array(losses)
+    batches = [patient.batch(step) for step in range(1, steps + 1)]
+    return np.array([patient.step(np.zeros_like(images), labels) for images, labels in batches])
 
 
 def run_tests(case: type[unittest.TestCase]) -> bool:
@@ -78,9 +74,7 @@ def run_tests(case: type[unittest.TestCase]) -> bool:
 
     Returns whether all passed.
     """
-    logger = logging.getLogger("tensorflow")  # tf.test.TestCase logs the time of each test
-    level = logger.level
-    logger.setLevel(logging.WARNING)
+    logging.getLogger("tensorflow").setLevel(logging.WARNING)  # tf.test.TestCase logs the time of each test
     passed = True
     for name in unittest.TestLoader().getTestCaseNames(case):
         if name == "test_session":  # a method of tf.test.TestCase, which isn't a test
@@ -91,16 +85,13 @@ def run_tests(case: type[unittest.TestCase]) -> bool:
         reasons = [_reason(trace) for _, trace in (*result.failures, *result.errors)]
         print(f"{'FAIL' if reasons else 'ok  '} {name}{': ' + reasons[0] if reasons else ''}")
         passed = passed and result.wasSuccessful()
-    logger.setLevel(level)
     return passed
 
 
 def _reason(trace: str) -> str:
-    """Return what a traceback's text says after the class of the exception, in one line."""
-    lines = [line.strip() for line in trace.splitlines()]
-    pattern = re.compile(r"[\w.]*(Error|Exception)\b")
-    start = next((number for number, line in enumerate(lines) if pattern.match(line)), len(lines) - 1)
-    return " ".join(line for line in lines[start:] if line)[:REASON]
+    """Return what a traceback's text says from the class of the exception on, in one line."""
+    said = re.split(r"(?m)^(?=[\w.]*(?:Error|Exception)\b)", trace, maxsplit=1)[-1]
+    return " ".join(said.split())[:REASON]
 
 
 def scripted_pdb(function: Callable[[], Any], commands: Sequence[str]) -> str:
@@ -118,20 +109,15 @@ def scripted_pdb(function: Callable[[], Any], commands: Sequence[str]) -> str:
         said.write(f"{line}\n")
         return line
 
-    debugger.precmd = echo
-    before = sys.breakpointhook
-
     def stop() -> None:
-        here = inspect.currentframe()
-        debugger.set_trace(here.f_back if here else None)
+        debugger.set_trace(sys._getframe(1))
 
-    sys.breakpointhook = stop
+    debugger.precmd = echo
     try:
-        with contextlib.suppress(bdb.BdbQuit):
+        with mock.patch("sys.breakpointhook", stop), contextlib.suppress(bdb.BdbQuit):
             function()
     finally:
         sys.settrace(None)
-        sys.breakpointhook = before
     return re.sub(r"(?m)^> .*\(\d+\)", "> in ", said.getvalue())
 
 
@@ -175,13 +161,13 @@ def draw_values(groups: Mapping[str, NDArray[Any]]) -> "Figure":
 
     All but the first have one x axis.
     """
-    low = min(float(values.min()) for values in list(groups.values())[1:])
-    high = max(float(values.max()) for values in list(groups.values())[1:])
+    others = np.concatenate([np.ravel(values) for values in list(groups.values())[1:]])
+    span = float(others.min()), float(others.max())
     with drawing(9.5, 2.6, f"Histograms of the values of {', '.join(groups)}") as figure:
         axes = figure.subplots(1, len(groups))
         for number, (axis, (name, values)) in enumerate(zip(axes, groups.items(), strict=True)):
             flat = np.asarray(values, np.float64).ravel()
-            axis.hist(flat, bins=50, range=(low, high) if number else None, color=TRAIN)
+            axis.hist(flat, bins=50, range=span if number else None, color=TRAIN)
             axis.set(title=f"{name}\nmean {flat.mean():.2f}, std {flat.std():.2g}", xlabel="value of a pixel")
         figure.axes[0].set_ylabel("pixels")
     return figure
@@ -194,12 +180,10 @@ def draw_curves(curves: Mapping[str, Array], classes: int, title: str) -> "Figur
         for color, (name, losses) in zip(OKABE_ITO, curves.items(), strict=False):
             axis.plot(np.arange(1, len(losses) + 1), losses, color=color, label=name, linewidth=1.6)
         axis.axhline(np.log(classes), color=GREY, linestyle="--", linewidth=1)
-        place: dict[str, Any] = {
-            "xycoords": ("axes fraction", "data"),
-            "xytext": (4, 0),
-            "textcoords": "offset points",
-        }
-        axis.annotate(f"ln {classes}", (1, np.log(classes)), color=GREY, va="center", fontsize=8, **place)
+        beside = axis.get_yaxis_transform()  # x as a fraction of the width, y in nats
+        axis.text(
+            1.01, np.log(classes), f"ln {classes}", color=GREY, va="center", fontsize=8, transform=beside
+        )
         axis.set(xlabel="step", ylabel="loss (nats)", title=title)
         axis.set_ylim(bottom=0)
         axis.grid(axis="y")
@@ -228,9 +212,7 @@ def numerics_report(function: Callable[[], Any]) -> str:
     """
     import tensorflow as tf
 
-    logger = logging.getLogger("tensorflow")
-    level = logger.level
-    logger.setLevel(logging.WARNING)
+    logging.getLogger("tensorflow").setLevel(logging.WARNING)  # it logs that checks begin and end
     tf.debugging.enable_check_numerics()
     try:
         function()
@@ -239,7 +221,6 @@ def numerics_report(function: Callable[[], Any]) -> str:
         return "\n".join(line for line in said.replace(" !!!", "").splitlines() if line.strip())
     finally:
         tf.debugging.disable_check_numerics()
-        logger.setLevel(level)
     return "every result is finite"
 
 

@@ -2,9 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labkit.experiments.profile import KINDS, kind_of, read_trace
 from labkit.figures.style import OKABE_ITO, drawing
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
 COLORS = dict(zip(KINDS, (*OKABE_ITO[:6], "#f0e442", "#000000", "#8c564b", "#c7cbd1"), strict=True))
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """An operation that ran. ``start`` and ``seconds``: in seconds, from the first operation of the trace."""
 
     thread: int
@@ -63,18 +61,14 @@ def draw_timeline(spans: list[Span]) -> "Figure":
     totals = seconds_by_kind(spans)
     with drawing(9.5, 2.2 + 0.35 * threads, "Operations of each thread over time, by kind") as figure:
         axis = figure.subplots()
-        for kind in KINDS:
+        for kind in filter(totals.__contains__, KINDS):
             chosen = [span for span in spans if span.kind == kind]
-            if not chosen:
-                continue
             for thread in range(threads):
                 bars = [(1e3 * span.start, 1e3 * span.seconds) for span in chosen if span.thread == thread]
                 axis.broken_barh(bars, (thread - 0.4, 0.8), color=COLORS[kind])
             axis.plot([], [], "s", color=COLORS[kind], label=f"{kind} ({1e3 * totals[kind]:.0f} ms)")
         axis.set_yticks(range(threads), [f"thread {number + 1}" for number in range(threads)])
-        axis.set(
-            xlabel="milliseconds since the first operation of the trace",
-            title="Traced steps (in brackets: time, summed over the threads)",
-        )
+        axis.set_title("Traced steps (in brackets: time, summed over the threads)")
+        axis.set_xlabel("milliseconds since the first operation of the trace")
         figure.legend(loc="outside lower center", ncols=4, fontsize=8)
     return figure

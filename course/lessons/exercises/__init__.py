@@ -1,1 +1,1 @@
-"""The tests of the exercises: one module for each lesson, with a tuple ``EXERCISES``."""
+"""The tests of the exercises: one module for each lesson. ``verdict.tests`` gives each its number."""

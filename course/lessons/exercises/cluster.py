@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, draws
+from course.lessons.verdict import Wrong, a_function, a_number, an_array, draws, tests
 from labkit.distributed.task import make_tf_config, parse_tf_config
 from labkit.errors import InputError
 
@@ -17,6 +17,7 @@ WORKERS = (
 SERVERS: tuple[tuple[str, ...], ...] = (("p:2222",), ("q:1", "r:1"), ())
 
 
+@tests("05.1", "TF_CONFIG of any task of a cluster")
 def _tf_config(answer: Any) -> str:
     function = a_function(answer)
     drawn = tuple(f"h{number}:{number}" for number in draws(51).integers(1000, 9000, 5))
@@ -61,6 +62,7 @@ def _check_tf_config(text: Any, workers: Any, servers: Any, job: str, index: int
     assert parse_tf_config(make_tf_config(task)) == task
 
 
+@tests("05.2", "The slice of a global batch that a worker computes")
 def _slices(answer: Any) -> str:
     function = a_function(answer)
     drawn = draws(52).integers((20, 2), (300, 20), (3, 2)).tolist()
@@ -90,6 +92,7 @@ def _slices(answer: Any) -> str:
     return "every example goes to exactly one worker, and no worker gets two more than another"
 
 
+@tests("05.3", "The staleness of updates from a log of reads and writes")
 def _staleness(answer: Any) -> str:
     function = a_function(answer)
     random = draws(5)
@@ -145,6 +148,7 @@ def _reads_between(log: list[tuple[str, int]]) -> list[int]:
     return found
 
 
+@tests("05.4", "Images per second of equal and slow workers, synchronous and asynchronous")
 def _rates(answer: Any) -> str:
     function = a_function(answer)
     drawn = draws(54).uniform(0.1, 1, 5).round(2).tolist()
@@ -177,6 +181,7 @@ def _check_rates(seconds: list[float], images: int, sync: float, asynchronous: f
         )
 
 
+@tests("05.5", "The time that gradients spend on a network")
 def _transfer(answer: Any) -> str:
     function = a_function(answer)
     drawn = draws(55).integers((10**5, 3, 20), (10**7, 50, 900)).tolist()
@@ -204,12 +209,3 @@ def _transfer(answer: Any) -> str:
     return (
         "the time on the wire follows from the bytes; that it adds to each step is what a slow network costs"
     )
-
-
-EXERCISES = (
-    Exercise("05.1", "TF_CONFIG of any task of a cluster", _tf_config),
-    Exercise("05.2", "The slice of a global batch that a worker computes", _slices),
-    Exercise("05.3", "The staleness of updates from a log of reads and writes", _staleness),
-    Exercise("05.4", "Images per second of equal and slow workers, synchronous and asynchronous", _rates),
-    Exercise("05.5", "The time that gradients spend on a network", _transfer),
-)

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from course.lessons.collectives.exchange import spoiled
 from course.lessons.verdict import (
-    Exercise,
     Wrong,
     a_function,
     a_number,
@@ -17,6 +16,7 @@ from course.lessons.verdict import (
     compare,
     draws,
     several,
+    tests,
 )
 from course.lessons.workers import Round, Worker, run_answer
 
@@ -59,9 +59,7 @@ def _check_sent(found: Round, workers: int, messages: int, share: float) -> None
             )
 
 
-# ---- 10.1 ----------------------------------------------------------------------------------------------
-
-
+@tests("10.1", "reduce-scatter by halving, between processes")
 def _reduce_scatter(answer: Any) -> str:
     function = a_function(answer)
     for workers in SIZES:
@@ -94,9 +92,7 @@ def _reduce_scatter(answer: Any) -> str:
     return "worker r has the sum of chunk r, after log₂ N messages and (N − 1) / N of the bytes, for 2 and 4"
 
 
-# ---- 10.2 ----------------------------------------------------------------------------------------------
-
-
+@tests("10.2", "all-reduce by halving and doubling, between processes")
 def _all_reduce(answer: Any) -> str:
     function = a_function(answer)
     for workers in SIZES:
@@ -124,9 +120,7 @@ def _all_reduce(answer: Any) -> str:
     return "every worker has the sum, after 2 log₂ N messages and 2 (N − 1) / N of the bytes, for 2 and 4"
 
 
-# ---- 10.3 ----------------------------------------------------------------------------------------------
-
-
+@tests("10.3", "α, β and the crossover from a table of times")
 def _crossover(answer: Any) -> str:
     function = a_function(answer)
     sizes = np.array([1e3, 1e4, 1e5, 1e6])
@@ -152,9 +146,7 @@ def _crossover(answer: Any) -> str:
     return "α, β and the crossover were recovered for four links and 4 to 128 workers"
 
 
-# ---- 10.4 ----------------------------------------------------------------------------------------------
-
-
+@tests("10.4", "top-k with error feedback")
 def _top_with_memory(answer: Any) -> str:
     function = a_function(answer)
     random = draws(104)
@@ -211,11 +203,3 @@ def _check_memory(memory: Any, index: Any, before: Any, step: int) -> None:
     rest[index] = 0
     if not np.allclose(memory, rest):
         raise Wrong(f"step {step}: sent + memory isn't gradient + old memory; keep all that isn't sent")
-
-
-EXERCISES = (
-    Exercise("10.1", "reduce-scatter by halving, between processes", _reduce_scatter),
-    Exercise("10.2", "all-reduce by halving and doubling, between processes", _all_reduce),
-    Exercise("10.3", "α, β and the crossover from a table of times", _crossover),
-    Exercise("10.4", "top-k with error feedback", _top_with_memory),
-)

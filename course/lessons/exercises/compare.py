@@ -6,12 +6,20 @@ import statistics
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, draws, explain, shown
+from course.lessons.verdict import (
+    Wrong,
+    a_function,
+    a_number,
+    an_array,
+    draws,
+    explain,
+    shown,
+    tests,
+)
 from labkit.analysis.inference import t_quantile
 
-# ---- 08.1 ----------------------------------------------------------------------------------------------
 
-
+@tests("08.1", "the paired interval of two recipes")
 def _paired_interval(answer: object) -> str:
     function = a_function(answer)
     random = draws(81)
@@ -54,9 +62,7 @@ def _judge_interval(found: NDArray[np.float64], first: NDArray, second: NDArray)
     raise Wrong(f"with {count} seeds the interval is the mean ± {right:.5f}, yours is ± {half:.5f}")
 
 
-# ---- 08.2 ----------------------------------------------------------------------------------------------
-
-
+@tests("08.2", "McNemar's test, exactly")
 def _mcnemar(answer: object) -> str:
     function = a_function(answer)
     random = draws(82)
@@ -107,9 +113,7 @@ def _judge_p(found: float, one: int, two: int, images: int, right: tuple[int, in
     raise Wrong(f"{where}, the probability is {exact:.4g}, yours {found:.4g}")
 
 
-# ---- 08.3 ----------------------------------------------------------------------------------------------
-
-
+@tests("08.3", "what the best of k reports")
 def _expected_best(answer: object) -> str:
     function = a_function(answer)
     random = draws(83)
@@ -149,8 +153,6 @@ def best_of(accuracy: float, images: int, k: int) -> float:
     return float((1 - below[:-1] ** k).sum() / images)
 
 
-# ---- 08.4 ----------------------------------------------------------------------------------------------
-
 # Why each sentence of the report is a flaw, or isn't.
 _FLAWS = {
     "B": "one of the recipes was tuned harder than the other",
@@ -165,6 +167,7 @@ _SOUND = {
 }
 
 
+@tests("08.4", "three flaws of a comparison")
 def _flaws(answer: object) -> str:
     letters = _letters(answer)
     for letter in sorted(letters & _SOUND.keys()):
@@ -186,11 +189,3 @@ def _letters(answer: object) -> set[str]:
     if unknown:
         raise Wrong(f"there is no sentence {unknown[0]}; the sentences are A to G")
     return letters
-
-
-EXERCISES = (
-    Exercise("08.1", "the paired interval of two recipes", _paired_interval),
-    Exercise("08.2", "McNemar's test, exactly", _mcnemar),
-    Exercise("08.3", "what the best of k reports", _expected_best),
-    Exercise("08.4", "three flaws of a comparison", _flaws),
-)

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 
 from course.lessons.data.records import record_fields, tfrecord
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array, draws
-
-# ---- 01.1 ----------------------------------------------------------------------------------------------
+from course.lessons.verdict import Wrong, a_function, a_number, a_result, an_array, draws, tests
 
 
 def _payloads_of(records: Any, data: bytes) -> list[bytes]:
@@ -25,6 +23,7 @@ def _payloads_of(records: Any, data: bytes) -> list[bytes]:
     return list(found)
 
 
+@tests("01.1", "read the records of a file")
 def _test_records(answer: Any) -> str:
     records, rng = a_function(answer), draws(11)
     for sizes in ((5,), (3, 40, 7), (300, 0, 70_000)):
@@ -63,9 +62,6 @@ def _must_refuse(records: Any, intact: bytes, position: int, name: str) -> None:
     )
 
 
-# ---- 01.3 ----------------------------------------------------------------------------------------------
-
-
 def _order(epoch_order: Any, count: int, seed: int, epoch: int) -> np.ndarray:
     what = f"epoch_order({count}, {seed}, {epoch})"
     order = an_array(epoch_order(count, seed, epoch), (count,), what)
@@ -75,6 +71,7 @@ def _order(epoch_order: Any, count: int, seed: int, epoch: int) -> np.ndarray:
     return order.astype(np.int64)
 
 
+@tests("01.3", "the order of an epoch")
 def _test_epoch_order(answer: Any) -> str:
     epoch_order = a_function(answer)
     shared = np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]
@@ -110,9 +107,6 @@ def _test_epoch_order(answer: Any) -> str:
     )
 
 
-# ---- 01.4 ----------------------------------------------------------------------------------------------
-
-
 def _newest(buffer: int, examples: int, batch: int) -> int:
     """Return the newest example that a shuffle buffer holds when the last one of the first batch is drawn."""
     read = min(buffer, examples)
@@ -121,6 +115,7 @@ def _newest(buffer: int, examples: int, batch: int) -> int:
     return read - 1
 
 
+@tests("01.4", "how big a shuffle buffer must be")
 def _test_buffer(answer: Any) -> str:
     buffer_needed = a_function(answer)
     drawn = draws(14).integers(2, 400, (3, 2)).tolist()
@@ -147,8 +142,6 @@ def _test_buffer(answer: Any) -> str:
     return "with this buffer the last example can be in the first batch, and with one place less it can't"
 
 
-# ---- 01.2 ----------------------------------------------------------------------------------------------
-
 Stages = Sequence[tuple[float, int]]
 
 
@@ -167,6 +160,7 @@ def _simulated(stages: Stages, overlapped: bool) -> float:
     return (ends[-1] - ends[half - 1]) / half
 
 
+@tests("01.2", "predict the time of a batch")
 def _test_seconds(answer: Any) -> str:
     function, rng = a_function(answer), draws(5)
     chains: list[Stages] = [[(0.03, 1), (0.01, 1), (0.02, 1), (0.05, 1)], [(0.08, 4), (0.012, 1), (0.015, 1)]]
@@ -194,11 +188,3 @@ def _hint(stages: Stages, overlapped: bool, found: float, expected: float) -> st
             f"idle: {shown} takes {expected:.3f} s, not {found:.3f}"
         )
     return f"the chain {shown} with overlapped={overlapped} takes {expected:.3f} s a batch, not {found:.3f}"
-
-
-EXERCISES = (
-    Exercise("01.1", "read the records of a file", _test_records),
-    Exercise("01.2", "predict the time of a batch", _test_seconds),
-    Exercise("01.3", "the order of an epoch", _test_epoch_order),
-    Exercise("01.4", "how big a shuffle buffer must be", _test_buffer),
-)

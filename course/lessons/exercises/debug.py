@@ -8,12 +8,11 @@ import numpy as np
 
 from course.lessons.debug.patients import CLASSES, Patient, leaky_split, train_on
 from course.lessons.debug.probes import dependency, one_batch_losses
-from course.lessons.verdict import Exercise, Wrong, a_choice, a_function, a_number, an_array, draws
+from course.lessons.verdict import Wrong, a_choice, a_function, a_number, an_array, draws, tests
 
 FLAT = ("labels", "input", "dead", "rate")
 HIGH = ("softmax twice", "learning rate too small", "labels shuffled", "layer frozen")
 
-# ---- 06.1: why is the loss flat? -----------------------------------------------------------------------
 
 _MEASURE = {
     "input": "look at the numbers in its images before anything else: their spread is almost zero",
@@ -39,6 +38,7 @@ class _Covered(Patient):
         )
 
 
+@tests("06.1", "patient 1: why is the loss flat?")
 def _why_flat(answer: Any) -> str:
     diagnose = a_function(answer)
     given = []
@@ -57,9 +57,7 @@ def _why_flat(answer: Any) -> str:
     return f"{len(given)} patients with flat losses, each with the right one of {len(FLAT)} faults"
 
 
-# ---- 06.2: why does the loss stop high? ----------------------------------------------------------------
-
-
+@tests("06.2", "patient 2: why does the loss stop high?")
 def _why_high(answer: Any) -> str:
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise Wrong('two things are asked for: check("06.2", (fault, lowest_loss))')
@@ -106,9 +104,7 @@ def _against(fault: str) -> str:
     return f"every weight changes; even in {least} one changes by {changes[least]:.2g} in 200 steps"
 
 
-# ---- 06.3: fix the update that forgets its schedule ---------------------------------------------------
-
-
+@tests("06.3", "patient 3: fix the update")
 def _fixed_update(answer: Any) -> str:
     make_update = a_function(answer)
     for seed, steps in ((1, 12), (2, 7)):
@@ -162,9 +158,7 @@ def _known_updates(make_update: Any, random: np.random.Generator, steps: int) ->
         )
 
 
-# ---- 06.4: fix the network that mixes images ----------------------------------------------------------
-
-
+@tests("06.4", "patient 4: fix the network")
 def _fixed_network(answer: Any) -> str:
     network = a_function(answer)
     from course.lessons.debug.broken import broken_network, mixing_weights, train_network
@@ -201,9 +195,7 @@ def _fixed_network(answer: Any) -> str:
     return f"no output depends on another image, and the loss falls from {losses[0]:.1f} to {losses[-1]:.1f}"
 
 
-# ---- 06.5: find the leak -------------------------------------------------------------------------------
-
-
+@tests("06.5", "patient 5: find the leak")
 def _leaked(answer: Any) -> str:
     find = a_function(answer)
     cases = ((90, 0.5, 0.02), (150, 0.1, 0.01), (60, 0.0, 0.02), (40, 1.0, 0.03))
@@ -232,12 +224,3 @@ def _leaked(answer: Any) -> str:
         f"every copy is found and nothing else; patient 5 had {accuracy['validation'][-1]:.0%} of validation "
         f"images right, and of new ones {accuracy['new'][-1]:.0%}"
     )
-
-
-EXERCISES = (
-    Exercise("06.1", "patient 1: why is the loss flat?", _why_flat),
-    Exercise("06.2", "patient 2: why does the loss stop high?", _why_high),
-    Exercise("06.3", "patient 3: fix the update", _fixed_update),
-    Exercise("06.4", "patient 4: fix the network", _fixed_network),
-    Exercise("06.5", "patient 5: find the leak", _leaked),
-)

@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 
 from course.lessons.failure.processes import Event, Log, fork, read_log
 from course.lessons.failure.training import expected_goodput
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array, compare, draws
+from course.lessons.verdict import Wrong, a_function, a_number, a_result, an_array, compare, draws, tests
 from course.lessons.workers import Worker, run_answer
 
 State = dict[str, NDArray[np.float64]]
 
-# ---- 14.1 ----------------------------------------------------------------------------------------------
 
-
+@tests("14.1", "How often a cluster fails, and the chance that it doesn't")
 def _survival(answer: Any) -> str:
     function = a_function(answer)
     drawn = draws(141).integers((500, 2, 1), (5000, 100, 60)).tolist()
@@ -43,9 +42,6 @@ def _survival(answer: Any) -> str:
         otherwise = f"expected {expected:.4g}; the chance falls as e^(-hours / MTBF)"
         compare(chance, expected, f"{shown}, the chance", hints, otherwise)
     return "N machines fail N times as often, and long trainings hardly ever end without a failure"
-
-
-# ---- 14.2 ----------------------------------------------------------------------------------------------
 
 
 def _start() -> State:
@@ -117,6 +113,7 @@ def _kill_while_writing(folder: Path, seconds: float) -> None:
     sys.addaudithook(watch)
 
 
+@tests("14.2", "A training that survives being killed")
 def _survives(answer: Any) -> str:
     function, random = a_function(answer), draws(142)
     lost = killed = 0
@@ -175,9 +172,7 @@ def _judge(steps: int, every: int, kills: Sequence[Any], attempts: list[tuple[li
             )
 
 
-# ---- 14.3 ----------------------------------------------------------------------------------------------
-
-
+@tests("14.3", "The steps between two checkpoints that lose least")
 def _interval(answer: Any) -> str:
     function, worst, random = a_function(answer), 1.0, draws(143)
     drawn = float(random.uniform(1, 30)), 1e7, int(random.integers(100, 2000)), float(random.uniform(0.1, 5))
@@ -208,9 +203,6 @@ def _interval(answer: Any) -> str:
     return f"your intervals are expected to lose at most {worst - 1:.1%} more time than the best ones"
 
 
-# ---- 14.4 ----------------------------------------------------------------------------------------------
-
-
 def make_log(story: str, step_seconds: float) -> tuple[list[Event], int]:
     """Return the log of a training, and how many of its steps count at its end.
 
@@ -227,6 +219,7 @@ def make_log(story: str, step_seconds: float) -> tuple[list[Event], int]:
     return log, step
 
 
+@tests("14.4", "The goodput of a training from its log")
 def _goodput(answer: Any) -> str:
     function, random = a_function(answer), draws(144)
     for story in (
@@ -255,11 +248,3 @@ def _goodput(answer: Any) -> str:
         )
         compare(found, count * share, shown, hints, otherwise)
     return "a step counts once, and only if no failure took it back"
-
-
-EXERCISES = (
-    Exercise("14.1", "How often a cluster fails, and the chance that it doesn't", _survival),
-    Exercise("14.2", "A training that survives being killed", _survives),
-    Exercise("14.3", "The steps between two checkpoints that lose least", _interval),
-    Exercise("14.4", "The goodput of a training from its log", _goodput),
-)

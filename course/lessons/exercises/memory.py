@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from course.lessons.collectives.exchange import spoiled
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, compare, draws, several
+from course.lessons.verdict import Wrong, a_function, a_number, an_array, compare, draws, several, tests
 from course.lessons.workers import Worker, run_answer
 
-# ---- 11.1 ----------------------------------------------------------------------------------------------
 
-
+@tests("11.1", "the bytes that a bottleneck block keeps")
 def _bottleneck(answer: Any) -> str:
     function = a_function(answer)
     drawn = draws(111).integers(9, 100, 3).tolist()
@@ -43,9 +42,6 @@ def _bottleneck(answer: Any) -> str:
     return "the bytes of a bottleneck block's activations, for four sizes; a network is a sum of such blocks"
 
 
-# ---- 11.2 ----------------------------------------------------------------------------------------------
-
-
 class _Gradients:
     """The gradient of a squared error; notes the images it gets, and how many of its results are held."""
 
@@ -65,6 +61,7 @@ class _Gradients:
         return np.asarray(result)
 
 
+@tests("11.2", "accumulate a gradient in parts")
 def _accumulate(answer: Any) -> str:
     function = a_function(answer)
     random = draws(112)
@@ -95,9 +92,7 @@ def _accumulate(answer: Any) -> str:
     return "the whole batch's gradient for even and uneven parts, and only the sum is held besides one part"
 
 
-# ---- 11.3 ----------------------------------------------------------------------------------------------
-
-
+@tests("11.3", "the length of segments for a budget")
 def _segments(answer: Any) -> str:
     function = a_function(answer)
     cases = [(24, 5, 26), (24, 5, 121), (24, 5, 20), (50, 4, 60), (9, 12, 40), (1000, 5, 900)]
@@ -130,11 +125,10 @@ def _segments(answer: Any) -> str:
     return "the longest segments that fit, for nine networks and budgets"
 
 
-# ---- 11.4 ----------------------------------------------------------------------------------------------
-
 RATE, MOMENTUM = 0.1, 0.9
 
 
+@tests("11.4", "shard the optimizer's state over real processes")
 def _sharded(answer: Any) -> str:
     function = a_function(answer)
     for size, length in ((2, 7), (4, 12)):
@@ -205,11 +199,3 @@ def _judge(found: Any, one: NDArray[np.float64], without_sum: NDArray[np.float64
         f"after {step + 1} step(s) the weights aren't those of one process: velocity = {MOMENTUM} × "
         f"velocity + the sum of the gradients, weights = weights − {RATE} × velocity"
     )
-
-
-EXERCISES = (
-    Exercise("11.1", "the bytes that a bottleneck block keeps", _bottleneck),
-    Exercise("11.2", "accumulate a gradient in parts", _accumulate),
-    Exercise("11.3", "the length of segments for a budget", _segments),
-    Exercise("11.4", "shard the optimizer's state over real processes", _sharded),
-)

@@ -8,15 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from course.lessons.mistakes.measures import reliability
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, any_array, draws, explain
+from course.lessons.verdict import (
+    Wrong,
+    a_function,
+    a_number,
+    an_array,
+    any_array,
+    draws,
+    explain,
+    tests,
+)
 from labkit.analysis.slices import accuracy_interval
 from labkit.training.scores import single_label_scores, softmax
 
 CANCEL = "gaps of opposite sign cancel; take the absolute value of each bin's gap"
 
-# ---- 09.1 ----------------------------------------------------------------------------------------------
 
-
+@tests("09.1", "write the expected calibration error")
 def _test_calibration_error(answer: Any) -> str:
     error = a_function(answer)
     generator = draws(1)
@@ -65,9 +73,7 @@ def _drawn(probabilities: NDArray[Any], generator: np.random.Generator) -> NDArr
     return (probabilities.cumsum(axis=1) < generator.random((len(probabilities), 1))).sum(axis=1)
 
 
-# ---- 09.2 ----------------------------------------------------------------------------------------------
-
-
+@tests("09.2", "find the temperature")
 def _test_temperature(answer: Any) -> str:
     find = a_function(answer)
     generator = draws(2)
@@ -95,9 +101,7 @@ def _test_temperature(answer: Any) -> str:
     return "it finds the factor of the logits, for networks that are too sure and too unsure"
 
 
-# ---- 09.3 ----------------------------------------------------------------------------------------------
-
-
+@tests("09.3", "write an occlusion map")
 def _test_occlusion(answer: Any) -> str:
     occlude = a_function(answer)
     generator = draws(3)
@@ -164,9 +168,7 @@ def _looks_at(
     return predict
 
 
-# ---- 09.4 ----------------------------------------------------------------------------------------------
-
-
+@tests("09.4", "rank suspected labels")
 def _test_suspects(answer: Any) -> str:
     rank = a_function(answer)
     shares = []
@@ -229,9 +231,7 @@ def _pretended_losses(
     return losses, flipped
 
 
-# ---- 09.5 ----------------------------------------------------------------------------------------------
-
-
+@tests("09.5", "write the interval of a slice's accuracy")
 def _test_interval(answer: Any) -> str:
     interval = a_function(answer)
     coverages = []
@@ -285,12 +285,3 @@ def _check_width(widths: NDArray[Any], total: int) -> None:
         raise Wrong(
             f"for {at} right of {total} your interval is {widths[at]:.2f} wide; {needed[at]:.2f} is enough"
         )
-
-
-EXERCISES = (
-    Exercise("09.1", "write the expected calibration error", _test_calibration_error),
-    Exercise("09.2", "find the temperature", _test_temperature),
-    Exercise("09.3", "write an occlusion map", _test_occlusion),
-    Exercise("09.4", "rank suspected labels", _test_suspects),
-    Exercise("09.5", "write the interval of a slice's accuracy", _test_interval),
-)

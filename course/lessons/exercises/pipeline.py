@@ -6,12 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from course.lessons.pipeline import schedules
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array, compare, draws
+from course.lessons.verdict import Wrong, a_function, a_number, a_result, an_array, compare, draws, tests
 from course.lessons.workers import run_answer
 
-# ---- 12.1 ----------------------------------------------------------------------------------------------
 
-
+@tests("12.1", "the seconds that a schedule takes")
 def _test_seconds(answer: Any) -> str:
     function = a_function(answer)
     one_by_one = schedules.one_forward_one_backward(4, 6)
@@ -40,9 +39,7 @@ def _test_seconds(answer: Any) -> str:
     return "right for GPipe and 1F1B, for equal and unequal stages"
 
 
-# ---- 12.2 ----------------------------------------------------------------------------------------------
-
-
+@tests("12.2", "the schedule 1F1B")
 def _test_schedule(answer: Any) -> str:
     function = a_function(answer)
     drawn = draws(122).integers((2, 2), (8, 20), (2, 2)).tolist()
@@ -90,9 +87,7 @@ def _a_schedule(found: Any, stages: int, micro_batches: int, shown: str) -> list
     return schedule
 
 
-# ---- 12.3 ----------------------------------------------------------------------------------------------
-
-
+@tests("12.3", "where to cut a network")
 def _test_cuts(answer: Any) -> str:
     function = a_function(answer)
     random = draws(123)
@@ -115,8 +110,6 @@ def _test_cuts(answer: Any) -> str:
             )
     return "no other cut gives a smaller largest sum, for 2 to 4 stages"
 
-
-# ---- 12.4 ----------------------------------------------------------------------------------------------
 
 WORKERS, MICRO_BATCHES, IMAGES, WIDTH = 4, 3, 24, 6
 
@@ -152,6 +145,7 @@ def _whole(weights: list[NDArray[Any]], images: NDArray[Any], targets: NDArray[A
     return [layer.gradient for layer in layers]
 
 
+@tests("12.4", "replicas of a pipeline, on four processes")
 def _test_replicas(answer: Any) -> str:
     function = a_function(answer)
     random = draws(124)
@@ -184,11 +178,3 @@ def _test_replicas(answer: Any) -> str:
                 raise Wrong(f"{name} has other stages' gradients in it; add only those of its own stage")
             raise Wrong(f"{name} isn't the gradient of its layer; do neighbours have the same order?")
     return "each worker has the gradient of the whole batch: in 1 × 4, 2 × 2 and 4 × 1 processes"
-
-
-EXERCISES = (
-    Exercise("12.1", "the seconds that a schedule takes", _test_seconds),
-    Exercise("12.2", "the schedule 1F1B", _test_schedule),
-    Exercise("12.3", "where to cut a network", _test_cuts),
-    Exercise("12.4", "replicas of a pipeline, on four processes", _test_replicas),
-)

@@ -3,11 +3,20 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array, draws, several
+from course.lessons.verdict import (
+    Wrong,
+    a_function,
+    a_number,
+    a_result,
+    an_array,
+    compare,
+    draws,
+    several,
+    tests,
+)
 
-# ---- 04.1 ----------------------------------------------------------------------------------------------
 
-
+@tests("04.1", "the gradient of the global batch from uneven slices")
 def _global_gradient(answer: object) -> str:
     function = a_function(answer)
     random = draws(41)
@@ -39,9 +48,6 @@ def _global_gradient(answer: object) -> str:
     return "equal to the gradient of the whole batch for even, uneven and empty slices"
 
 
-# ---- 04.2 ----------------------------------------------------------------------------------------------
-
-
 class _Wire:
     """Counts what is sent. ``send`` returns a copy, as a network does, and adds 1 to message ``changed``."""
 
@@ -61,6 +67,7 @@ class _Wire:
         return copied + (self.messages - 1 == self._changed)
 
 
+@tests("04.2", "an all-reduce that sends no byte too many")
 def _all_reduce(answer: object) -> str:
     function = a_function(answer)
     random = draws(42)
@@ -114,9 +121,7 @@ def _check_bytes(wire: _Wire, workers: int, size: int) -> None:
         )
 
 
-# ---- 04.3 ----------------------------------------------------------------------------------------------
-
-
+@tests("04.3", "statistics of the global batch from those of slices")
 def _combine(answer: object) -> str:
     function = a_function(answer)
     random = draws(43)
@@ -157,40 +162,20 @@ def _judge_moments(
     raise Wrong(f"the variance isn't that of all images, with slices of {sizes}")
 
 
-# ---- 04.4 ----------------------------------------------------------------------------------------------
-
-
+@tests("04.4", "the gradient noise scale from two batch sizes")
 def _noise_scale(answer: object) -> str:
     function = a_function(answer)
     random = draws(44)
     for small, big in ((16, 256), (1, 64), (32, 96), (8, 8192)):
         squared, trace = random.uniform(0.01, 2), random.uniform(5, 500)
         lengths = squared + trace / small, squared + trace / big
-        found = a_number(function(small, big, *lengths), "what your function returns")
-        right = trace / squared
-        if np.isclose(found, right, rtol=1e-6):
-            continue
-        if np.isclose(found, 1 / right, rtol=1e-6):
-            raise Wrong("this is |G|² / tr Σ; the noise scale is the other way round")
-        if np.isclose(found, trace, rtol=1e-6):
-            raise Wrong("this is tr Σ, the noise; divide it by |G|²")
-        if np.isclose(found, trace / lengths[1], rtol=1e-6):
-            raise Wrong(
-                "the gradient of the large batch isn't free of noise: its squared length is |G|² + tr Σ / B; "
-                "solve both equations"
-            )
-        if np.isclose(found, lengths[0] / lengths[1], rtol=1e-6):
-            raise Wrong("this is the ratio of what was measured; solve the two equations for tr Σ and |G|²")
-        raise Wrong(
-            f"with tr Σ = {trace:.4g} and |G|² = {squared:.4g} the noise scale is {right:.4g}, "
-            f"yours {found:.4g}"
+        found, right = a_number(function(small, big, *lengths), "what your function returns"), trace / squared
+        hints = (
+            (1 / right, "this is |G|² / tr Σ; the noise scale is the other way round"),
+            (trace, "this is tr Σ, the noise; divide it by |G|²"),
+            (trace / lengths[1], "the gradient of the large batch isn't free of noise: solve both equations"),
+            (lengths[0] / lengths[1], "this is the ratio of what was measured; solve the two equations"),
         )
+        said = f"with tr Σ = {trace:.4g} and |G|² = {squared:.4g} the noise scale is {right:.4g}"
+        compare(found, right, "your noise scale", hints, said)
     return "the noise scale was recovered for four pairs of batch sizes"
-
-
-EXERCISES = (
-    Exercise("04.1", "the gradient of the global batch from uneven slices", _global_gradient),
-    Exercise("04.2", "an all-reduce that sends no byte too many", _all_reduce),
-    Exercise("04.3", "statistics of the global batch from those of slices", _combine),
-    Exercise("04.4", "the gradient noise scale from two batch sizes", _noise_scale),
-)

@@ -6,13 +6,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, draws, explain
+from course.lessons.verdict import (
+    Wrong,
+    a_function,
+    a_number,
+    an_array,
+    draws,
+    explain,
+    tests,
+)
 
 Array = NDArray[np.float64]
 CLOSE = 1e-4, 1e-5  # relative and absolute, to float32
-
-
-# ---- 02.1 ------------------------------------------------------------------------------------------------
 
 
 def _pooled(x: Array) -> Array:
@@ -24,6 +29,7 @@ def _padded(x: Array, before: int, after: int) -> Array:
     return np.pad(x, ((0, 0), (0, 0), (0, 0), (before, after)))
 
 
+@tests("02.1", "the forward pass of a residual block")
 def _residual_block(answer: Any) -> str:
     block = a_function(answer)
     random = draws(21)
@@ -67,9 +73,7 @@ def _smaller(found: Array, x: Array, change: Array) -> None:
     raise Wrong("where the residual is smaller, the shortcut isn't the mean of 2×2 pixels with zero channels")
 
 
-# ---- 02.2 ------------------------------------------------------------------------------------------------
-
-
+@tests("02.2", "an initialization that keeps the signal")
 def _initial_std(answer: Any) -> str:
     std = a_function(answer)
     widths = [int(draws(22, width).integers(width, width + 30)) for width in (100, 200)]
@@ -108,9 +112,7 @@ def _kept(std: float, width: int, layers: int) -> float:
     return float(np.median(shares))
 
 
-# ---- 02.3 ------------------------------------------------------------------------------------------------
-
-
+@tests("02.3", "batch normalization in training and prediction")
 def _batch_norm(answer: Any) -> str:
     norm = a_function(answer)
     random = draws(23)
@@ -163,9 +165,7 @@ def _normalized(found: Array, x: Array, gamma: Array, beta: Array, moving: Any, 
     raise Wrong(f"with training={training} a channel isn't gamma * (x - mean) / sqrt(variance + 1e-5) + beta")
 
 
-# ---- 02.4 ------------------------------------------------------------------------------------------------
-
-
+@tests("02.4", "the receptive field of a stack of layers")
 def _receptive_field(answer: Any) -> str:
     field = a_function(answer)
     random = draws(24)
@@ -201,11 +201,3 @@ def _marked(stack: list[tuple[int, int]]) -> int:
     for kernel, stride in reversed(stack):
         first, last = first * stride, last * stride + kernel - 1
     return last - first + 1
-
-
-EXERCISES = (
-    Exercise("02.1", "the forward pass of a residual block", _residual_block),
-    Exercise("02.2", "an initialization that keeps the signal", _initial_std),
-    Exercise("02.3", "batch normalization in training and prediction", _batch_norm),
-    Exercise("02.4", "the receptive field of a stack of layers", _receptive_field),
-)

@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 
 from course.lessons.split_tensors.layers import all_reduce
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, compare, draws, several
+from course.lessons.verdict import Wrong, a_function, a_number, an_array, compare, draws, several, tests
 from course.lessons.workers import Worker, run_answer
-
-# ---- 13.1 ----------------------------------------------------------------------------------------------
 
 A_TERM = (
     "isn't that of the whole layers; each worker's product is one term of a sum over all hidden channels, so "
@@ -24,6 +22,7 @@ A_PART = (
 PARTS = ("the output", "the gradient of x", "the gradient of first", "the gradient of second")
 
 
+@tests("13.1", "two dense layers over several workers, forward and backward")
 def _two_layers(answer: object) -> str:
     function = a_function(answer)
     random = draws(131)
@@ -55,9 +54,7 @@ def _reducing(worker: Worker, function: Callable[..., Any], *arguments: Any) -> 
     return function(functools.partial(all_reduce, worker), *arguments)
 
 
-# ---- 13.2 ----------------------------------------------------------------------------------------------
-
-
+@tests("13.2", "the rows of the neighbours")
 def _rows_of_neighbours(answer: object) -> str:
     function = a_function(answer)
     random = draws(132)
@@ -100,9 +97,6 @@ def _row_hint(wrong: list[int], above: int, outside: bool) -> str:
     )
 
 
-# ---- 13.3 ----------------------------------------------------------------------------------------------
-
-
 def _exchanges(worker: Worker, split: str, images: int, size: int, channels: int) -> None:
     """Send what a step of a residual block sends, statistics left out, in arrays of the same sizes."""
     activations = np.zeros((images, size, size, channels), np.float32)
@@ -114,6 +108,7 @@ def _exchanges(worker: Worker, split: str, images: int, size: int, channels: int
         worker.send(rank, activations[:, 0])  # what isn't received is dropped after the round
 
 
+@tests("13.3", "the bytes of each split")
 def _bytes_of_splits(answer: object) -> str:
     function = a_function(answer)
     random = draws(133)
@@ -140,9 +135,8 @@ COUNTED = {
     "convolutions, forward and backward",
 }
 
-# ---- 13.4 ----------------------------------------------------------------------------------------------
 
-
+@tests("13.4", "a layer under the roof")
 def _under_the_roof(answer: object) -> str:
     function = a_function(answer)
     random = draws(134)
@@ -166,11 +160,3 @@ def _under_the_roof(answer: object) -> str:
             otherwise = f"{most:.4g} can be reached; the lower of two limits binds"
             compare(reached, most, f"with {machine}, the GFLOP/s reached", [], otherwise)
     return "intensity and limit are right for four layers on three machines"
-
-
-EXERCISES = (
-    Exercise("13.1", "two dense layers over several workers, forward and backward", _two_layers),
-    Exercise("13.2", "the rows of the neighbours", _rows_of_neighbours),
-    Exercise("13.3", "the bytes of each split", _bytes_of_splits),
-    Exercise("13.4", "a layer under the roof", _under_the_roof),
-)

@@ -7,16 +7,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, a_result, an_array, draws, explain
+from course.lessons.verdict import (
+    Wrong,
+    a_function,
+    a_number,
+    a_result,
+    an_array,
+    draws,
+    explain,
+    tests,
+)
 from labkit.config import OptimizerConfig
 from labkit.optim.schedules import learning_rate_at
 
 Array = NDArray[np.float64]
 
 
-# ---- 03.1 ------------------------------------------------------------------------------------------------
-
-
+@tests("03.1", "cross-entropy that survives large logits")
 def _cross_entropy(answer: Any) -> str:
     loss = a_function(answer)
     random = draws(31)
@@ -67,11 +74,10 @@ def _small_logits(found: Any, logits: Array, labels: NDArray[np.int64]) -> None:
     raise Wrong("for small logits the answer isn't −log(softmax(logits)[label])")
 
 
-# ---- 03.2 ------------------------------------------------------------------------------------------------
-
 SHAPES = ((3, 3, 2, 4), (4,), (5, 2), (2,))
 
 
+@tests("03.2", "SGD with momentum and weight decay")
 def _update(answer: Any) -> str:
     update = a_function(answer)
     random = draws(32)
@@ -145,9 +151,7 @@ def _same(found: Any, expected: Any) -> bool:
     )
 
 
-# ---- 03.3 ------------------------------------------------------------------------------------------------
-
-
+@tests("03.3", "a cosine schedule with warm-up")
 def _schedule(answer: Any) -> str:
     rate = a_function(answer)
     drawn = (*draws(33).integers((60, 1), (200, 50)).tolist(), 0.7)
@@ -217,9 +221,7 @@ _SCHEDULES: tuple[tuple[Callable[[int, int, int, float], float], str], ...] = (
 )
 
 
-# ---- 03.4 ------------------------------------------------------------------------------------------------
-
-
+@tests("03.4", "find three mistakes in a loop")
 def _fixed_loop(answer: Any) -> str:
     loop = a_function(answer)
     random = draws(34)
@@ -281,12 +283,4 @@ _LOOP_HINTS = (
         "one mistake is fixed; the total isn't divided by parts, and the weights move in each part",
     ),
     ("kept sum inside", "all three mistakes are still there; run it in your head with two parts"),
-)
-
-
-EXERCISES = (
-    Exercise("03.1", "cross-entropy that survives large logits", _cross_entropy),
-    Exercise("03.2", "SGD with momentum and weight decay", _update),
-    Exercise("03.3", "a cosine schedule with warm-up", _schedule),
-    Exercise("03.4", "find three mistakes in a loop", _fixed_loop),
 )

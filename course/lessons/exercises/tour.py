@@ -2,20 +2,28 @@
 
 import json
 import math
+import operator
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, any_array, draws, explain
+from course.lessons.verdict import (
+    Wrong,
+    a_function,
+    a_number,
+    an_array,
+    any_array,
+    compare,
+    draws,
+    tests,
+)
 
 RESUMED = {"resumed_at_step": 10, "wall_time": 1.7e9}  # a line that a continued run writes
 
 
-# ---- 00.1 ----------------------------------------------------------------------------------------------
-
-
+@tests("00.1", "count the steps of a training")
 def _test_steps(answer: Any) -> str:
     steps = a_function(answer)
     generator = draws(1)
@@ -40,32 +48,24 @@ def _test_steps(answer: Any) -> str:
     return f"right for {len(cases)} sizes, also where the batches don't divide the epochs"
 
 
-# ---- 00.2 ----------------------------------------------------------------------------------------------
-
-
+@tests("00.2", "predict the first loss")
 def _test_ignorance(answer: Any) -> str:
     loss = a_function(answer)
     for classes in (10, 2, 3, 100, 1000, *draws(2).integers(4, 1000, 3).tolist()):
-        given = a_number(loss(classes), f"the loss for {classes} classes")
-        wanted = math.log(classes)
-        if abs(given - wanted) < 1e-6:
-            continue
-        explain(given, (
+        what, wanted = f"the loss for {classes} classes", math.log(classes)
+        hints = (
             (-wanted, "the sign is wrong: a loss is minus the logarithm of a probability"),
             (math.log2(classes), "this is in bits; labkit's loss uses the natural logarithm, math.log"),
             (math.log10(classes), "this is the logarithm to base 10; use the natural one, math.log"),
             (1 / classes, "this is the probability of the true class; the loss is minus its logarithm"),
             (1 - 1 / classes, "this is the share of mistakes, not a logarithm of a probability"),
-        ), 0, 1e-6)  # fmt: skip
-        if classes != 10 and abs(given - math.log(10)) < 0.01:
-            raise Wrong(f"this is the loss for 10 classes; compute it for {classes} from the argument")
-        raise Wrong(f"for {classes} classes your loss is {given:.3f}; which probability does each class get?")
+            (math.log(10), "this is the loss for 10 classes; compute it from the argument"),
+        )  # fmt: skip
+        compare(a_number(loss(classes), what), wanted, what, hints, "which probability does each class get?")
     return "right for 2 to 1000 classes; a first loss far above it means that something is wrong"
 
 
-# ---- 00.3 ----------------------------------------------------------------------------------------------
-
-
+@tests("00.3", "read the best step from metrics.jsonl")
 def _test_best_step(answer: Any) -> str:
     best = a_function(answer)
     generator = draws(3)
@@ -109,29 +109,22 @@ def _row(split: str, step: int, accuracy: float, loss: float) -> dict[str, Any]:
 def _compare_step(given: float, rows: list[dict[str, Any]]) -> None:
     validation = [row for row in rows if row["split"] == "validation"]
     wanted = max(validation, key=lambda row: row["accuracy"])
-    if given == wanted["step"]:
-        return
-    if abs(given - wanted["accuracy"]) < 1e-9:
-        raise Wrong("this is the accuracy; return its step")
-    if given == max(rows, key=lambda row: row["accuracy"])["step"]:
-        raise Wrong("this is the best row of all splits; choose by validation, the test set stays unseen")
-    if (
-        given
-        == max((row for row in rows if row["split"] == "train"), key=lambda row: row["accuracy"])["step"]
-    ):
-        raise Wrong("this step is chosen by the training batches; take the rows with the split validation")
-    if given == min(validation, key=lambda row: row["loss"])["step"]:
-        raise Wrong("this step has the smallest loss; the exercise asks for the highest accuracy")
-    if given == min(rows, key=lambda row: row["loss"])["step"] or given == validation[-1]["step"]:
-        raise Wrong("this is the last evaluation; an earlier one may be better")
-    if any(given == row["step"] and row["accuracy"] == wanted["accuracy"] for row in validation):
-        raise Wrong("two validations are equally good; take the earlier one")
-    raise Wrong(f"step {given:.0f} has no validation with the highest accuracy; it is step {wanted['step']}")
+    train = [row for row in rows if row["split"] == "train"]
+    accuracy, loss = operator.itemgetter("accuracy"), operator.itemgetter("loss")
+    hints = [
+        (wanted["accuracy"], "this is the accuracy; return its step"),
+        (max(rows, key=accuracy)["step"], "this is the best row of all splits; choose by validation"),
+        (max(train, key=accuracy)["step"], "chosen by the training batches; take the split validation"),
+        (min(validation, key=loss)["step"], "this has the smallest loss; take the highest accuracy"),
+        (min(rows, key=loss)["step"], "this is the last evaluation; an earlier one may be better"),
+        (validation[-1]["step"], "this is the last evaluation; an earlier one may be better"),
+    ]
+    equal = [row["step"] for row in validation if row["accuracy"] == wanted["accuracy"]]
+    hints += [(step, "two validations are equally good; take the earlier one") for step in equal]
+    compare(given, wanted["step"], "the step", hints, f"the highest accuracy is at step {wanted['step']}")
 
 
-# ---- 00.4 ----------------------------------------------------------------------------------------------
-
-
+@tests("00.4", "find the most confident mistakes")
 def _test_confident_mistakes(answer: Any) -> str:
     find = a_function(answer)
     generator = draws(4)
@@ -165,11 +158,3 @@ def _compare_mistakes(given: Any, probabilities: Any, labels: Any, count: int) -
     raise Wrong(
         "these are mistakes, but not the most confident; rank by the probability of the predicted class"
     )
-
-
-EXERCISES = (
-    Exercise("00.1", "count the steps of a training", _test_steps),
-    Exercise("00.2", "predict the first loss", _test_ignorance),
-    Exercise("00.3", "read the best step from metrics.jsonl", _test_best_step),
-    Exercise("00.4", "find the most confident mistakes", _test_confident_mistakes),
-)

@@ -6,12 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from course.lessons.verdict import Exercise, Wrong, a_function, a_number, an_array, draws
+from course.lessons.verdict import Wrong, a_function, a_number, an_array, draws, tests
 
 Shapes = dict[str, tuple[int, ...]]
-
-
-# ---- 07.1 ----------------------------------------------------------------------------------------------
 
 
 def _random_shapes(rng: np.random.Generator) -> Shapes:
@@ -38,6 +35,7 @@ def _count(shapes: Shapes, frozen: Iterable[str], moving: bool = False) -> int:
     )
 
 
+@tests("07.1", "count what is trained")
 def _test_count(answer: Any) -> str:
     function, rng = a_function(answer), draws(7)
     for frozen in (
@@ -68,9 +66,6 @@ def _test_count(answer: Any) -> str:
             )
         raise Wrong(f"with {list(frozen)} frozen, {expected:,} numbers are trained, not {found:,.0f}")
     return "your counts are right for five networks with different stages frozen"
-
-
-# ---- 07.3 ----------------------------------------------------------------------------------------------
 
 
 def _network(seed: int) -> Any:
@@ -121,6 +116,7 @@ def _changed_by_training(model: Any, rng: np.random.Generator) -> set[str]:
     }
 
 
+@tests("07.3", "freeze stages of a Keras model")
 def _test_freeze(answer: Any) -> str:
     freeze, rng = a_function(answer), draws(3)
     for frozen in (["stem", "stage1"], ["stage10"], []):
@@ -154,9 +150,6 @@ def _test_freeze(answer: Any) -> str:
     )
 
 
-# ---- 07.2 ----------------------------------------------------------------------------------------------
-
-
 def _weights(rng: np.random.Generator) -> dict[str, np.ndarray]:
     weights: dict[str, np.ndarray] = {}
     for layer in ("stem_conv", "stage1_conv", "stage2_conv", "stage3_conv"):
@@ -181,6 +174,7 @@ def _names(changed_layers: Any, before: Any, after: Any) -> set[str]:
     return {str(name) for name in names}
 
 
+@tests("07.2", "find the layers that changed")
 def _test_changed(answer: Any) -> str:
     function, rng = a_function(answer), draws(9)
 
@@ -229,9 +223,7 @@ def _test_changed(answer: Any) -> str:
     return "found each changed layer, down to the last bit of one number, and no other"
 
 
-# ---- 07.4 ----------------------------------------------------------------------------------------------
-
-
+@tests("07.4", "softmax or sigmoid")
 def _test_probabilities(answer: Any) -> str:
     function, rng = a_function(answer), draws(4)
     for scale in (1.0, 8.0):
@@ -275,9 +267,6 @@ def _test_probabilities(answer: Any) -> str:
     return "softmax where one class is true, sigmoid where any number may be, also for logits of ±1000"
 
 
-# ---- 07.5 ----------------------------------------------------------------------------------------------
-
-
 def _photographs(rng: np.random.Generator) -> list[str]:
     """Return names of files such as ``cat/tom_03.jpg``: several photographs of six animals of each class."""
     names = []
@@ -288,6 +277,7 @@ def _photographs(rng: np.random.Generator) -> list[str]:
     return [names[place] for place in rng.permutation(len(names))]
 
 
+@tests("07.5", "hold out whole animals")
 def _test_split(answer: Any) -> str:
     function, rng = a_function(answer), draws(5)
     for _ in range(4):
@@ -314,12 +304,3 @@ def _test_split(answer: Any) -> str:
         if set(function(names[::-1])) != held:
             raise Wrong("another order of the same files gives another split; sort before you choose")
     return "no animal is on both sides, both have each class, and the order of the files doesn't matter"
-
-
-EXERCISES = (
-    Exercise("07.1", "count what is trained", _test_count),
-    Exercise("07.2", "find the layers that changed", _test_changed),
-    Exercise("07.3", "freeze stages of a Keras model", _test_freeze),
-    Exercise("07.4", "softmax or sigmoid", _test_probabilities),
-    Exercise("07.5", "hold out whole animals", _test_split),
-)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from course.lessons.begin import SIDE, small_images
 from course.lessons.failure.processes import Event, Log
-from course.lessons.replicas.sweep import SIDE, small_images
 
 if TYPE_CHECKING:
     from labkit.data.manifest import Manifest

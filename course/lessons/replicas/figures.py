@@ -1,5 +1,6 @@
 """The figures of lesson 04."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -31,50 +32,25 @@ def ring_state(moment: "Moment") -> "Figure":
         axis.set_title(moment.title)
         for worker, chunks in enumerate(state):
             for chunk, contributions in enumerate(chunks):
-                _draw_chunk(axis, worker, chunk, contributions, count, (worker, chunk) in arrived)
+                have, left = len(contributions), 1.5 * worker
+                shade = SHADES[min(have - 1, len(SHADES) - 1)] if have < count else COMPLETE
+                edge, width = (MARK, 2.2) if (worker, chunk) in arrived else ("#9ca3af", 0.8)
+                axis.barh(chunk, 1, 0.8, left, align="center", color=shade, edgecolor=edge, linewidth=width)
+                text = "+".join(f"{name}{chunk}" for name in _names(contributions))
+                color, size = "white" if have == count else "#1f2328", 7.5 if have > 2 else 9
+                axis.text(left + 0.5, chunk, text, ha="center", va="center", fontsize=size, color=color)
         for message in moment.messages:
-            _draw_message(axis, message.sender, message.receiver, message.chunk or 0)
-        axis.set(xlim=(-0.3, count * 1.5 - 0.3), ylim=(count - 0.45, -0.75))
-        axis.set_xticks(
-            [1.5 * worker + 0.5 for worker in range(count)],
-            [f"worker {worker}" for worker in range(count)],
-        )
-        axis.set_yticks([])
+            _draw_message(axis, message.sender, message.receiver, message.chunk)
+        axis.set(xlim=(-0.3, count * 1.5 - 0.3), ylim=(count - 0.45, -0.75), yticks=[])
+        workers = range(count)
+        axis.set_xticks([1.5 * worker + 0.5 for worker in workers], [f"worker {n}" for n in workers])
         axis.tick_params(length=0)
         axis.spines[:].set_visible(False)
     return figure
 
 
-def _names(contributions: frozenset[int]) -> list[str]:
+def _names(contributions: set[int]) -> list[str]:
     return ["abcdefgh"[worker] for worker in sorted(contributions)]
-
-
-def _draw_chunk(
-    axis: "Axes", worker: int, chunk: int, contributions: frozenset[int], count: int, arrived: bool
-) -> None:
-    from matplotlib.patches import Rectangle
-
-    have = len(contributions)
-    shade = SHADES[min(have - 1, len(SHADES) - 1)] if have < count else COMPLETE
-    axis.add_patch(
-        Rectangle(
-            (1.5 * worker, chunk - 0.4),
-            1.0,
-            0.8,
-            facecolor=shade,
-            edgecolor=MARK if arrived else "#9ca3af",
-            linewidth=2.2 if arrived else 0.8,
-        )
-    )
-    axis.text(
-        1.5 * worker + 0.5,
-        chunk,
-        "+".join(f"{name}{chunk}" for name in _names(contributions)),
-        ha="center",
-        va="center",
-        fontsize=7.5 if have > 2 else 9,
-        color="white" if have == count else "#1f2328",
-    )
 
 
 def _draw_message(axis: "Axes", sender: int, receiver: int, chunk: int) -> None:
@@ -121,8 +97,6 @@ def bytes_by_workers(exchanges: Mapping[str, Sequence["Exchange"]]) -> "Figure":
 
 def placements(found: Sequence["Placement"]) -> "Figure":
     """Draw which devices hold a copy of a variable, for each strategy; a reader sees which one updates it."""
-    from matplotlib.patches import FancyBboxPatch
-
     # With GPUs, central storage is on the CPU, which computes no gradients.
     devices = [list(dict.fromkeys((*placement.replicas, *placement.copies))) for placement in found]
     most = max(map(len, devices))
@@ -135,24 +109,16 @@ def placements(found: Sequence["Placement"]) -> "Figure":
             axis.set_title(f"{placement.strategy}\nvariable_strategy = {placement.variable_strategy}")
             for number, device in enumerate(names):
                 computes = device in placement.replicas
-                axis.add_patch(
-                    FancyBboxPatch(
-                        (number, 0), 0.8, 1, boxstyle="round,pad=0.05", facecolor="white", edgecolor=GREY
-                    )
-                )
-                axis.text(number + 0.4, 0.88, _short(device), ha="center", va="center", fontweight="bold")
+                axis.bar(number + 0.4, 1.1, 0.9, -0.05, color="white", edgecolor=GREY)
                 role = f"replica {number}: gradients" if computes else "no replica"
-                axis.text(number + 0.4, 0.62, role, ha="center", va="center")
-                holds = device in placement.copies
-                axis.text(
-                    number + 0.4,
-                    0.2,
-                    "variable\n+ update" if holds else "reads the variable",
-                    ha="center",
-                    va="center",
-                    color="white" if holds else GREY,
-                    bbox={"facecolor": OKABE_ITO[0], "edgecolor": "none", "pad": 5} if holds else None,
-                )
+                write = functools.partial(axis.text, number + 0.4, ha="center", va="center")
+                write(0.88, _short(device), fontweight="bold")
+                write(0.62, role)
+                if device in placement.copies:
+                    box = {"facecolor": OKABE_ITO[0], "edgecolor": "none", "pad": 5}
+                    write(0.2, "variable\n+ update", color="white", bbox=box)
+                else:
+                    write(0.2, "reads the variable", color=GREY)
             axis.set(xlim=(-0.15, most - 0.05), ylim=(-0.15, 1.15))
             axis.axis("off")
     return figure
@@ -216,21 +182,14 @@ def slice_spread(means: Mapping[int, NDArray], variances: Mapping[int, NDArray],
     """
     alt = f"Mean and variance of channel {channel} in each replica's slice: they spread as slices shrink"
     with drawing(8.6, 3.2, alt) as figure:
-        for axis, values, name in zip(
-            figure.subplots(1, 2), (means, variances), ("mean", "variance"), strict=True
-        ):
+        panels = {"mean": means, "variance": variances}
+        for axis, (name, values) in zip(figure.subplots(1, 2), panels.items(), strict=True):
             whole = values[1][0, channel]
             axis.axhline(whole, color=OKABE_ITO[2], linewidth=1.5, label="all replicas, synchronized")
             for position, (replicas, found) in enumerate(values.items()):
-                axis.plot(
-                    [position] * replicas,
-                    found[:, channel],
-                    "o",
-                    color=OKABE_ITO[1],
-                    markersize=5,
-                    alpha=0.8,
-                    label="one replica's slice" if position == 0 else None,
-                )
+                label = "one replica's slice" if position == 0 else None
+                style = {"color": OKABE_ITO[1], "markersize": 5, "alpha": 0.8, "label": label}
+                axis.plot([position] * replicas, found[:, channel], "o", **style)
             axis.set_xticks(range(len(values)), [str(replicas) for replicas in values])
             axis.set(title=f"Batch {name} of one channel", xlabel="replicas", ylabel=name)
             axis.margins(y=0.25)
@@ -250,7 +209,7 @@ def steps_and_examples(
         noise: the measured gradient noise scale, in images.
         target: the loss, in nats.
     """
-    from matplotlib.ticker import LogLocator, NullLocator
+    from matplotlib.ticker import LogLocator
 
     alt = f"Steps and images to a loss of {target:g} over the batch size; noise scale {noise:.0f}"
     with drawing(9.0, 3.4, alt) as figure:
@@ -265,8 +224,7 @@ def steps_and_examples(
             axis.set_xticks(batches, [f"{batch:,}" for batch in batches])
             axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
             axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.yaxis.set_minor_locator(NullLocator())
-            axis.xaxis.set_minor_locator(NullLocator())
+            axis.minorticks_off()
             axis.grid()
             axis.legend()
         left.set_title("Steps: the time, with enough replicas")

@@ -2,46 +2,32 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from course.lessons.replicas.sweep import DenseNetwork
-    from labkit.config import Config
-    from labkit.data.manifest import Manifest
-    from labkit.distributed.devices import Devices
+from course.lessons.replicas.sweep import DenseNetwork
+from labkit.config import Config
+from labkit.data.manifest import Manifest
+from labkit.data.network_input import standardize
+from labkit.data.shards import load_split
+from labkit.distributed.devices import Devices, make_strategy
+from labkit.models.variants import with_layer_outputs
 
 
-def stem_outputs(config: "Config", manifest: "Manifest", count: int) -> NDArray[np.float32]:
+def stem_outputs(network: Any, manifest: Manifest, count: int) -> NDArray[np.float32]:
     """Return what the first convolution makes of ``count`` training images, [count, pixels, channels]."""
-    from labkit.data.network_input import standardize
-    from labkit.data.shards import load_split
-    from labkit.models.variants import with_layer_outputs
-
-    network = _network(config, manifest)
     images, _ = load_split(manifest, "train")
     outputs = with_layer_outputs(network)(standardize(images[:count], manifest), training=False)
     values = next(value for name, value in outputs.items() if "conv" in name).numpy()
     return values.reshape(count, -1, values.shape[-1])
 
 
-def gradient_bytes(config: "Config", manifest: "Manifest") -> int:
+def gradient_bytes(network: Any) -> int:
     """Return the bytes of all gradients of a step: four for each trained weight."""
-    return sum(4 * int(np.prod(weight.shape)) for weight in _network(config, manifest).trainable_weights)
-
-
-def _network(config: "Config", manifest: "Manifest") -> Any:
-    from labkit.models.registry import build_model
-
-    return build_model(
-        config.model,
-        num_classes=manifest.num_classes,
-        image_shape=manifest.image_shape,
-        data_format="channels_last",
-        seed=config.run.seed,
-    )
+    return sum(4 * int(np.prod(weight.shape)) for weight in network.trainable_weights)
 
 
 def slice_statistics(
@@ -52,9 +38,8 @@ def slice_statistics(
     Args:
         values: [images, pixels, channels]; the images are split evenly over the replicas.
     """
-    slices = np.split(values.astype(np.float64), replicas)
-    means = np.array([part.mean((0, 1)) for part in slices])
-    return means, np.array([part.var((0, 1)) for part in slices])
+    slices = np.array(np.split(values.astype(np.float64), replicas))
+    return slices.mean((1, 2)), slices.var((1, 2))
 
 
 @dataclass(frozen=True)
@@ -66,22 +51,15 @@ class Placement:
     replicas: tuple[str, ...]
     copies: tuple[str, ...]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         lines = [f"{self.strategy} (variable_strategy={self.variable_strategy})"]
         lines += [f"  replica {number} computes on {name}" for number, name in enumerate(self.replicas)]
         lines += [f"  a copy of the variable is on {name}" for name in self.copies]
         return "\n".join(lines)
 
-    def __repr__(self) -> str:
-        return str(self)
 
-
-def place_variable(devices: "Devices", variable_strategy: str) -> Placement:
+def place_variable(devices: Devices, variable_strategy: str) -> Placement:
     """Create a variable under labkit's strategy for ``devices`` and return where it is."""
-    import tensorflow as tf
-
-    from labkit.distributed.devices import make_strategy
-
     strategy = make_strategy(devices, variable_strategy)
     with strategy.scope():
         variable: Any = tf.Variable(tf.zeros([4]))
@@ -89,43 +67,33 @@ def place_variable(devices: "Devices", variable_strategy: str) -> Placement:
     return Placement(
         type(strategy).__name__.removesuffix("V1"),
         variable_strategy,
-        tuple(_canonical(name) for name in strategy.extended.worker_devices),
+        tuple(map(_canonical, strategy.extended.worker_devices)),
         tuple(_canonical(copy.device) for copy in copies),
     )
 
 
-def comparison_flags(config: "Config") -> dict[str, Any]:
+def _canonical(device: str) -> str:
+    """Return a device's whole name, such as ``/job:localhost/replica:0/task:0/device:CPU:1``."""
+    whole = tf.DeviceSpec.from_string("/job:localhost/replica:0/task:0")
+    return whole.make_merged_spec(tf.DeviceSpec.from_string(device)).to_string()
+
+
+def comparison_flags(config: Config) -> dict[str, Any]:
     """Return the flags of ``labkit.compare_replicas`` that train ``config``: its network, data and rate."""
-    names = (
-        "dataset",
-        "data_dir",
-        "num_layers",
-        "train_batch_size",
-        "learning_rate",
-        "batch_norm_decay",
-        "seed",
-    )
-    return {name: value for name, value in config.flat().items() if name in names}
+    names = {"dataset", "data_dir", "num_layers", "train_batch_size", "learning_rate", "batch_norm_decay"}
+    return {name: value for name, value in config.flat().items() if name in names | {"seed"}}
 
 
-def layout_name(devices: "Devices") -> str:
+def layout_name(devices: Devices) -> str:
     """Return what ``labkit.compare_replicas`` calls these devices; two replicas at least."""
     kind = "GPUs" if devices.kind == "GPU" and devices.num_local_replicas > 1 else "logical devices"
     return f"{max(2, devices.num_local_replicas)} {kind}"
 
 
-def _canonical(device: str) -> str:
-    """Return a device's whole name, such as ``/job:localhost/replica:0/task:0/device:CPU:1``."""
-    import tensorflow as tf
-
-    whole = "/job:localhost/replica:0/task:0"
-    return tf.DeviceSpec.from_string(whole).make_merged_spec(tf.DeviceSpec.from_string(device)).to_string()
-
-
 # ---- the gradient noise scale ----------------------------------------------------------------------------
 
 
-def squared_norms(network: "DenseNetwork", weights: list[Any], sizes: Sequence[int]) -> NDArray[np.float64]:
+def squared_norms(network: DenseNetwork, weights: list[Any], sizes: Sequence[int]) -> NDArray[np.float64]:
     """Return the mean squared length of the gradient of 48 random batches of each size, float64 [sizes]."""
     random = np.random.default_rng(0)
     found = []

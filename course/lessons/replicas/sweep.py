@@ -4,33 +4,17 @@ A dense network of one hidden layer trains in milliseconds on images that are av
 weights have a leading axis, one entry for each learning rate, so that one call trains them all.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from labkit.data.manifest import Manifest
-
-SIDE = 8  # pixels of an image
 HIDDEN = 32
 Weights = list[Any]  # kernels and biases of both layers, float32 tensors [variants, …]
-
-
-def small_images(manifest: "Manifest") -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    """Return the training images averaged to 8×8 pixels, float32 [n, features], and labels int32 [n].
-
-    Each feature has mean 0 and standard deviation 1.
-    """
-    from labkit.data.shards import load_split
-
-    images, labels = load_split(manifest, "train")
-    count, height, width, channels = images.shape
-    blocks = images.reshape(count, SIDE, height // SIDE, SIDE, width // SIDE, channels)
-    features = blocks.mean((2, 4), dtype=np.float32).reshape(count, -1)
-    return (features - features.mean(0)) / features.std(0), labels
 
 
 @dataclass(frozen=True)
@@ -48,13 +32,7 @@ class DenseNetwork:
     normalized: bool = False
 
     def train(
-        self,
-        rates: Sequence[float],
-        steps: int,
-        batch: int,
-        *,
-        scale: float = 1.0,
-        every: int = 1,
+        self, rates: Sequence[float], steps: int, batch: int, *, scale: float = 1.0, every: int = 1
     ) -> NDArray[np.float64]:
         """Train once for each rate, from the same weights and on the same batches.
 
@@ -68,15 +46,10 @@ class DenseNetwork:
         Returns the losses of 1,000 fixed images every ``every`` steps, float64 [rates, 1 + steps / every], in
         nats; the first is that of the initial weights. Infinite where a training diverged.
         """
-        import tensorflow as tf
-
-        run = _compiled(self.optimizer, self.normalized)
-        data = tf.constant(self.images), tf.constant(self.labels)
-        rate = tf.constant(rates, tf.float32)
         state = self._begin(len(rates))
         losses = [self._evaluate(state)]
         for start in range(0, steps, every):
-            state = run(state, data, rate, batch, scale, start, every)
+            state = self._run(state, rates, batch, scale, start, every)
             losses.append(self._evaluate(state))
         found = np.array(losses, np.float64).T
         return np.where(np.isfinite(found), found, np.inf)
@@ -102,8 +75,6 @@ class DenseNetwork:
             weights: of one variant.
             index: the images of each batch, [batches, size].
         """
-        import tensorflow as tf
-
         copies = [tf.repeat(weight, len(index), 0) for weight in weights]
         with tf.GradientTape() as tape:
             tape.watch(copies)
@@ -113,26 +84,31 @@ class DenseNetwork:
 
     def weights_after(self, rate: float, steps: int, batch: int) -> Weights:
         """Return the weights after ``steps`` steps at one learning rate."""
-        import tensorflow as tf
+        return self._run(self._begin(1), [rate], batch, 1.0, 0, steps)[0]
 
-        state = self._begin(1)
-        data = tf.constant(self.images), tf.constant(self.labels)
-        run = _compiled(self.optimizer, self.normalized)
-        return run(state, data, tf.constant([rate], tf.float32), batch, 1.0, 0, steps)[0]
+    def _run(
+        self, state: Any, rates: Sequence[float], batch: int, scale: float, start: int, count: int
+    ) -> Any:
+        some_steps = _compiled(self.optimizer, self.normalized)
+        numbers = (tf.constant(value, tf.int32) for value in (batch, start, count))
+        rate, factor = tf.constant(rates, tf.float32), tf.constant(scale, tf.float32)
+        return some_steps(state, self._data, rate, factor, *numbers)
+
+    @functools.cached_property
+    def _data(self) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.constant(self.images), tf.constant(self.labels)
 
     def _begin(self, variants: int) -> tuple[Weights, Weights, Weights]:
-        import tensorflow as tf
-
+        """Return the initial weights, and the means and squares of Adam, each once for each variant."""
         random = np.random.default_rng(0)
         features, classes = self.images.shape[1], int(self.labels.max()) + 1
-        shapes = ((features, HIDDEN), (1, HIDDEN), (HIDDEN, classes), (1, classes))
         weights = []
-        for shape in shapes:
+        for shape in ((features, HIDDEN), (1, HIDDEN), (HIDDEN, classes), (1, classes)):
             deviation = (2 / shape[0]) ** 0.5 if shape[0] > 1 else 0.0
             value = random.normal(0, deviation, shape)
             weights.append(tf.constant(np.repeat(value[None], variants, 0), tf.float32))
         zeros = [tf.zeros_like(weight) for weight in weights]
-        return weights, zeros, list(zeros)
+        return weights, zeros, zeros
 
     def _evaluate(self, state: Any) -> NDArray[np.float32]:
         fixed = np.random.default_rng(0).permutation(len(self.images))[:1000]
@@ -155,8 +131,8 @@ def sweep_rates(
         ("Adam", "adam", False, 0.25),
     ):
         network = DenseNetwork(images, labels, optimizer, normalized)
-        rates[name] = np.array([highest / 2**halvings for halvings in range(12, -1, -1)])
-        tried = rates[name].tolist()
+        tried = [highest / 2**halvings for halvings in range(12, -1, -1)]
+        rates[name] = np.array(tried)
         right[name] = network.train(tried, steps, 64, every=steps)[:, -1]
         wrong[name] = network.train(tried, steps, 64, scale=scale, every=steps)[:, -1]
     return rates, right, wrong
@@ -167,8 +143,6 @@ def _losses(weights: Weights, images: Any, labels: Any, normalized: bool) -> Any
 
     Images are [batch, features] for all variants, or [variants, batch, features].
     """
-    import tensorflow as tf
-
     kernel, bias, last, offset = weights
     values = tf.matmul(images, kernel)
     if normalized:
@@ -180,17 +154,17 @@ def _losses(weights: Weights, images: Any, labels: Any, normalized: bool) -> Any
     return tf.reduce_mean(losses, 1)
 
 
-_STEPS: dict[tuple[str, bool], Any] = {}
-
-
+@functools.cache
 def _compiled(optimizer: str, normalized: bool) -> Any:
     """Return the compiled function that makes some steps of all variants."""
-    import tensorflow as tf
 
-    if (optimizer, normalized) in _STEPS:
-        return _STEPS[optimizer, normalized]
+    @tf.function(reduce_retracing=True)
+    def some_steps(state, data, rates, scale, batch, start, count):
+        for number in tf.range(start, start + count):
+            state = step(state, data, rates[:, None, None], scale, batch, number)
+        return state
 
-    def step(state, data, rates, batch, scale, number):
+    def step(state, data, rate, scale, batch, number):
         weights, means, squares = state
         images, labels = data
         index = tf.random.stateless_uniform([batch], [0, number], 0, tf.shape(images)[0], tf.int32)
@@ -199,7 +173,6 @@ def _compiled(optimizer: str, normalized: bool) -> Any:
             losses = _losses(weights, tf.gather(images, index), tf.gather(labels, index), normalized)
             loss = scale * tf.reduce_sum(losses)
         gradients = tape.gradient(loss, weights)
-        rate = rates[:, None, None]
         if optimizer == "sgd":
             return [w - rate * g for w, g in zip(weights, gradients, strict=True)], means, squares
         means = [0.9 * m + 0.1 * g for m, g in zip(means, gradients, strict=True)]
@@ -209,15 +182,4 @@ def _compiled(optimizer: str, normalized: bool) -> Any:
         moved = zip(weights, means, squares, strict=True)
         return [w - rate * bias * m / (tf.sqrt(s) + 1e-8) for w, m, s in moved], means, squares
 
-    @tf.function(reduce_retracing=True)
-    def some_steps(state, data, rates, batch, scale, start, count):
-        for number in tf.range(start, start + count):
-            state = step(state, data, rates, batch, scale, number)
-        return state
-
-    def run(state, data, rates, batch, scale, start, count):
-        batch, start, count = (tf.constant(value, tf.int32) for value in (batch, start, count))
-        return some_steps(state, data, rates, batch, tf.constant(scale, tf.float32), start, count)
-
-    _STEPS[optimizer, normalized] = run
-    return run
+    return some_steps
