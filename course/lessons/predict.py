@@ -133,12 +133,15 @@ def _widget(number: str) -> Any:
         before = f"{asked['predicted']:g}" if "predicted" in asked else ""
         control = ipywidgets.Text(before, placeholder="a number, then Enter", continuous_update=False)
     said = ipywidgets.HTML(escape(asked["unit"]))
+    keep = ipywidgets.Button(description="Keep")  # the field is read when it loses the focus
 
     def answered(change: Any) -> None:
         said.value = escape(_answer(number, change["new"]))
+        keep.focus()  # in the field, Shift+Enter would run no cell
 
     control.observe(answered, names="value")
-    return ipywidgets.HBox([control, said], layout=ipywidgets.Layout(flex_flow="row wrap"))
+    shown = [control, said] if asked["choices"] else [control, keep, said]
+    return ipywidgets.HBox(shown, layout=ipywidgets.Layout(flex_flow="row wrap"))
 
 
 def _answer(number: str, given: str) -> str:

@@ -81,8 +81,8 @@ def wait_for(
 
 
 @contextmanager
-def opened(notebook: Path) -> Iterator[Page]:
-    """Open a notebook in JupyterLab and run all its cells."""
+def opened(notebook: Path, *, run_all: bool = True) -> Iterator[Page]:
+    """Open a notebook in JupyterLab, and run all its cells unless told otherwise."""
     with jupyterlab(notebook.parent) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         page = browser.new_page(viewport={"width": 1300, "height": 1000})
@@ -90,9 +90,10 @@ def opened(notebook: Path) -> Iterator[Page]:
         page.goto(f"{address}/tree/{notebook.name}?token={TOKEN}&reset")
         page.wait_for_selector(".jp-NotebookPanel .jp-Cell", state="attached")
         page.wait_for_selector("text=Python 3 (ipykernel) | Idle", state="attached")
-        page.get_by_role("menuitem", name="Run", exact=True).click()
-        page.get_by_text("Run All Cells", exact=True).click()
         try:
+            if run_all:
+                page.get_by_role("menuitem", name="Run", exact=True).click()
+                page.get_by_text("Run All Cells", exact=True).click()
             yield page
         except BaseException:
             page.screenshot(path=notebook.with_suffix(".png"))
@@ -219,3 +220,41 @@ def test_a_button_kills_a_worker_in_the_lesson_about_clusters(tmp_path, lesson_r
     assert made == [*range(1, lost_at + 1), *range(resumed_at + 1, STEPS + 1)]
     assert resumed_at % 10 == 0, "from a checkpoint"
     assert written(run, "resumed_at_step") == [resumed_at], "the cell killed none besides"
+
+
+QUESTIONS = (
+    "import labkit\nlabkit.watch_parameters()",
+    "# Parameters: none.",
+    "from course.lessons import begin, outcome, predict, record\nbegin('10_collectives')",
+    "predict('10.a', 'How long?', unit='ms')",
+    "outcome('10.a', 66)",
+    "predict('10.b', 'Which one?', ['tree', 'ring'])",
+    "outcome('10.b', 'ring')",
+    "record()",
+)
+
+
+def test_predictions_are_given_by_keys_and_a_click_and_the_next_cell_runs_by_keys(tmp_path):
+    notebook = tmp_path / "questions.ipynb"
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)"}}
+    cells = [nbformat.v4.new_code_cell(source) for source in QUESTIONS]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), notebook)
+    with opened(notebook, run_all=False) as page:
+        page.locator(".jp-Cell").first.click()
+        page.keyboard.press("Escape")
+        for _ in range(4):
+            page.keyboard.press("Shift+Enter")
+        page.get_by_placeholder("a number, then Enter").click()
+        page.keyboard.type("55")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("text=Kept: 55 ms. Now run the next cell.")
+        page.wait_for_selector("button:focus")
+        for _ in range(3):  # a click into a cell's output chose this cell, so it is run again
+            page.keyboard.press("Shift+Enter")
+        page.wait_for_selector("text=You predicted 55 ms; it was 66 ms: 0.833 × the result.")
+        page.get_by_label("ring").click()
+        page.wait_for_selector("text=Kept: ring.")
+        for _ in range(3):
+            page.keyboard.press("Shift+Enter")
+        page.wait_for_selector("text=You predicted ring; it was ring: right.")
+        page.wait_for_selector("text=You predicted 2 of 2.")

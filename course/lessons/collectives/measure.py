@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from course.lessons.collectives.exchange import Through
-from course.lessons.workers import Round, Span, Worker, Workers
+from course.lessons.workers import Round, Worker, Workers
 
 MOST_SPANS = 40  # of a step that is drawn
-REPEATS = 4  # of each measurement; other work on the machine only makes it slower, so the fastest counts
+REPEATS = 3  # of each measurement; other work on the machine only makes it slower, so the fastest counts
 Floats = NDArray[np.float32]
 
 
@@ -50,30 +50,39 @@ def _there_and_back(worker: Worker, sizes: Iterable[int], delay: float) -> list[
     return [min(half(size) for _ in range(REPEATS)) for size in sizes]
 
 
-def fastest(
-    workers: Workers, algorithms: Mapping[str, Callable[..., Any]], num_bytes: int, *, delay: float
-) -> dict[str, Round]:
-    """Return the fastest round of each algorithm, a function of a worker and an array of so many bytes.
+def in_turns(
+    workers: Workers, function: Callable[..., Any], cases: Mapping[str, tuple[Any, ...]]
+) -> dict[str, list[Round]]:
+    """Run a function with the arguments of each case, several times. Returns the rounds of each case.
 
     They take turns, so that a busy minute slows down all of them.
     """
+    tries = [[workers.run(function, *arguments) for arguments in cases.values()] for _ in range(REPEATS)]
+    return {name: list(found) for name, found in zip(cases, zip(*tries, strict=True), strict=True)}
+
+
+def fastest(rounds: Sequence[Round]) -> Round:
+    """Return the round whose slowest worker was the fastest."""
+    return min(rounds, key=lambda done: max(done.seconds))
+
+
+def all_reduces(
+    workers: Workers, algorithms: Mapping[str, Callable[..., Any]], num_bytes: int, *, delay: float
+) -> dict[str, Round]:
+    """Return the fastest round of each algorithm, a function of a worker and an array of so many bytes."""
 
     def run(worker: Worker, algorithm: Callable[..., Any]) -> None:
         algorithm(Through(worker, delay=delay), np.ones(num_bytes // 8))
 
-    tries = [[workers.run(run, algorithm) for algorithm in algorithms.values()] for _ in range(REPEATS)]
-    rounds = zip(*tries, strict=True)
-    return {
-        name: min(found, key=lambda done: max(done.seconds))
-        for name, found in zip(algorithms, rounds, strict=True)
-    }
+    rounds = in_turns(workers, run, {name: (algorithm,) for name, algorithm in algorithms.items()})
+    return {name: fastest(found) for name, found in rounds.items()}
 
 
 def seconds_of(
     workers: Workers, algorithms: Mapping[str, Callable[..., Any]], sizes: Sequence[int], *, delay: float
 ) -> dict[str, list[float]]:
     """Return the seconds until all workers have the result, by algorithm, for arrays of so many bytes."""
-    found = [fastest(workers, algorithms, size, delay=delay) for size in sizes]
+    found = [all_reduces(workers, algorithms, size, delay=delay) for size in sizes]
     return {name: [max(rounds[name].seconds) for rounds in found] for name in algorithms}
 
 
@@ -93,32 +102,22 @@ def steps(
 ) -> dict[str, dict[str, Any]]:
     """Run a training step with the arguments of each case, which take turns.
 
-    Returns, by case, the seconds of the fastest step and of the fastest backward pass, that step's spans, and
-    a sum for each result. The step returns an array and notes the span ``step``, where times begin.
+    Returns, by case, the seconds of the fastest step and of the fastest span ``backward``, the step's spans
+    ``backward`` and ``exchange`` unless they are many, and a sum for each array that a step returned.
     """
-    tries = [[workers.run(step, *arguments) for arguments in cases.values()] for _ in range(REPEATS)]
-    return {name: _fastest(rounds) for name, rounds in zip(cases, zip(*tries, strict=True), strict=True)}
+    return {name: _step(rounds) for name, rounds in in_turns(workers, step, cases).items()}
 
 
-def _fastest(rounds: Sequence[Round]) -> dict[str, Any]:
-    found = [_since_step(done.spans) for done in rounds]
-    spans = min(found, key=lambda spans: _longest(spans, "step"))
-    shown = [span for span in spans if span.name in ("backward", "exchange")]
+def _step(rounds: Sequence[Round]) -> dict[str, Any]:
+    best = fastest(rounds)
+    shown = [span for span in best.spans if span.name in ("backward", "exchange")]
+    backward = [[s.end - s.begin for s in done.spans if s.name == "backward"] for done in rounds]
     return {
-        "step": _longest(spans, "step"),
-        "backward": min(_longest(spans, "backward") for spans in found),
+        "step": max(best.seconds),
+        "backward": min(map(max, backward)),
         "spans": shown if len(shown) < MOST_SPANS else [],
         "sums": [float(np.abs(result).sum(dtype=np.float64)) for done in rounds for result in done.results],
     }
-
-
-def _longest(spans: Iterable[Span], name: str) -> float:
-    return max(span.end - span.begin for span in spans if span.name == name)
-
-
-def _since_step(spans: Sequence[Span]) -> list[Span]:
-    start = {span.worker: span.begin for span in spans if span.name == "step"}
-    return [s._replace(begin=s.begin - start[s.worker], end=s.end - start[s.worker]) for s in spans]
 
 
 def loss_and_gradient(

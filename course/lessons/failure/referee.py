@@ -2,9 +2,8 @@
 
 import json
 import shutil
-import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +28,7 @@ def killed_and_resumed(config: Config, folder: Path, after: int) -> "Future[Run]
             time.sleep(0.02)
         return training.run
 
-    def work() -> None:
-        try:
-            result.set_result(train())
-        except BaseException as error:  # it is raised where the result is asked for
-            result.set_exception(error)
-
-    result: Future[Run] = Future()
-    threading.Thread(target=work, daemon=True).start()
-    return result
+    return ThreadPoolExecutor(1).submit(train)
 
 
 def made_twice(run: Run) -> dict[int, list[dict[str, Any]]]:

@@ -149,6 +149,15 @@ def periods(log: Sequence[Event]) -> list[tuple[str, float, float]]:
     return found
 
 
+def bars(logs: Iterable[Sequence[Event]]) -> list[tuple[int, str, float, float]]:
+    """Return what trainings did when: the number of the log, what, begin and end since the first start."""
+    return [
+        (row, kind, begin - log[0].seconds, end - log[0].seconds)
+        for row, log in enumerate(logs)
+        for kind, begin, end in periods(log)
+    ]
+
+
 def seconds_of(log: Sequence[Event], kind: str) -> NDArray[np.float64]:
     """Return how long each period of a kind lasted."""
     return np.array([end - begin for name, begin, end in periods(log) if name == kind])

@@ -81,7 +81,7 @@ def share_work(
     begin = time.thread_time()
     for number, owner in enumerate(owners):
         if owner == worker.rank or not shared:
-            with worker.span(str(number)):
+            with worker.span(f"layer:{number}"):
                 results[number] = function(matrices[number])
     seconds = time.thread_time() - begin
     for number, owner in enumerate(owners if shared else ()):

@@ -18,12 +18,13 @@ BLOCKS, SIDE, CHANNELS = 24, 32, 16
 TENSOR = 4 * SIDE * SIDE * CHANNELS  # bytes of one tensor of one image
 WEIGHTS = BLOCKS * 2 * 9 * CHANNELS**2
 TURNS = 4  # of a step with and without recomputation
-BATCHES = (16, 32, 64)
+BATCHES = (8, 16, 32)
+PER_BLOCK = 5  # tensors that a block keeps on a tape
 # What each of two workers measures: name, images at one time (0: all), and blocks of a segment. A peak only
 # grows, so the order is from the smallest to the largest.
 PLANS = (
     (("segments of 2", 0, 2), ("all kept", 0, BLOCKS)),
-    (("segments of 1", 0, 1), ("parts of 16", 16, BLOCKS)),
+    (("segments of 1", 0, 1), ("parts of 8", 8, BLOCKS)),
 )
 Gradients = Callable[..., Sequence[Any]]
 
@@ -110,17 +111,17 @@ def recomputed(
     return difference(found[length], found[BLOCKS]), factor
 
 
-def held(blocks: int, length: int, per_block: int = 5) -> list[int]:
+def held(blocks: int, length: int) -> list[int]:
     """Return the tensors that are held after each block that is passed, forward and then backward.
 
-    ``length``: blocks of a segment. ``per_block``: tensors that a block keeps on a tape.
+    ``length``: blocks of a segment.
     """
     starts = range(0, blocks, length)
     curve = [1 + at // length for at in range(starts[-1])]  # forward, up to the last segment
     for checkpoints, start in reversed([*enumerate(starts, 1)]):
         taped = range(1, min(length, blocks - start) + 1)
         kept = (*taped, *(count - 1 for count in reversed(taped)))
-        curve += [checkpoints + per_block * count for count in kept]
+        curve += [checkpoints + PER_BLOCK * count for count in kept]
     return curve
 
 

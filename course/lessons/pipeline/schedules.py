@@ -6,15 +6,20 @@ micro-batch m, and ``("B", m)`` its backward pass.
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from course.lessons import figures
 from course.lessons.workers import Span
 from labkit.analysis import timeline
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PASSES = {"F": "forward pass", "B": "backward pass"}
 Schedule = Sequence[Sequence[tuple[str, int]]]
 
 
@@ -108,6 +113,20 @@ def pass_seconds(spans: Sequence[Span], kind: str) -> list[float]:
     stages = range(1 + max(span.worker for span in spans))
     found = [[s.end - s.begin for s in spans if s.worker == stage and s.name[0] == kind] for stage in stages]
     return [float(np.median(seconds)) for seconds in found]
+
+
+def timelines(runs: Mapping[str, Sequence[Span]], end: float = 0.0) -> "Figure":
+    """Draw when each stage computed which micro-batch, and how many it kept, one panel for each run.
+
+    ``end``: of the axis, in seconds, if no run is longer.
+    """
+    panels, rows = {}, {}
+    for name, spans in runs.items():
+        title = f"{name}: stages are idle for {idle_share(spans):.0%}"
+        panels[title] = [span._replace(name=f"{PASSES[span.name[0]]}:{span.name[1:]}") for span in spans]
+        kept = enumerate(most_kept(schedule_of(spans)))
+        rows[title] = [f"stage {stage}, keeps {most:2} at most" for stage, most in kept]
+    return figures.timelines(panels, rows, end)
 
 
 def write_trace(spans: Sequence[Span], path: Path) -> None:

@@ -32,12 +32,12 @@ class Block:
         """Return this block for a batch of another size."""
         return replace(self, images=images)
 
-    def tensors(self, seed: int, dtype: Any = np.float32) -> list[NDArray[Any]]:
+    def tensors(self, seed: int) -> list[NDArray[Any]]:
         """Return input, gradient of the output, first and second kernel, drawn from ``seed``."""
         random, channels = np.random.default_rng(seed), self.channels
         values = random.normal(0, 1, (2, self.images, self.size, self.size, channels))
         kernels = random.normal(0, (2 / (9 * channels)) ** 0.5, (2, 3, 3, channels, channels))
-        return [array.astype(dtype) for array in (*values, *kernels)]
+        return [array.astype(np.float32) for array in (*values, *kernels)]
 
 
 STAGES = (

@@ -1,4 +1,4 @@
-"""Layers in NumPy with their gradients, the ring all-reduce, and the same block in TensorFlow.
+"""Layers in NumPy with their gradients, an all-reduce, and the same block in TensorFlow.
 
 All arrays are [images, rows, columns, channels] and kernels [rows, columns, in, out]. A convolution is one
 matrix product: the values under the kernel become a row of a matrix ("im2col").
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from course.lessons.memory.dense import all_gather, reduce_scatter
 from course.lessons.workers import Worker
 from labkit.startup.quiet_import import import_tensorflow
 
@@ -73,14 +74,8 @@ def normalize_gradient(
 
 
 def all_reduce(worker: Worker, array: Array) -> Array:
-    """Return the sum of the workers' arrays, the same bits on each: the ring of lesson 04."""
-    parts, workers = np.array_split(array.ravel(), worker.size), worker.size
-    for step in range(2 * (workers - 1)):
-        sent, received = (worker.rank - step) % workers, (worker.rank - step - 1) % workers
-        worker.send((worker.rank + 1) % workers, parts[sent])
-        values = worker.receive((worker.rank - 1) % workers)
-        parts[received] = parts[received] + values if step < workers - 1 else values
-    return np.concatenate(parts).reshape(array.shape)
+    """Return the sum of the workers' arrays, the same bits on each; a worker sends as much as in a ring."""
+    return all_gather(worker, reduce_scatter(worker, array.ravel())).reshape(array.shape)
 
 
 def cut(arrays: Sequence[Array], axes: Axes, worker: Worker) -> list[Array]:

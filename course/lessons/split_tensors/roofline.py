@@ -13,6 +13,7 @@ from typing import Any
 from course.lessons.split_tensors.costs import FLOAT
 
 VECTOR = 8_000_000  # numbers; three times 32 MB are more than most caches hold
+IMAGES = 128  # of a batch
 ROUNDS = 20  # the fastest of each counts
 NORMALIZE_FLOPS = 6  # a value: sum, square and its sum; minus the mean, times the scale, plus the offset
 
@@ -72,7 +73,7 @@ def convolution_of(name: str, images: int, size: int, channels: tuple[int, int],
     return Operation(name, 2 * positions * weights, FLOAT * (positions * (inputs + outputs) + weights))
 
 
-def measure(images: int = 128) -> tuple[Machine, list[Operation]]:
+def measure() -> tuple[Machine, list[Operation]]:
     """Return the best that the CPU reaches with all cores, and operations of ResNets.
 
     All take turns, so that other work on the machine slows down the limits as well as the operations.
@@ -85,10 +86,10 @@ def measure(images: int = 128) -> tuple[Machine, list[Operation]]:
     known, runs = [], [_run(tf.add, [VECTOR], [VECTOR])]
     for size, inputs, outputs, kernel in layers:
         name = f"{kernel}×{kernel} convolution, {size}×{size}, {inputs} → {outputs} channels"
-        known.append(convolution_of(name, images, size, (inputs, outputs), kernel))
-        shapes = [images, size, size, inputs], [kernel, kernel, inputs, outputs]
+        known.append(convolution_of(name, IMAGES, size, (inputs, outputs), kernel))
+        shapes = [IMAGES, size, size, inputs], [kernel, kernel, inputs, outputs]
         runs.append(_run(lambda x, weights: tf.nn.conv2d(x, weights, 1, "SAME"), *shapes))
-    shape, where = [images, 32, 32, 16], "32×32, 16 channels"
+    shape, where = [IMAGES, 32, 32, 16], "32×32, 16 channels"
     values = math.prod(shape)
     known.append(Operation(f"batch normalization, {where}", NORMALIZE_FLOPS * values, 2 * FLOAT * values))
     known.append(Operation(f"sum and ReLU, {where}", 2 * values, 3 * FLOAT * values))
