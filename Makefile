@@ -81,7 +81,7 @@ app: env ## start the dashboard on 127.0.0.1
 bench: env ## run all benchmarks; ARGS="train_step --repeats 9" runs one
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-peers: env ## install PyTorch for the benchmarks, on Linux with CUDA: several GB; benchmarks/README.md has the build for CPUs
+peers: env ## install PyTorch and OpenVINO for the benchmarks, on Linux with CUDA: several GB; benchmarks/README.md has the build for CPUs
 	@$(BIN)/python -m pip install --disable-pip-version-check --require-hashes --only-binary :all: $(ARGS) -r benchmarks/peers.lock
 
 lock: ## update requirements.lock from pyproject.toml, and benchmarks/peers.lock; ARGS=--upgrade takes newer versions

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from benchmarks.common import MISSING_TORCH, ROOT, make_parser, torch_is_installed
+from benchmarks.common import ROOT, make_parser
 from benchmarks.report import print_table, read_figures, read_origin
 
 QUICK = (
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     words = "show the existing results and measure nothing"
     parser.add_argument("--summary", action="store_true", help=words)
     options = parser.parse_args(arguments)
-    names = options.names or (SCRIPTS if options.summary else default_names())
+    names = options.names or (SCRIPTS if options.summary else QUICK)
     unknown = [name for name in names if name not in SCRIPTS]
     if unknown:
         parser.error(f"unknown benchmark {unknown[0]!r}; known: {', '.join(SCRIPTS)}")
@@ -57,14 +57,6 @@ def main(arguments: list[str] | None = None) -> int:
     for name in failed:
         print(f"{name} failed: see above", file=sys.stderr)
     return 1 if failed else 0
-
-
-def default_names() -> list[str]:
-    """Return the scripts that can be run here and are quick."""
-    if torch_is_installed():
-        return list(QUICK)
-    print(f"without inference: {MISSING_TORCH}", flush=True)  # other scripts leave out their forms
-    return [name for name in QUICK if name != "inference"]
 
 
 def _run(name: str, options: argparse.Namespace) -> bool:

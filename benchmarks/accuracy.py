@@ -24,13 +24,12 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.common import (
-    MISSING_TORCH,
     add_runs_flag,
     archive_of,
     fast_precisions,
     make_parser,
+    missing,
     prepared_data,
-    torch_is_installed,
 )
 from benchmarks.report import Figure, Goal, Report, describe_machine, ratios, read_figures
 from benchmarks.trainings import TorchTrainings, Trained, config_of, evaluate_checkpoints, train_to_end
@@ -139,10 +138,10 @@ def measure(options: argparse.Namespace, manifest: Manifest, name: str) -> dict[
     """Train a recipe, and its peer if it has one, once for each seed."""
     peer = RECIPES[name].peer
     theirs = None
-    if peer is not None and torch_is_installed():
-        theirs = TorchTrainings(peer, options.runs, manifest, options.steps)
+    if peer is not None and (reason := missing("torch")):
+        print(f"without {peer}: {reason}", flush=True)
     elif peer is not None:
-        print(f"without {peer}: {MISSING_TORCH}", flush=True)
+        theirs = TorchTrainings(peer, options.runs, manifest, options.steps)
     found: dict[str, list[Trained]] = {name: []}
     for seed in range(options.repeats):
         found[name].append(train(options, manifest, name, seed))

@@ -1,13 +1,13 @@
 """Flags, data set, turns and folders that all scripts share."""
 
 import argparse
-import importlib.util
 import os
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +22,6 @@ from labkit.distributed.cpu import bfloat16_instructions
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PRECISIONS = ("float32", "mixed_bfloat16")
-MISSING_TORCH = "PyTorch is not installed; run make peers"
 Side, Value = TypeVar("Side"), TypeVar("Value")
 
 
@@ -116,9 +115,29 @@ def prepared_data(data_dir: Path) -> Manifest:
     return find_manifest(data_dir, "shapes") or prepare("shapes", data_dir, progress=print).manifest
 
 
-def torch_is_installed() -> bool:
-    """Return whether PyTorch is installed; labkit itself does not need it."""
-    return importlib.util.find_spec("torch") is not None
+def missing(package: str) -> str:
+    """Return why a peer can't be measured; empty if its package is installed, which labkit doesn't need."""
+    return "" if find_spec(package) else f"{package} is not installed; run make peers"
+
+
+def choose_sides(
+    parser: argparse.ArgumentParser, flag: str, named: list[str] | None, packages: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """Return the sides to measure, and those that are left out here, with the reason.
+
+    Args:
+        parser: ends the script where a side is named whose package is missing.
+        flag: names sides.
+        named: those that it named; None: all of ``packages``.
+        packages: the package that each side needs.
+    """
+    reasons = {name: missing(packages[name]) for name in named or packages}
+    left_out = {name: reason for name, reason in reasons.items() if reason}
+    for name, reason in left_out.items():
+        if named:
+            parser.error(f"{flag} {name}: {reason}")
+        print(f"without {name}: {reason}", flush=True)
+    return [name for name in reasons if name not in left_out], left_out
 
 
 def write_arrays(manifest: Manifest, split: str, path: Path) -> None:

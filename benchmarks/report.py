@@ -20,7 +20,7 @@ from rich.table import Table
 
 from labkit.run_directory import write_json_atomic
 
-PACKAGES = ("labkit", "tensorflow", "keras", "numpy", "tensorboard", "torch")
+PACKAGES = ("labkit", "tensorflow", "keras", "numpy", "tensorboard", "torch", "openvino", "onnxruntime")
 INSTRUCTION_SETS = re.compile(r"sse4_2|fma|avx.*|amx.*|asimd.*|sve.*")
 # Variables that affect TensorFlow's speed or memory allocation (TF_CLI_ belongs to Terraform).
 ENVIRONMENT = re.compile(r"(TF(?!_CLI)|XLA|MALLOC|OMP|KMP|ONEDNN|DNNL|CUDA|KERAS)_|LD_PRELOAD$")

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import (
-    MISSING_TORCH,
     PRECISIONS,
     at_least,
+    choose_sides,
     make_parser,
     measure_and_report,
     take_turns,
-    torch_is_installed,
     write_arrays,
 )
 from benchmarks.forms import Form, add_form_flags, figures, start_turns
@@ -38,7 +37,7 @@ GOALS: dict[str, dict[str, Goal]] = {
 }
 KERAS_PEERS = ("plain", "steps_per_execution", "xla")
 TORCH_PEERS = {"torch_eager": EAGER, "torch_compile": COMPILED}
-PEERS = (*KERAS_PEERS, *TORCH_PEERS)
+PEERS = dict.fromkeys(KERAS_PEERS, "keras") | dict.fromkeys(TORCH_PEERS, "torch")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -49,22 +48,10 @@ def main(arguments: list[str] | None = None) -> None:
         "--steps-per-execution", type=at_least(2), default=8, help="of model.fit in this form"
     )
     options = parser.parse_args(arguments)
-    options.left_out = choose_peers(parser, options)
+    options.peers, options.left_out = choose_sides(parser, "--peers", options.peers, PEERS)
     if "steps_per_execution" in options.peers and options.steps % options.steps_per_execution:
         parser.error("--steps must be a multiple of --steps-per-execution")
     measure_and_report("train_step", __doc__, options, measure)
-
-
-def choose_peers(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, str]:
-    """Set the default peers if none are named. Returns those that can't be run here, with the reason."""
-    wanted = options.peers or list(PEERS)
-    missing = [] if torch_is_installed() else [name for name in wanted if name in TORCH_PEERS]
-    if missing and options.peers:
-        parser.error(f"--peers {' '.join(missing)}: {MISSING_TORCH}")
-    if missing:
-        print(f"without {', '.join(missing)}: {MISSING_TORCH}", flush=True)
-    options.peers = [name for name in wanted if name not in missing]
-    return dict.fromkeys(missing, MISSING_TORCH)
 
 
 def measure(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import __main__ as summary
 from benchmarks import (
     common,
+    exported_peer,
     inference,
     input_pipeline,
     train_step,
@@ -165,30 +165,42 @@ def test_the_torch_peer_says_why_it_cannot_compile(shapes, tmp_path, monkeypatch
     assert "ompiler" in found["unavailable"]
 
 
-def test_without_pytorch_its_forms_are_left_out_and_the_way_to_it_is_told(monkeypatch, capsys):
-    monkeypatch.setattr(train_step, "torch_is_installed", lambda: False)
+def test_peers_that_are_not_installed_are_left_out_and_the_way_to_them_is_told(monkeypatch, capsys):
+    monkeypatch.setattr(common, "find_spec", lambda package: None if package == "torch" else "found")
     parser = argparse.ArgumentParser()
-    options = argparse.Namespace(peers=None)
-    left_out = train_step.choose_peers(parser, options)
-    assert options.peers == ["plain", "steps_per_execution", "xla"]
+    chosen, left_out = common.choose_sides(parser, "--peers", None, train_step.PEERS)
+    assert chosen == ["plain", "steps_per_execution", "xla"]
     assert left_out.keys() == {"torch_eager", "torch_compile"}
     assert "make peers" in capsys.readouterr().out
+    chosen, left_out = common.choose_sides(parser, "--forms", None, inference.PACKAGES)
+    assert (chosen, set(left_out)) == (["openvino", "onnxruntime"], {"eager", "compile"})
     with pytest.raises(SystemExit) as ended:
-        train_step.choose_peers(parser, argparse.Namespace(peers=["plain", "torch_eager"]))
+        common.choose_sides(parser, "--peers", ["plain", "torch_eager"], train_step.PEERS)
     assert ended.value.code == 2
-    assert "--peers torch_eager: " in capsys.readouterr().err
+    assert "--peers torch_eager: torch is not installed" in capsys.readouterr().err
 
 
-def test_what_needs_pytorch_is_left_out_without_it(monkeypatch, tmp_path, capsys):
-    ran = []
-    monkeypatch.setattr(summary, "torch_is_installed", lambda: False)
-    monkeypatch.setattr(summary, "_run", lambda name, options: ran.append(name) or True)
-    assert summary.main(["--output", str(tmp_path)]) == 0
-    assert set(ran) == set(summary.SCRIPTS) - {"inference", *summary.ONLY_WHEN_NAMED}
-    assert "without inference: PyTorch" in capsys.readouterr().out
-    monkeypatch.setattr(inference, "torch_is_installed", lambda: False)
-    with pytest.raises(SystemExit, match="make peers"):
-        inference.main([])
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("runtime", exported_peer.RUNTIMES)
+def test_an_exported_network_gets_every_image_of_a_batch_in_its_place(runtime, parts, tmp_path):
+    pytest.importorskip(runtime)
+    onnx = pytest.importorskip("onnx")
+
+    kind = onnx.TensorProto.FLOAT
+    mean = onnx.helper.make_node("ReduceMean", ["images"], ["logits"], axes=[1, 2], keepdims=0)
+    images = onnx.helper.make_tensor_value_info("images", kind, [None, 2, 2, 3])
+    logits = onnx.helper.make_tensor_value_info("logits", kind, [None, 3])
+    graph = onnx.helper.make_graph([mean], "mean", [images], [logits])
+    opset = [onnx.helper.make_opsetid("", 13)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "test.onnx")
+    told = {"arrays": str(tmp_path / "test.npz"), "batch_size": 4, "parts": parts, "precision": "float32"}
+    options = argparse.Namespace(form=runtime, **told)
+    predict = exported_peer.RUNTIMES[runtime](options, 1)
+    batch = np.random.default_rng(0).normal(size=(4, 2, 2, 3)).astype(np.float32)
+    np.save(tmp_path / "test.npy", batch.mean((1, 2)))
+    exported_peer.check_logits(predict(batch), options)
+    with pytest.raises(RuntimeError, match=f"{runtime} differs from labkit"):
+        exported_peer.check_logits(predict(batch[::-1]), options)
 
 
 def test_the_peers_are_pinned_and_no_dependency_of_labkit():

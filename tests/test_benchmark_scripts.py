@@ -83,6 +83,7 @@ def test_a_held_training_stands_still_and_is_gone_afterwards(tmp_path, shapes):
             "--allocators default",
         ),
         ("levers", "--steps 1 --precisions float32 --levers two_replicas_with_shared_statistics"),
+        ("inference", "--steps 1 --forms onnxruntime --allocators keeping --precisions float32"),
         pytest.param(
             "inference",
             "--steps 1 --forms eager --allocators keeping --precisions float32 mixed_bfloat16",
