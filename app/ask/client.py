@@ -5,6 +5,7 @@ network = networks.of(run.path, step)
 network.predict(images)
 """
 
+import contextlib
 import threading
 import time
 from collections import OrderedDict
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ask.process import NetworkProcess
+from app.ask.process import NetworkProcess, NoAnswer, Worker
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import state_path
@@ -197,13 +198,17 @@ class Networks:
 
     Args:
         limit: number of processes.
-        options: of ``NetworkProcess``.
+        options: of ``Worker``.
     """
 
     def __init__(self, limit: int = 2, **options: Any) -> None:
         self._limit, self._options = limit, options
         self._lock = threading.Lock()
         self._networks: OrderedDict[tuple[Any, ...], AskedNetwork] = OrderedDict()
+        self._spare_lock = (
+            threading.Lock()
+        )  # another one: ``of`` may wait for a process that is being started
+        self._spare: Worker | None = None  # holds no network yet
 
     def of(self, run: Path, step: int) -> AskedNetwork:
         """Return the network of a run's checkpoint. A checkpoint that was replaced is loaded anew.
@@ -215,15 +220,47 @@ class Networks:
             if key not in self._networks:
                 while len(self._networks) >= self._limit:
                     self._networks.popitem(last=False)[1].process.close()
-                self._networks[key] = AskedNetwork(NetworkProcess(run, step, **self._options))
+                self._networks[key] = AskedNetwork(NetworkProcess(run, step, worker=self._worker))
             self._networks.move_to_end(key)
             return self._networks[key]
+
+    def prepare(self, run: Path) -> None:
+        """Start a process before a network of the run is asked: importing TensorFlow takes seconds.
+
+        Nothing is started where one waits or holds a network of the run, or where ``limit`` are alive.
+        """
+        with self._lock:
+            alive = [key[0] for key, network in self._networks.items() if network.process.pid]
+        if run in alive or len(alive) >= self._limit:
+            return
+        with self._spare_lock:
+            if self._spare is not None and self._spare.pid:
+                return
+            if self._spare is not None:
+                self._spare.close()
+            with contextlib.suppress(NoAnswer):  # the first question says that none can be started
+                self._spare = Worker(**self._options)
 
     def close(self) -> None:
         """End all processes."""
         with self._lock:
             while self._networks:
                 self._networks.popitem()[1].process.close()
+        if (spare := self._taken()) is not None:
+            spare.close()
+
+    def _worker(self) -> Worker:
+        """Return the process that waits, or a new one."""
+        spare = self._taken()
+        if spare is None or spare.pid:
+            return spare or Worker(**self._options)
+        spare.close()  # it has ended after a silence
+        return Worker(**self._options)
+
+    def _taken(self) -> Worker | None:
+        with self._spare_lock:
+            spare, self._spare = self._spare, None
+        return spare
 
 
 def _written(run: Path, step: int) -> tuple[int, int]:

@@ -14,11 +14,11 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,17 +75,69 @@ class NoAnswer(RuntimeError):
     """The process gave no answer. The message is one sentence for people; asking again may help."""
 
 
-class NetworkProcess:
-    """The process that holds the network of one checkpoint. It starts with the first question.
+class Worker:
+    """A process that imports TensorFlow and waits for questions. It ends with this one, even a killed one.
 
-    Several threads may ask; one question is answered after the other. The process ends with this one, even
-    if this one is killed, and after ``idle_seconds`` without a question. The next question starts it again.
+    Args:
+        idle_seconds: of silence after which it ends.
+        threads: that an operation may use.
+
+    Raises NoAnswer if the system can't start it.
+    """
+
+    def __init__(self, *, idle_seconds: float = IDLE_SECONDS, threads: int = 2) -> None:
+        self.connection, theirs = Pipe()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        try:
+            self._process = Child(
+                python_command("-m", "app.network_process", theirs.fileno(), idle_seconds, threads),
+                IMPORTS | {"CUDA_VISIBLE_DEVICES": "-1"},  # a GPU's memory is the training's
+                stdout=subprocess.DEVNULL,
+                stderr=self._stderr,
+                pass_fds=(theirs.fileno(),),
+            )
+        except OSError as error:
+            self.connection.close()
+            self._stderr.close()
+            raise NoAnswer(f"The process for the network can't be started: {error.strerror}.") from None
+        finally:
+            theirs.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process's parent, which ends as the process does; None once it has ended."""
+        return self._process.pid if self._process.poll() is None else None
+
+    def end_in_words(self) -> str:
+        """Return how a process has ended by itself, and what to do."""
+        code, said = self._process.wait(END_SECONDS), self._last_line()
+        if code is not None and code < 0:
+            memory = "; perhaps the memory is full" if -code == signal.SIGKILL else ""
+            return f"was killed by {signal_name(-code)}{memory}. Try again to start a new one."
+        return f"has ended{f' ({said})' if said else ''}. Try again to start a new one."
+
+    def _last_line(self) -> str:
+        self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - 4096))
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
+        return lines[-1][:200] if lines else ""
+
+    def close(self) -> None:
+        """End the process."""
+        self.connection.close()
+        self._process.close()
+        self._stderr.close()
+
+
+class NetworkProcess:
+    """The process that holds the network of one checkpoint. It is taken with the first question.
+
+    Several threads may ask; one question is answered after the other. After a silence the process ends, and
+    the next question takes another one.
 
     Args:
         run: the run directory.
         step: of the checkpoint.
-        idle_seconds: of silence after which the process ends.
-        threads: that an operation may use.
+        worker: returns a process.
         load_seconds, answer_seconds: that loading and an answer may take.
     """
 
@@ -94,28 +146,25 @@ class NetworkProcess:
         run: Path,
         step: int,
         *,
-        idle_seconds: float = IDLE_SECONDS,
-        threads: int = 2,
+        worker: Callable[[], Worker] = Worker,
         load_seconds: float = LOAD_SECONDS,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         self.run, self.step = run, step
         self.about: dict[str, Any] = {}  # what the process said of itself; empty before it is ready
         self.loading_since: float | None = None  # by time.monotonic; None: it isn't being loaded
-        self._idle_seconds, self._threads = idle_seconds, threads
+        self._new_worker = worker
         self._load_seconds, self._answer_seconds = load_seconds, answer_seconds
         self._turn = _Turn()
-        self._process: Child | None = None
-        self._connection: Connection[Any, Any] | None = None
-        self._stderr: IO[bytes] | None = None
+        self._worker: Worker | None = None
         self._closed = False
         self._refused: InputError | None = None  # why the network can't be loaded
 
     @property
     def pid(self) -> int | None:
         """The id of the process's parent, which ends as the process does; None if none is alive."""
-        process = self._process
-        return process.pid if process is not None and process.poll() is None else None
+        worker = self._worker
+        return worker.pid if worker is not None else None
 
     def ask(
         self,
@@ -124,7 +173,7 @@ class NetworkProcess:
         *,
         patient: bool = False,
     ) -> Message:
-        """Send a question and return the answer; start the process if there is none.
+        """Send a question and return the answer; take a process if there is none.
 
         Args:
             content, arrays: the question.
@@ -140,8 +189,8 @@ class NetworkProcess:
                 raise self._refused
             if self.pid is None:  # not started yet, crashed, or ended after a long silence
                 self._end()
-                self._start()
-            return self._exchange(content, arrays)
+                self._load()
+            return self._exchange(content, arrays, self._answer_seconds, "The answer of the network")
 
     def load_again(self) -> None:
         """Try to load the network at the next question, even if that couldn't be done before."""
@@ -153,88 +202,47 @@ class NetworkProcess:
         with self._turn.taken(seconds=END_SECONDS):
             self._end()
 
-    def _start(self) -> None:
-        ours, theirs = Pipe()
+    def _load(self) -> None:
         self.loading_since = time.monotonic()
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        words = [str(theirs.fileno()), str(self.run), str(self.step), str(self._idle_seconds)]
         try:
-            self._process = Child(
-                python_command("-m", "app.network_process", *words, self._threads),
-                IMPORTS | {"CUDA_VISIBLE_DEVICES": "-1"},  # a GPU's memory is the training's
-                stdout=subprocess.DEVNULL,
-                stderr=self._stderr,
-                pass_fds=(theirs.fileno(),),
-            )
-        except OSError as error:
-            ours.close()
-            self._end()
-            raise NoAnswer(f"The process for the network can't be started: {error.strerror}.") from None
-        finally:
-            theirs.close()
-        self._connection = ours
-        try:
-            self.about = self._received(self._load_seconds, "Loading the network").content
-        except InputError as error:  # the process has said why it can't load the network, and ends
-            self._refused = error
+            self._worker = self._new_worker()
+            wanted = {"question": "load", "run": str(self.run), "step": self.step}
+            self.about = self._exchange(wanted, None, self._load_seconds, "Loading the network").content
+        except (InputError, NoAnswer) as error:
+            self._refused = error if isinstance(error, InputError) else None
             self._end()
             raise
         finally:
             self.loading_since = None
 
-    def _exchange(self, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None) -> Message:
-        assert self._connection is not None
+    def _exchange(
+        self, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None, seconds: float, what: str
+    ) -> Message:
+        assert self._worker is not None
         try:
-            send(self._connection, content, arrays)
-        except OSError:
-            raise self._gone("The process that holds the network") from None
-        return self._received(self._answer_seconds, "The answer of the network")
-
-    def _received(self, seconds: float, what: str) -> Message:
-        assert self._connection is not None
-        try:
-            message = receive(self._connection, seconds)
+            send(self._worker.connection, content, arrays)
+            message = receive(self._worker.connection, seconds)
         except TimeoutError:
             self._end()
             raise NoAnswer(
                 f"{what} took longer than {seconds:.0f} seconds and was ended. Try again."
             ) from None
         except OSError:
-            raise self._gone("The process that holds the network") from None
+            how = self._worker.end_in_words()
+            self._end()
+            raise NoAnswer(f"The process that holds the network {how}") from None
         if "error" in message.content:
             raise InputError(str(message.content["error"]))
         if "failed" in message.content:
             raise NoAnswer(f"The network can't answer this ({message.content['failed']}).")
         return message
 
-    def _gone(self, what: str) -> NoAnswer:
-        """Return the sentence on a process that has ended by itself."""
-        assert self._process is not None
-        code, said = self._process.wait(END_SECONDS), self._last_line()
-        self._end()
-        if code is not None and code < 0:
-            memory = "; perhaps the memory is full" if -code == signal.SIGKILL else ""
-            return NoAnswer(
-                f"{what} was killed by {signal_name(-code)}{memory}. Try again to start a new one."
-            )
-        return NoAnswer(f"{what} has ended{f' ({said})' if said else ''}. Try again to start a new one.")
-
-    def _last_line(self) -> str:
-        assert self._stderr is not None
-        self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - 4096))
-        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
-        return lines[-1][:200] if lines else ""
-
     def _end(self) -> None:
         """End the process if there is one, and forget it."""
         self.about, self.loading_since = {}, None
-        if self._connection is not None:
-            self._connection.close()
-        if self._process is not None:
-            self._process.close()
-        if self._stderr is not None:
-            self._stderr.close()
-        self._connection = self._process = self._stderr = None
+        if self._worker is not None:
+            self._worker.close()
+        self._worker = None
 
 
 class _Turn:

@@ -53,6 +53,14 @@ def networks() -> Networks:
     return Networks()
 
 
+def expect(run: RunDirectory) -> None:
+    """Prepare for the first question about a run, once in a session, on a page whose reader may ask one."""
+    key = f"expected-{run.path}"
+    if key not in st.session_state and not gate.is_locked() and run.checkpoint_steps():
+        st.session_state[key] = True
+        networks().prepare(run.path)
+
+
 def ask(
     run: RunDirectory,
     step: int,

@@ -1,12 +1,14 @@
-"""The process that holds a network: ``python -m app.network_process PIPE RUN STEP IDLE_SECONDS THREADS``.
+"""The process that holds a network: ``python -m app.network_process PIPE IDLE_SECONDS THREADS``.
 
-PIPE is the number of an inherited end of a pipe, whose other end the asking process holds. The process ends
-when that end is closed, and when no question has come for IDLE_SECONDS.
+PIPE is the number of an inherited end of a pipe, whose other end the asking process holds. The process
+imports TensorFlow; its first question, ``load``, names a run and the step of a checkpoint. It ends when the
+other end is closed, and when no question has come for IDLE_SECONDS.
 """
 
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -23,47 +25,50 @@ Answer = tuple[Mapping[str, Any], Mapping[str, NDArray[Any]]]
 
 
 def main(arguments: list[str]) -> None:
-    """Load the network and answer until the connection ends."""
-    descriptor, run, step, idle_seconds, threads = arguments
+    """Import TensorFlow, then answer until the connection ends."""
+    descriptor, idle_seconds, threads = arguments
     connection: Connection[Any, Any] = Connection(int(descriptor))
     os.nice(NICENESS)
-    try:
-        import_tensorflow()
-        import tensorflow as tf
+    with suppress(InputError):  # which the first question raises again
+        _import(int(threads))
+    held: list[Callable[[Message], Answer]] = []
 
-        tf.config.threading.set_intra_op_parallelism_threads(int(threads))
-        tf.config.threading.set_inter_op_parallelism_threads(1)
+    def answer(question: Message) -> Answer:
+        if held:
+            return held[0](question)
+        import_tensorflow()
         from app.network_process.answers import Answers
 
-        answers = Answers(RunDirectory(run), int(step))
-    except InputError as error:
-        send(connection, {"error": str(error)})
-        return
-    serve(connection, answers.answer, about=answers.about, idle_seconds=float(idle_seconds))
+        answers = Answers(RunDirectory(question.content["run"]), question.content["step"])
+        held.append(answers.answer)
+        return answers.about, {}
+
+    serve(connection, answer, idle_seconds=float(idle_seconds))
+
+
+def _import(threads: int) -> None:
+    import_tensorflow()
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    import app.network_process.answers  # noqa: F401 - takes a second with what it imports
 
 
 def serve(
-    connection: "Connection[Any, Any]",
-    answer: Callable[[Message], Answer],
-    *,
-    about: Mapping[str, Any],
-    idle_seconds: float,
+    connection: "Connection[Any, Any]", answer: Callable[[Message], Answer], *, idle_seconds: float
 ) -> None:
-    """Send ``about``, then answer until the other side ends, sends garbage, or is silent for long.
+    """Answer until the other side ends, sends garbage, or is silent for long.
 
     Args:
         connection: to the asking process.
         answer: returns content and arrays. An InputError that it raises is the answer, too, and so is any
             other error: one question that fails must not end the process.
-        about: the first message.
         idle_seconds: of silence.
     """
-    try:
-        send(connection, about)
+    with suppress(OSError):
         while True:
             send(connection, *_answered(answer, receive(connection, idle_seconds)))
-    except OSError:
-        return
 
 
 def _answered(answer: Callable[[Message], Answer], question: Message) -> Answer:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
@@ -22,15 +23,15 @@ from labkit.analysis.network import (
     images_at_once,
     integrated_gradients,
     load_network,
-    restorable_model,
-    trained_model,
+    load_weights,
 )
 from labkit.config.config import recorded_config
 from labkit.data.manifest import Manifest
 from labkit.data.shards import load_split
 from labkit.errors import InputError
+from labkit.models.variants import folded_normalization
 from labkit.run_directory import RunDirectory
-from labkit.training.checkpoints import CheckpointStore, checkpoint_of_network
+from labkit.training.checkpoints import CheckpointStore
 
 MAX_IMAGES = 512
 
@@ -101,7 +102,7 @@ def split_of(content: Mapping[str, Any], manifest: Manifest) -> str:
 
 
 PART_SECONDS = 0.15  # how long features are computed before the next question has its turn
-FEATURE_BATCH = 50
+FEATURE_BATCH = 250  # images of 32 x 32 pixels: a fifth faster than 50, and 0.1 s on two cores
 METHODS = {"grad_cam": grad_cam, "integrated_gradients": integrated_gradients}
 MAX_NEIGHBOURS = 100
 
@@ -133,10 +134,11 @@ class Answers:
         self._network: Classifier = load_network(run, str(step))
         self._manifest = self._network.manifest
         self._forward = _compiled(self._network.model)
-        self._features = _compiled(features_model(self._network.model))
+        self._in_training = _compiled_for_training(self._network.model)
+        self._weights = self._network.model.get_weights()
+        self._step: int | None = step  # whose weights the model has; None: those of a damaged checkpoint
         self._loaded: dict[str, tuple[NDArray[np.uint8], NDArray[Any]]] = {}
         self._splits: dict[str, SplitFeatures] = {}
-        self._others: _OtherSteps | None = None
 
     @property
     def about(self) -> dict[str, Any]:
@@ -162,29 +164,43 @@ class Answers:
         kind = question.content.get("question")
         if not isinstance(kind, str) or kind not in asked:
             raise InputError(f"question is {kind!r}; allowed: {', '.join(asked)}")
+        step = self._network.step if question.content.get("step") is None else _step_of(question)
+        if step != self._step:
+            self._take_weights(step)
         return asked[kind](question)
 
+    def _take_weights(self, step: int) -> None:
+        """Give the model the weights of a step. Raises InputError if its checkpoint is missing or damaged."""
+        if step == self._network.step:  # kept in memory: the training may have removed this checkpoint
+            self._network.model.set_weights(self._weights)
+        else:
+            store = CheckpointStore(self._run.checkpoints_path)
+            store.step_of(str(step))
+            self._step = None
+            config = recorded_config(self._run)
+            load_weights(self._network.model, config, self._manifest, store, step)
+        self._step = step
+
     def _predict(self, question: Message) -> Answer:
-        step = self._network.step if question.content.get("step") is None else _step_of(question)
         # Those of a training batch are cropped already.
         images = images_of(question, self._manifest, self._network.network_input.shape(self._manifest))
         labels = labels_of(question, self._manifest, len(images))
         if question.content.get("as_in_training") is True:
-            forward = self._other_steps().forward_in_training(step)
-            return {"step": step}, self._scores(images, labels, forward, len(images))
-        return {"step": step}, self._scores(images, labels, self._forward_of(step))
+            scores = self._scores(images, labels, self._in_training, len(images))
+        else:
+            scores = self._scores(images, labels, self._logits)
+        return {"step": self._step}, scores
 
     def _evaluate(self, question: Message) -> Answer:
         """Return the scores of a split's images from ``start`` on, as many as ``PART_SECONDS`` allow."""
         step = _step_of(question)
         images, labels = self._pictures(split_of(question.content, self._manifest))
         stop = number_of(question.content, "start", 0, len(images) - 1)
-        forward = self._forward_of(step)
         parts: list[dict[str, NDArray[Any]]] = []
         end = time.monotonic() + PART_SECONDS
         while stop < len(images) and (not parts or time.monotonic() < end):
             part = slice(stop, stop + images_at_once(images.shape[1:]))
-            parts.append(self._scores(images[part], labels[part], forward))
+            parts.append(self._scores(images[part], labels[part], self._logits))
             stop = min(part.stop, len(images))
         arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         return {"step": step, "of": len(images)}, arrays
@@ -206,15 +222,8 @@ class Answers:
             arrays["losses"] = loss.per_example(targets, tf.constant(logits), 0.0).numpy().astype(np.float64)
         return arrays
 
-    def _forward_of(self, step: int) -> Any:
-        if step == self._network.step:
-            return self._forward
-        return self._other_steps().forward(step)
-
-    def _other_steps(self) -> "_OtherSteps":
-        if self._others is None:
-            self._others = _OtherSteps(self._run, self._network)
-        return self._others
+    def _logits(self, pixels: tf.Tensor) -> tf.Tensor:
+        return self._forward(pixels)[0]
 
     def _pictures(self, split: str) -> tuple[NDArray[np.uint8], NDArray[Any]]:
         if split not in self._loaded:
@@ -271,17 +280,18 @@ class Answers:
             self._splits[split] = SplitFeatures(images, labels, rows)
         known = self._splits[split]
         end = time.monotonic() + PART_SECONDS
+        at_once = images_at_once(known.images.shape[1:], FEATURE_BATCH)
         while known.done < len(known.rows) and time.monotonic() < end:
-            part = slice(known.done, known.done + FEATURE_BATCH)
+            part = slice(known.done, known.done + at_once)
             known.rows[part] = self._feature_rows(known.images[part])
             known.done = min(part.stop, len(known.rows))
         return known
 
     def _feature_rows(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the input of the last dense layer, float32 [n, d]."""
-        starts = range(0, len(images), FEATURE_BATCH)
-        parts = [images[at : at + FEATURE_BATCH] for at in starts]
-        rows = [self._features(self._network.inputs(part)).numpy() for part in parts]
+        at_once = images_at_once(images.shape[1:], FEATURE_BATCH)
+        starts = range(0, len(images), at_once)
+        rows = [self._forward(self._network.inputs(images[at : at + at_once]))[1].numpy() for at in starts]
         return np.concatenate(rows).astype(np.float32)
 
 
@@ -292,46 +302,23 @@ def _step_of(question: Message) -> int:
     return step
 
 
-class _OtherSteps:
-    """A second copy of the network, for the weights of the run's other checkpoints."""
-
-    def __init__(self, run: RunDirectory, network: Classifier) -> None:
-        self._config = config = recorded_config(run)
-        self._store = CheckpointStore(run.checkpoints_path)
-        self._saved = restorable_model(config, network.manifest)
-        self._model = trained_model(config, network.manifest, self._store, network.step)
-        self._compiled = _compiled(self._model)
-        self._in_training = _compiled_for_training(self._model)  # traced when it is first asked
-        self._step = network.step
-
-    def forward(self, step: int) -> Any:
-        """Return the network of another step. Raises InputError if its checkpoint is missing or damaged."""
-        self._load(step)
-        return self._compiled
-
-    def forward_in_training(self, step: int) -> Any:
-        """Return the network of a step, as it is in training. Raises InputError as ``forward``."""
-        self._load(step)
-        return self._in_training
-
-    def _load(self, step: int) -> None:
-        if step != self._step:
-            self._store.step_of(str(step))
-            self._store.restore(checkpoint_of_network(self._config, self._saved), step, partial=True)
-            self._model.set_weights(self._saved.get_weights())
-            self._step = step
-
-
 def _compiled(model: Any) -> Any:
-    """Return a function of standardized images [n, height, width, channels], traced once for any n."""
+    """Return a function of standardized images [n, height, width, channels], traced once for any n.
+
+    It returns logits [n, classes] and the input of the last dense layer [n, d].
+    """
+    both = keras.Model(model.inputs, [model.output, features_model(model).output])
     signature = [tf.TensorSpec([None, *model.input_shape[1:]], tf.float32)]
-    return tf.function(
-        lambda pixels: model(pixels, training=False), input_signature=signature, autograph=False
-    )
+
+    def forward(pixels: tf.Tensor) -> list[tf.Tensor]:
+        with folded_normalization(model):
+            return both(pixels, training=False)
+
+    return tf.function(forward, input_signature=signature, autograph=False)
 
 
 def _compiled_for_training(model: Any) -> Any:
-    """Return a function like ``_compiled``'s of the network in training. No moving statistics change."""
+    """Return a function from images to logits, as in training. No moving statistics change."""
     signature = [tf.TensorSpec([None, *model.input_shape[1:]], tf.float32)]
 
     def forward(pixels: tf.Tensor) -> tf.Tensor:

@@ -33,6 +33,7 @@ FEW = 12  # bars that are shown without a click
 def page() -> None:
     """Draw the page of the selected run and image."""
     run = state.selected_run()
+    answers.expect(run)
     heading(run, "Image")
     try:
         with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):

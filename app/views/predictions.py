@@ -4,7 +4,7 @@ import streamlit as st
 
 from app import state
 from app.charts.component import spare_the_collector
-from app.images import marking
+from app.images import answers, marking
 from app.live_update import heading
 from app.markup import facts_html, number_text, plain
 from app.predictions import images, numbers, pairs, parts, quality
@@ -21,6 +21,7 @@ IMAGES, QUALITY, PARTS, SIDES = "Images", "Calibration and classes", "Parts", "S
 def page() -> None:
     """Draw the page of the selected run."""
     run = state.selected_run()
+    answers.expect(run)
     state.watch(f"predictions-{run.path}", lambda: sources.watched(run))
     with heading(run, "Predictions"):
         split = sources.choose_split(run)

@@ -157,20 +157,23 @@ def trained_model(config: Config, manifest: Manifest, store: "CheckpointStore", 
 
     The weights are the moving average if the run keeps one. Raises InputError as ``restored_network``.
     """
-    from labkit.training.checkpoints import checkpoint_of_network
-
-    saved = restorable_model(config, manifest)
-    store.restore(checkpoint_of_network(config, saved), step, partial=True)
     model = _untrained(config.replace({"precision": "float32"}), manifest)
-    model.set_weights(saved.get_weights())
+    load_weights(model, config, manifest, store, step)
     return model
 
 
-def restorable_model(config: Config, manifest: Manifest) -> Any:
-    """Return labkit's network with untrained weights of the types that the run's checkpoints hold."""
-    # In mixed precision the weights are float32 as well.
-    is_double = config.model.precision == "float64"
-    return _untrained(config if is_double else config.replace({"precision": "float32"}), manifest)
+def load_weights(model: Any, config: Config, manifest: Manifest, store: "CheckpointStore", step: int) -> None:
+    """Load the weights saved at ``step`` into a model of ``trained_model``.
+
+    Raises InputError as ``restored_network``. Then the model may hold weights of both steps.
+    """
+    from labkit.training.checkpoints import checkpoint_of_network
+
+    # In mixed precision the saved weights are float32 as well.
+    saved = _untrained(config, manifest) if config.model.precision == "float64" else model
+    store.restore(checkpoint_of_network(config, saved), step, partial=True)
+    if saved is not model:
+        model.set_weights(saved.get_weights())
 
 
 def _untrained(config: Config, manifest: Manifest) -> Any:

@@ -5,6 +5,7 @@ silences them, and a one-line error of labkit is easy to miss among them. Only t
 ``ROUTINE_MESSAGES`` are dropped; everything else is printed.
 """
 
+import gc
 import json
 import os
 import platform
@@ -19,8 +20,9 @@ from typing import Any
 from labkit.errors import InputError, short
 from labkit.startup import interruption
 
-# Keras imports these where they are installed: for its galleries, data frames, and wrappers for scikit-learn.
-EXTRAS = ("matplotlib", "pandas", "sklearn")
+# Keras and TensorFlow import these where they are installed: for galleries, data frames, wrappers for
+# scikit-learn, editing weights in a notebook, and sparse matrices in the Keras of TensorFlow 1.
+EXTRAS = ("IPython", "matplotlib", "pandas", "scipy", "sklearn")
 
 ROUTINE_MESSAGES = (
     "All log messages before absl::InitializeLog() is called are written to STDERR",
@@ -67,6 +69,23 @@ def _without(packages: tuple[str, ...]) -> Iterator[None]:
             del sys.modules[name]
 
 
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Don't look for garbage for a while: an import makes hundreds of thousands of objects, and all stay.
+
+    In processes that labkit starts itself, they aren't looked at later, either.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if _left_out:
+            gc.freeze()
+        if was_on:
+            gc.enable()
+
+
 def choose_kernels(environment: MutableMapping[str, str]) -> None:
     """Let TensorFlow use oneDNN on CPUs without AVX-512, too, where steps take twice as long without it.
 
@@ -89,7 +108,11 @@ def import_tensorflow() -> None:
         return
     choose_kernels(os.environ)
     print_all = os.environ.setdefault(_LEVEL, _OWN_LEVEL) == "0"
-    with _without(_left_out), nullcontext() if print_all else _without_routine_messages():
+    with (
+        _without(_left_out),
+        _without_collector(),
+        nullcontext() if print_all else _without_routine_messages(),
+    ):
         import tensorflow as tf
 
         tf.config.list_physical_devices()

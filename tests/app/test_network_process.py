@@ -15,8 +15,9 @@ import pytest
 import streamlit as st
 
 from app import background
+from app.ask import client
 from app.ask.client import AskedNetwork, Networks, Prediction
-from app.ask.process import NetworkProcess, NoAnswer
+from app.ask.process import NetworkProcess, NoAnswer, Worker
 from app.images import answers
 from app.predictions import kept, source
 from labkit.analysis.predictions import load_predictions
@@ -73,10 +74,13 @@ import sys, time
 import numpy as np
 from pathlib import Path
 from app.ask.client import Networks
-network = Networks().of(Path(sys.argv[1]), 6)
+networks, run = Networks(), Path(sys.argv[1])
+networks.prepare(run)
+network = networks.of(run, 6)
 network.predict(np.zeros((1, 32, 32, 3), np.uint8))
 assert "tensorflow" not in sys.modules and "keras" not in sys.modules
-print(network.process.pid, flush=True)
+networks.prepare(run / "another")
+print("ready", flush=True)
 time.sleep(600)
 """
 
@@ -88,8 +92,9 @@ def test_nothing_is_left_when_the_asking_process_is_killed(trained):
         [sys.executable, "-c", PARENT, str(trained.path)], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True
     )
     try:
-        pids = family(int(parent.stdout.readline()))
-        assert len(pids) > 1
+        assert parent.stdout.readline()
+        pids = family(parent.pid)[1:]
+        assert len(psutil.Process(parent.pid).children()) == 2 < len(pids), "one with a network, one waits"
     finally:
         parent.kill()
         parent.wait(PATIENCE)
@@ -100,7 +105,7 @@ def test_nothing_is_left_when_the_asking_process_is_killed(trained):
 @pytest.mark.long
 @pytest.mark.slow
 def test_it_ends_after_a_silence_and_starts_again_when_asked(trained):
-    process = NetworkProcess(trained.path, 6, idle_seconds=0.5)
+    process = NetworkProcess(trained.path, 6, worker=lambda: Worker(idle_seconds=0.5))
     try:
         first = AskedNetwork(process).predict(IMAGE).probabilities
         assert gone(family(process.pid))
@@ -246,3 +251,41 @@ def test_the_checkpoint_to_ask_stays_while_it_exists(make_run, network):
         save(run, step)
         pinned.append(answers.pinned_step(run, "map"))
     assert pinned == [1, 1, 1, 1, 5]
+
+
+# ---- a process that is started before anybody asks ---------------------------------------------------
+
+
+class Idle:
+    """Stands for a process that waits."""
+
+    started = 0
+
+    def __init__(self) -> None:
+        Idle.started += 1
+        self.pid: int | None = Idle.started
+
+    def close(self) -> None:
+        self.pid = None
+
+
+def test_a_prepared_process_takes_the_first_question_and_none_is_started_needlessly(make_run, monkeypatch):
+    monkeypatch.setattr(client, "Worker", Idle)
+    monkeypatch.setattr(Idle, "started", 0)
+    networks, run, another = Networks(), make_run(), make_run("another")
+    for step in (4, 6):
+        save(run, step)
+    networks.prepare(run.path)
+    networks.prepare(run.path)
+    assert Idle.started == 1
+    assert [networks.of(run.path, 6).process._new_worker().pid for _ in range(2)] == [1, 2]
+    monkeypatch.setattr(NetworkProcess, "pid", property(lambda process: process.run == run.path))
+    networks.prepare(run.path)
+    assert Idle.started == 2, "a process holds a network of the run"
+    networks.prepare(another.path)
+    networks._spare.close()  # it has ended after a silence
+    assert networks._worker().pid == 4
+    networks.of(run.path, 4)
+    networks.prepare(another.path)
+    assert Idle.started == 4, "two processes are alive"
+    networks.close()
