@@ -51,7 +51,7 @@ def draw(run: RunDirectory, metrics: Snapshot | None, step: int | None) -> tuple
     with row:
         # Closed, it is hidden: Streamlit forgets what isn't drawn.
         key = "live-panel" if is_open else "live-panel-shut"
-        options, place = controls(lambda: body.container(key=key))
+        options, place = controls(metrics.full_names() if metrics else (), lambda: body.container(key=key))
         button = st.container(width="content")
         _jump(run, metrics)
     with place:

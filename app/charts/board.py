@@ -150,7 +150,8 @@ def encode(
     Args:
         charts: in the order to draw them.
         axis: what ``x`` is: ``step``, ``epoch``, ``seconds`` (of training), ``clock`` (seconds since 1970),
-            ``count`` (a whole number of something) or ``name`` (an index of ``ticks``).
+            ``count`` (a whole number of something), ``value``, ``percent`` (of a metric), or ``name`` (an
+            index of ``ticks``). A value may go up and down: such a line is drawn as points alone.
         x_title: of the horizontal axis.
         window: the part of the axis to show; None, or ends that are none: all.
         seams: vertical lines of all charts.
@@ -162,7 +163,8 @@ def encode(
         pick: what a click on a point shows, for the reader; empty: clicks on points are not reported.
         ident: tells the board from others of its page; empty for one that isn't fetched (app/feed.py).
     """
-    charts = [replace(chart, lines=[_placed(line) for line in chart.lines]) for chart in charts]
+    place = _in_order if axis in ("value", "percent") else _placed
+    charts = [replace(chart, lines=list(map(place, chart.lines))) for chart in charts]
     if window is not None and not (np.isfinite(window).all() and window[0] <= window[1]):
         window = None
     arrays = _Arrays()
@@ -206,6 +208,18 @@ def _placed(line: Line) -> Line:
     """Return the line without the points whose x is unknown."""
     known = np.isfinite(line.x)
     return line if known.all() else replace(line, x=line.x[known], y=line.y[known])
+
+
+def _in_order(line: Line) -> Line:
+    """Return the line with its x in order. Points that aren't in this or the opposite order have no line."""
+    line = _placed(line)
+    ways = np.diff(line.x)
+    up, down = (ways > 0).any(), (ways < 0).any()
+    order = np.arange(len(line.x))[::-1] if down and not up else np.argsort(line.x, kind="stable")
+    x = line.x[order]
+    _, first, which = np.unique(x, return_index=True, return_inverse=True)
+    x = x + (np.arange(len(x)) - first[which]) * np.spacing(x)  # a place of its own for each, or one is lost
+    return replace(line, x=x, y=line.y[order], style="dots" if up and down else line.style)
 
 
 def _line(

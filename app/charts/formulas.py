@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.charts.store import SPLITS, Curve, Snapshot
+from app.charts.store import Curve, Snapshot
 from labkit.errors import InputError, nearest, short
 from labkit.plurals import listed
 from labkit.run_directory.columns import Floats
@@ -51,7 +51,7 @@ def found(metrics: Snapshot, text: str) -> Found:
 
 
 def _found(metrics: Snapshot, text: str) -> Found:
-    whole = {f"{split}/{name}": (split, name) for split in SPLITS for name in metrics.metrics([split])}
+    whole = metrics.full_names()
     known = {name: (split, name) for split, name in reversed(whole.values())} | whole  # the training's first
     try:
         tree, names = _parsed(text, tuple(known))
@@ -65,7 +65,7 @@ def _found(metrics: Snapshot, text: str) -> Found:
         if curve.step is densest.step:
             values.append(curve.y)
             continue
-        last = np.searchsorted(curve.step, densest.step, "right") - 1
+        last = curve.latest(densest.step)
         there &= last >= 0
         values.append(curve.y[last])
     with np.errstate(all="ignore"):

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from labkit.run_directory.columns import Floats
 from labkit.run_directory.rows import result_name
 
 IN_ADDRESS: dict[str, Any] = {"bind": "query-params", "filter_mode": None}  # of a selection
+METRIC = "metric"  # the choice of an axis that is none of AXES
 EARLIER_NAMES = {"training": ("time",)}  # of axes, in links that people have kept
 Zoom = tuple[str, Window]  # an axis, and a part of it
 Others = Sequence[tuple[str, Snapshot]]  # the runs that are laid over, by their labels
@@ -90,8 +91,9 @@ def look_of(name: str) -> Look:
 class Options(NamedTuple):
     """The chart options.
 
-    ``smoothing``: the amount of ``smoothed``; 0: none. ``last``: how many steps to follow; None: all.
-    ``logarithmic``: a key of ``SCALES``.
+    ``axis``: a key of ``AXES``, or a metric such as ``train/loss``. ``smoothing``: the amount of
+    ``smoothed``; 0: none. ``last``: how many steps to follow; None: all. ``logarithmic``: a key of
+    ``SCALES``.
     """
 
     axis: str = "step"
@@ -103,8 +105,15 @@ class Options(NamedTuple):
 
     @property
     def axis_kind(self) -> str:
-        """How the page writes the numbers of the axis: as steps, epochs, spans of time or times of day."""
-        return {"training": "seconds"}.get(self.axis, self.axis)
+        """How the page writes the numbers of the axis, as ``encode`` has it."""
+        if self.axis in AXES:
+            return {"training": "seconds", "examples": "count"}.get(self.axis, self.axis)
+        return "percent" if look_of(self.axis.partition("/")[2]).unit == "percent" else "value"
+
+    @property
+    def axis_title(self) -> str:
+        """What stands below the axis."""
+        return AXES[self.axis][1] if self.axis in AXES else self.axis
 
     def is_logarithmic(self, name: str, lines: Sequence[Line]) -> bool:
         """Return whether the axis of a metric is logarithmic: as chosen, or as its values need."""
@@ -121,24 +130,36 @@ class Options(NamedTuple):
         return math.log10(greatest) - math.log10(least) >= DECADES or greatest >= OUTLIER * usual
 
 
-def controls(panel: Callable[[], DeltaGenerator] | None = None) -> tuple[Options, DeltaGenerator]:
+def controls(
+    metrics: Iterable[str], panel: Callable[[], DeltaGenerator] | None = None
+) -> tuple[Options, DeltaGenerator]:
     """Draw the chart options, which are mirrored in the URL. Returns them, and where all but the axis are.
 
     Args:
+        metrics: that can be the axis, such as ``train/loss``.
         panel: makes that place; None: a popover beside the axis.
     """
     _understand_earlier()
     with st.container(horizontal=True, vertical_alignment="center", gap="small", width="content"):
         axis = st.segmented_control(
             "Over",
-            list(AXES),
+            [*AXES, METRIC],
             default="step",
-            format_func=lambda name: AXES[name][0],
+            format_func=lambda name: AXES[name][0] if name in AXES else "Metric",
             key="x",
             required=True,
             bind="query-params",
             label_visibility="collapsed",
         )
+        if axis == METRIC:
+            axis = st.selectbox(
+                "Metric of the axis",
+                list(metrics),
+                key="over",
+                bind="query-params",
+                width=230,
+                label_visibility="collapsed",
+            )
         place = panel() if panel else st.popover("Charts", icon=":material/tune:", help="Smoothing, scale")
     with place:
         kind = st.selectbox("Smoothing", list(KINDS), key="smooth", help=SMOOTHING_HELP, **IN_ADDRESS)
@@ -171,8 +192,9 @@ def _understand_earlier() -> None:
     Streamlit knows only the labels.
     """
     given = str(st.query_params.get("x", "")).lower()
-    for name, (label, _) in AXES.items():
-        if "x" not in st.session_state and given in (name, label.lower(), *EARLIER_NAMES.get(name, ())):
+    labels = {name: label.lower() for name, (label, _) in AXES.items()} | {METRIC: METRIC}
+    for name, label in labels.items():
+        if "x" not in st.session_state and given in (name, label, *EARLIER_NAMES.get(name, ())):
             st.session_state["x"] = name
     scale = str(st.query_params.get("log", "")).lower()
     if "log" not in st.session_state and scale in ("true", *SCALES):
@@ -222,15 +244,17 @@ def metric_lines(
     """Return the line of a metric, or of a formula after ``=``, whose densest curve is of ``split``.
 
     Before it are the raw values, faint, if it is smoothed and ``raw`` is wanted. Only training metrics are
-    smoothed, and the learning rate never is.
+    smoothed, and the learning rate never is. A click picks no point on a metric as the axis, where several
+    steps may have one place.
     """
+    pick = split == "train" and options.axis in AXES
     key = (split, name, options.axis)
     x, y = metrics.memo.get(key, lambda: _points(metrics, split, name, options))
     if split != "train" or name == "learning_rate" or not options.smoothing:
-        return [Line(label, x, y, color, "line" if split == "train" else "marked", pick=split == "train")]
+        return [Line(label, x, y, color, "line" if split == "train" else "marked", pick=pick)]
     smooth = (*key, options.kind, options.smoothing)
     y_smooth = metrics.memo.get(smooth, lambda: _points(metrics, split, name, options, smooth=True)[1])
-    average = Line(label, x, y_smooth, color, pick=True)
+    average = Line(label, x, y_smooth, color, pick=pick)
     return [Line(f"{label}, raw", x, y, color, "faint"), average] if raw else [average]
 
 
@@ -277,7 +301,7 @@ def board_of(
         return encode(
             charts(),
             axis=options.axis_kind,
-            x_title=AXES[options.axis][1],
+            x_title=options.axis_title,
             window=window,
             seams=[*seams_of(metrics, options), *marks],
             name=run,

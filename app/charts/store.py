@@ -2,12 +2,16 @@
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from labkit.config.config import recorded_config
+from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
 from labkit.run_directory.columns import AXES as POSITIONS
 from labkit.run_directory.columns import Floats, Table, columns_of
 from labkit.run_directory.layers import LayerReader
@@ -97,6 +101,10 @@ class Curve:
         """Return the value of the last step; None if there is none."""
         return float(self.y[-1]) if len(self.y) else None
 
+    def latest(self, step: Floats) -> NDArray[np.intp]:
+        """Return the index of the last point up to each of ``step``, [n]; -1 before the first point."""
+        return np.searchsorted(self.step, step, "right") - 1
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -109,6 +117,7 @@ class Snapshot:
     memo: Memo = field(default_factory=Memo)
     own_test_step: int | None = None  # of the test result that the run reported; None: the newest one
     duration: float | None = None  # seconds of training, without the pauses between two sessions
+    examples_per_step: float = np.nan
 
     def curve(self, split: str, value: str) -> Curve:
         """Return the metric ``value`` of ``split``. Rows that don't have it are left out."""
@@ -129,6 +138,10 @@ class Snapshot:
         known = (name for name in dict.fromkeys(names) if name.encode(errors="ignore").decode() == name)
         return [name for name in known if name not in POSITIONS][:MAX_METRICS]
 
+    def full_names(self) -> dict[str, tuple[str, str]]:
+        """Return split and metric of each ``SPLIT/METRIC``, those of the training first."""
+        return {f"{split}/{name}": (split, name) for split in SPLITS for name in self.metrics([split])}
+
     def leaves_out_metrics(self) -> bool:
         """Return whether a split has more metrics than ``MAX_METRICS``."""
         return any(len(table.columns) > MAX_METRICS + len(POSITIONS) for table in self.tables.values())
@@ -143,6 +156,7 @@ class CurveStore:
     """Follows ``metrics.jsonl`` and ``evaluations.jsonl`` of a run. Several sessions may poll at once."""
 
     def __init__(self, path: Path) -> None:
+        self._run = RunDirectory(path.parent)
         self._reader = MetricsReader(path)
         self._beside = RowReader(evaluations_path(path))
         self._lock = threading.Lock()
@@ -179,7 +193,16 @@ class CurveStore:
             version,
             own_test_step=own_test_step(reader.evaluations),
             duration=reader.duration,
+            examples_per_step=_examples_per_step(self._run),
         )
+
+
+def _examples_per_step(run: RunDirectory) -> float:
+    """Return how many examples a step trains on; NaN where the configuration doesn't tell."""
+    try:
+        return float(recorded_config(run).data.images_per_step)
+    except InputError:
+        return np.nan
 
 
 def _bytes_of(value: Any) -> int:
@@ -200,6 +223,7 @@ def _bytes_of(value: Any) -> int:
 AXES = {
     "step": ("Step", "Step"),
     "epoch": ("Epoch", "Epoch"),
+    "examples": ("Examples", "Examples trained on"),
     "training": ("Training time", "Time spent training, without pauses"),
     "clock": ("Wall clock", "Wall clock"),
 }
@@ -211,7 +235,7 @@ class Timeline:
 
     ``seconds`` counts from the first row, and leaves out the pauses before the run was resumed. ``clock``
     never goes back: if it ``was_set_back``, earlier rows are moved, and the last ones stand where they were
-    made.
+    made. ``metrics``: of the run, whose values are axes, too.
     """
 
     step: Floats
@@ -219,17 +243,33 @@ class Timeline:
     seconds: Floats
     clock: Floats
     was_set_back: bool = False
+    metrics: Snapshot = field(default_factory=lambda: Snapshot({}, (), 0, -1))
 
     def on(self, axis: str) -> Floats:
-        """Return where the steps are on a key of ``AXES``."""
-        return {"step": self.step, "epoch": self.epoch, "training": self.seconds, "clock": self.clock}[axis]
+        """Return where the steps are on an axis: a key of ``AXES``, or a metric such as ``train/loss``."""
+        known = {"step": self.step, "epoch": self.epoch, "training": self.seconds, "clock": self.clock}
+        return known[axis] if axis in known else self._at(self.step, axis)
+
+    def _at(self, step: Floats, axis: str) -> Floats:
+        """Return the examples of so many steps, or the last value of a metric up to each; NaN if unknown."""
+        if axis == "examples":
+            return step * self.metrics.examples_per_step
+        split, _, name = axis.partition("/")
+        found = self.metrics.curve(split, name)
+        latest = found.latest(step)
+        return np.where(latest >= 0, np.append(found.y, np.nan)[latest], np.nan)
 
     def x(self, curve: Curve, axis: str) -> Floats:
-        """Return the horizontal positions of a curve of the run, ascending; NaN where they are unknown."""
+        """Return the horizontal positions of a curve of the run; NaN where they are unknown.
+
+        They ascend on all of ``AXES``, but not on a metric that goes up and down.
+        """
         if axis == "step":
             return curve.step
         if axis == "epoch":
             return curve.epoch
+        if axis not in ("training", "clock"):
+            return self._at(curve.step, axis)
         if axis == "clock" and not self.was_set_back:
             return steady(curve.wall_time)
         if not len(self.step):
@@ -238,9 +278,14 @@ class Timeline:
 
     def convert(self, window: tuple[float, float], axis: str, to: str) -> tuple[float, float] | None:
         """Return the part of axis ``to`` that shows the steps of ``window``; None if there are none."""
-        if not len(self.step) or axis not in AXES or to not in AXES:
+        if not len(self.step):
             return None
-        low, high = np.interp(window, self.on(axis), self.on(to))
+        here, there = self.on(axis), self.on(to)
+        if axis in AXES and to in AXES:
+            low, high = np.interp(window, here, there)
+        else:
+            inside = there[(here >= window[0]) & (here <= window[1]) & np.isfinite(there)]
+            low, high = inside.min(initial=np.inf), inside.max(initial=-np.inf)
         return (float(low), float(high)) if high > low else None
 
 
@@ -258,7 +303,8 @@ def _timeline(metrics: Snapshot) -> Timeline:
     own = np.nan_to_num(table.columns.get("seconds_per_step", np.zeros(len(step))), posinf=0.0, neginf=0.0)
     seconds = _seconds(step, wall_time, own, metrics.resume_points)
     set_back = bool((np.diff(wall_time) < 0).any())
-    return Timeline(step, table.columns["epoch"], seconds, steady(wall_time, own), set_back)
+    known = replace(metrics, memo=Memo())  # without the one that keeps this timeline
+    return Timeline(step, table.columns["epoch"], seconds, steady(wall_time, own), set_back, known)
 
 
 def steady(wall_time: Floats, own: Floats | float = 0.0) -> Floats:

@@ -130,7 +130,7 @@ def _board(groups: Sequence[Group], colors: dict[str, tuple[str, bool]], shown: 
         curves += [(group, found)] if found else []
     snapshots = [snapshot for _, found in curves for _, snapshot in found]
     more = _more_metrics(snapshots)
-    options, _ = controls()
+    options, _ = controls(dict.fromkeys(name for one in snapshots for name in one.full_names()))
     # What stands out is drawn last, above the thin lines.
     curves.sort(key=lambda one: colors[one[1][0][0].label][1])
     charts, missing = [], list[str]()
@@ -144,7 +144,7 @@ def _board(groups: Sequence[Group], colors: dict[str, tuple[str, bool]], shown: 
                 drawn += metric_lines(snapshot, split, value, label, color, options, raw=False)
             if not outstanding:
                 drawn = [_thin(line) for line in drawn]
-            elif len(found) > 1:
+            elif len(found) > 1 and options.axis in AXES:
                 several = sum(len(line.x) > 0 for line in drawn)
                 drawn = mean_and_range(f"{state.clean(group.name)} ({counted(several, 'run')})", drawn)
             lines += drawn
@@ -159,7 +159,7 @@ def _board(groups: Sequence[Group], colors: dict[str, tuple[str, bool]], shown: 
     board = encode(
         charts,
         axis=options.axis_kind,
-        x_title=AXES[options.axis][1],
+        x_title=options.axis_title,
         window=window_of(options, timeline_of(snapshots[0]) if snapshots else None),
         name="comparison",
         height=300,

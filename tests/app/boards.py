@@ -18,6 +18,7 @@ class Drawn(NamedTuple):
     color: str
     marks: dict[str, tuple[int, list[float]]]
     dash: tuple[float, ...]
+    style: str
 
 
 class DrawnChart(NamedTuple):
@@ -60,7 +61,7 @@ def decoded(data: bytes) -> Board:
     def line(one: dict[str, Any]) -> Drawn:
         marks = {mark["kind"]: (mark["count"], array(mark["x"]).tolist()) for mark in one["marks"]}
         x, y = array(one["x"]), array(one["y"])
-        return Drawn(x, y, one["of"], one["color"], marks, tuple(one["dash"]))
+        return Drawn(x, y, one["of"], one["color"], marks, tuple(one["dash"]), one["style"])
 
     def chart(one: dict[str, Any]) -> DrawnChart:
         lines = {each["name"]: line(each) for each in one["lines"]}

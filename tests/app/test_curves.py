@@ -266,6 +266,27 @@ def test_every_board_can_be_read_and_draws_only_recorded_values(values, window, 
             assert not (logarithmic and (line.y[there] <= 0).any())
 
 
+@pytest.mark.parametrize(
+    ("x", "x_drawn", "y_drawn", "style"),
+    [
+        ([1, 2, 3], [1, 2, 3], [10, 20, 30], "line"),
+        ([3, 2, 1], [1, 2, 3], [30, 20, 10], "line"),
+        ([1, 3, 2], [1, 2, 3], [10, 30, 20], "dots"),
+        ([2, 1, 1], [1, 1, 2], [20, 30, 10], "line"),
+        ([1, math.nan, 1], [1, 1], [10, 30], "line"),
+    ],
+)
+def test_over_a_metric_points_are_in_order_and_have_a_line_if_it_goes_one_way(x, x_drawn, y_drawn, style):
+    lines = [Line("train", np.array(x, np.float64), np.array([10.0, 20, 30]), PALETTE[0])]
+    data = encode([Chart("loss", "Loss", lines)], axis="value", x_title="train/loss")
+    line = decoded(data).charts[0].lines["train"]
+    assert line.x.tolist() == pytest.approx(x_drawn) and len(set(line.x)) == len(x_drawn)
+    assert sorted(line.y) == sorted(y_drawn) and line.style == style
+    assert [y for at, y in zip(line.x, line.y, strict=True) if at > 1.5] == [
+        y for at, y in zip(x_drawn, y_drawn, strict=True) if at > 1.5
+    ]
+
+
 def test_lines_of_a_chart_differ_by_more_than_their_colour():
     lines = [Line(color, STEPS[:9], STEPS[:9], color) for color in PALETTE]
     lines.append(Line("raw", STEPS[:9], STEPS[:9], PALETTE[1], "faint"))

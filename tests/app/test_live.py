@@ -8,6 +8,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -21,7 +22,7 @@ from app.state import curves
 from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.notes import Lineage, write_lineage
 from tests.app.boards import Board, DrawnChart, boards, charts, decoded
-from tests.app.conftest import change_environment
+from tests.app.conftest import change_environment, configure
 from tests.app.pages import checked, open_main, open_page, unfold, words
 from tests.app.rows import append, evaluation_row, train_row
 
@@ -186,6 +187,35 @@ def test_the_zoom_shows_the_same_steps_on_another_axis_and_in_the_comparison(mak
     assert board(open_page("live", run, zoom="5000,6000")).charts[0].lines["train"].of == 0
     run.metrics_path.write_bytes(b"")
     assert not boards(open_page("live", run, zoom="20,60", x="Wall clock"))
+
+
+def test_any_metric_and_the_number_of_examples_are_axes(make_run):
+    run = make_run()
+    rates = [0.1 / step for step in range(1, 121)]
+    run.metrics_path.write_text("")
+    append(run.metrics_path, *(train_row(s, learning_rate=r, loss=s % 7) for s, r in enumerate(rates, 1)))
+    append(run.metrics_path, evaluation_row(120))
+    configure(run, train_batch_size=16, accumulate_steps=2)
+    shown = board(open_page("live", run, x="examples", smoothing="0"))
+    assert shown.axis == "count" and shown.charts[0].lines["train"].x[[0, -1]].tolist() == [32, 120 * 32]
+    at = open_page("live", run, x="Metric", over="train/learning_rate", smoothing="0", zoom="0.01,0.05")
+    shown = board(at)
+    assert at.selectbox(key="over").options[:1] == ["train/loss"]
+    assert shown.axis == "value" and shown.extent == pytest.approx([rates[-1], rates[0]])
+    line = shown.charts[0].lines["train"]
+    assert line.of == sum(0.01 <= rate <= 0.05 for rate in rates)
+    assert dict(zip(line.x.tolist(), line.y.tolist(), strict=True))[rates[4]] == 5, "the loss of step 5"
+    assert shown.charts[0].lines["validation"].x.tolist() == [rates[-1]], "the rate that it was made with"
+    loss = board(open_page("live", run, x="metric", over="train/loss", smoothing="0")).charts[2]
+    assert loss.lines["train"].of == 120, "steps of one loss are all there"
+    assert (np.diff(loss.lines["train"].x) > 0).all()
+    accuracy = board(open_page("live", run, x="metric", over="validation/accuracy"))
+    assert accuracy.axis == "percent" and accuracy.charts[1].lines["validation"].of == 1
+    compared = board(open_page("compare", run, x="metric", over="train/learning_rate"))
+    assert compared.extent == pytest.approx([rates[-1], rates[0]])
+    run.config_path.write_text('{"recorded_by": "a program"}')
+    append(run.metrics_path, train_row(121))
+    assert board(open_page("live", run, x="examples")).extent is None, "how many is not known"
 
 
 def test_nonsense_in_the_address_is_no_zoom(make_run):

@@ -77,6 +77,7 @@
       return date.toLocaleString('en-GB', long ? { ...day, ...time } : time);
     }
     if (axis === 'seconds') return span(x);
+    if (axis === 'value' || axis === 'percent') return number(x, axis);
     if (axis === 'count') return x.toLocaleString('en-US');
     if (axis === 'epoch') return (long ? 'epoch ' : '') + plain(x, 6);
     return (long ? 'step ' : '') + x.toLocaleString('en-US');
