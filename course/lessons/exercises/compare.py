@@ -6,16 +6,7 @@ import statistics
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.verdict import (
-    Wrong,
-    a_function,
-    a_number,
-    an_array,
-    draws,
-    explain,
-    shown,
-    tests,
-)
+from course.lessons.verdict import Wrong, a_function, a_number, an_array, draws, explain, shown, tests
 from labkit.analysis.inference import t_quantile
 
 

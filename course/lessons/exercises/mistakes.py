@@ -8,16 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from course.lessons.mistakes.measures import reliability
-from course.lessons.verdict import (
-    Wrong,
-    a_function,
-    a_number,
-    an_array,
-    any_array,
-    draws,
-    explain,
-    tests,
-)
+from course.lessons.verdict import Wrong, a_function, a_number, an_array, any_array, draws, explain, tests
 from labkit.analysis.slices import accuracy_interval
 from labkit.training.scores import single_label_scores, softmax
 

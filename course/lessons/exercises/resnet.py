@@ -6,15 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.verdict import (
-    Wrong,
-    a_function,
-    a_number,
-    an_array,
-    draws,
-    explain,
-    tests,
-)
+from course.lessons.verdict import Wrong, a_function, a_number, an_array, draws, explain, tests
 
 Array = NDArray[np.float64]
 CLOSE = 1e-4, 1e-5  # relative and absolute, to float32

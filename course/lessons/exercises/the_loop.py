@@ -7,16 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.verdict import (
-    Wrong,
-    a_function,
-    a_number,
-    a_result,
-    an_array,
-    draws,
-    explain,
-    tests,
-)
+from course.lessons.verdict import Wrong, a_function, a_number, a_result, an_array, draws, explain, tests
 from labkit.config import OptimizerConfig
 from labkit.optim.schedules import learning_rate_at
 

@@ -9,16 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from course.lessons.verdict import (
-    Wrong,
-    a_function,
-    a_number,
-    an_array,
-    any_array,
-    compare,
-    draws,
-    tests,
-)
+from course.lessons.verdict import Wrong, a_function, a_number, an_array, any_array, compare, draws, tests
 
 RESUMED = {"resumed_at_step": 10, "wall_time": 1.7e9}  # a line that a continued run writes
 
