@@ -50,7 +50,7 @@ def values_of(given):
         return [values_of(value) for value in given]
     if isinstance(given, FunctionType):
         return values_of([cell.cell_contents for cell in given.__closure__ or ()])
-    if hasattr(given, "get_weights"):
+    if type(given).__module__.startswith("keras"):
         return values_of(given.get_weights())
     if isinstance(given, np.ndarray) or hasattr(given, "numpy"):
         return np.asarray(given).tolist()

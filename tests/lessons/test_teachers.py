@@ -145,7 +145,9 @@ def test_the_fastest_verified_run_that_reaches_the_goal_is_first(tmp_path, monke
     for name, seconds in zip(measured, (300, 100, 20, 10, 5), strict=True):
         submitted(tmp_path, name, seconds)
     monkeypatch.setattr(
-        teachers, "_verify", lambda run: (False, "no: 1 change") if run.name == "changed" else (True, "yes")
+        teachers,
+        "_verify",
+        lambda run: (False, "no: 1 change") if run.name == "changed" else (True, "yes"),
     )
     monkeypatch.setattr(teachers, "measured_accuracy", lambda run: measured[run.name])
     rows = board(tmp_path, capsys)
