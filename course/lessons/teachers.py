@@ -29,7 +29,7 @@ Folder = Annotated[LocalPath | None, Flag(metavar="DIR")]
 SIGNATURE = "hmac_sha256"
 # Accuracies on the test set that the capstone asks for, by the data set.
 GOALS = {"cifar10": 0.80, "shapes": 0.97}
-VERIFY_SECONDS = 600  # of ``labkit verify`` of one submission
+VERIFY_SECONDS = 3600  # of ``labkit verify`` of one submission
 
 
 # ---- assignments ---------------------------------------------------------------------------------------
@@ -182,9 +182,9 @@ def _signature(report: Mapping[str, Any], secret: bytes) -> str:
 def lesson_board(folder: LocalPath) -> int:
     """Print the capstone's table: a row for each run in a folder, the fastest that reaches its goal first.
 
-    The goal is 80 % of the test set on cifar10, and 97 % on shapes. `labkit verify` makes some steps of each
-    run again, which takes up to some minutes. Of a run that it finds as it says, the board evaluates the
-    checkpoint that `labkit evaluate` takes. So no accuracy is a run's own word; the seconds are.
+    The goal is 80 % of the test set on cifar10, and 97 % on shapes. `labkit verify` makes all steps of each
+    run again, which takes as long as its training, an hour at most. Of a run that it finds as it says, the
+    board evaluates the checkpoint that `labkit evaluate` takes. The seconds are those that the run recorded.
 
     Returns 0. Raises InputError if there is no run in the folder.
 
@@ -221,8 +221,12 @@ def lesson_board(folder: LocalPath) -> int:
 
 
 def _verify(run: RunDirectory) -> tuple[bool, str]:
-    """Return whether ``labkit verify`` finds a run as it says, and what it found, in a few words."""
-    with Child(python_command("-m", "labkit", "verify", run.path.absolute())) as child:
+    """Return whether ``labkit verify`` finds a run as it says, and what it found, in a few words.
+
+    It makes all steps from the initial weights to the last checkpoint.
+    """
+    flags = ("--from", "0", "--steps", str(max(run.checkpoint_steps(), default=1)))
+    with Child(python_command("-m", "labkit", "verify", run.path.absolute(), *flags)) as child:
         code = child.wait(VERIFY_SECONDS)
         child.kill()
         lines = ["", *child.lines()]

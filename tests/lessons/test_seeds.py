@@ -11,6 +11,7 @@ import pytest
 
 from course.lessons import verdict
 from course.lessons.commands import exercise_cells
+from course.lessons.exercises.debug import _Covered
 from course.lessons.verdict import exercises
 from labkit.notebook.files import lesson_files, read_notebook
 
@@ -48,9 +49,11 @@ def values_of(given):
         return {name: values_of(value) for name, value in given.items()}
     if isinstance(given, list | tuple):
         return [values_of(value) for value in given]
+    if isinstance(given, _Covered):  # a patient, behind its methods
+        return values_of(vars(given.train.func.__self__))
     if isinstance(given, FunctionType):
         return values_of([cell.cell_contents for cell in given.__closure__ or ()])
-    if hasattr(given, "get_weights"):
+    if type(given).__module__.startswith("keras"):
         return values_of(given.get_weights())
     if isinstance(given, np.ndarray) or hasattr(given, "numpy"):
         return np.asarray(given).tolist()

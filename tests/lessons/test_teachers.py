@@ -145,7 +145,9 @@ def test_the_fastest_verified_run_that_reaches_the_goal_is_first(tmp_path, monke
     for name, seconds in zip(measured, (300, 100, 20, 10, 5), strict=True):
         submitted(tmp_path, name, seconds)
     monkeypatch.setattr(
-        teachers, "_verify", lambda run: (False, "no: 1 change") if run.name == "changed" else (True, "yes")
+        teachers,
+        "_verify",
+        lambda run: (False, "no: 1 change") if run.name == "changed" else (True, "yes"),
     )
     monkeypatch.setattr(teachers, "measured_accuracy", lambda run: measured[run.name])
     rows = board(tmp_path, capsys)
@@ -180,9 +182,11 @@ def test_an_accuracy_written_by_hand_does_not_count(smoke_copy, shapes, tmp_path
     ],
 )
 def test_what_verify_prints_is_one_word_or_the_reason(printed, code, said, tmp_path, monkeypatch):
-    command = [sys.executable, "-c", f"print({printed!r}); raise SystemExit({code})"]
-    monkeypatch.setattr(teachers, "python_command", lambda *words: command)
+    command, asked = [sys.executable, "-c", f"print({printed!r}); raise SystemExit({code})"], []
+    monkeypatch.setattr(teachers, "python_command", lambda *words: asked.append(words) or command)
+    monkeypatch.setattr(RunDirectory, "checkpoint_steps", lambda run: [10, 20])
     assert teachers._verify(RunDirectory(tmp_path)) == said
+    assert asked[0][-4:] == ("--from", "0", "--steps", "20"), "all steps, up to the weights that count"
 
 
 def test_a_run_that_cannot_be_verified_has_the_reason_beside_it(tmp_path, monkeypatch, capsys):
