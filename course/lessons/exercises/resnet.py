@@ -138,14 +138,15 @@ def _normalized(found: Array, x: Array, gamma: Array, beta: Array, moving: Any, 
         return x.mean(axis=axes, keepdims=True), x.var(axis=axes, keepdims=True)
 
     batch = over(0, 1, 2)
+    centred = x - batch[0]
     if np.allclose(found, by(*(batch if training else moving)), rtol=1e-3, atol=1e-3):
         return
     ways = (
         (by(*over(0)), "you normalize each pixel on its own; average over height and width too"),
         (by(*over(1, 2)), "you normalize each image on its own; average over the batch too"),
         (by(*over(0, 1, 2, 3)), "you mix the channels; each channel has its own mean and variance"),
-        (gamma * (x - batch[0]) / (batch[1] + 1e-5) + beta, "you divide by the variance; divide by its root"),
-        ((x - batch[0]) / np.sqrt(batch[1] + 1e-5), "gamma and beta are missing: scale and shift at the end"),
+        (gamma * centred / (batch[1] + 1e-5) + beta, "you divide by the variance; divide by its square root"),
+        (centred / np.sqrt(batch[1] + 1e-5), "gamma and beta are missing: scale and shift at the end"),
         (
             by(*(moving if training else batch)),
             "in training the statistics are those of the batch"

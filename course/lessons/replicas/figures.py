@@ -230,20 +230,3 @@ def steps_and_examples(
         left.set_title("Steps: the time, with enough replicas")
         right.set_title("Images: the work of all replicas")
     return figure
-
-
-def step_times(replicas: NDArray[np.int64], seconds: Mapping[str, NDArray[np.float64]]) -> "Figure":
-    """Draw the speedup over one replica for each link. ``seconds``: of a step by link, [replicas]."""
-    speeds = ", ".join(f"{name} at most {(v[0] / v).max():.1f}" for name, v in seconds.items())
-    with drawing(6.4, 3.4, f"Speedup over the number of replicas: {speeds}") as figure:
-        axis = figure.add_subplot()
-        axis.plot(replicas, replicas, color=GREY, linestyle=":", label="ideal")
-        for number, (name, values) in enumerate(seconds.items()):
-            axis.plot(replicas, values[0] / values, "osD^"[number] + "-", color=OKABE_ITO[number], label=name)
-        axis.set(xscale="log", yscale="log", xlabel="replicas (log)", ylabel="speedup over one (log)")
-        axis.set_xticks(replicas, [str(value) for value in replicas])
-        axis.set_yticks(replicas, [str(value) for value in replicas])
-        axis.minorticks_off()
-        axis.grid()
-        axis.legend()
-    return figure
