@@ -224,17 +224,18 @@ def draw_seconds(measured: Mapping[str, float], synthetic: float) -> "Figure":
         measured: seconds by the name of the pipeline.
         synthetic: seconds of a step on a batch that is already there.
     """
-    names = [*measured, "synthetic input"]
-    milliseconds = [1000 * value for value in (*measured.values(), synthetic)]
-    shown = ", ".join(f"{name} {value:.0f} ms" for name, value in zip(names, milliseconds, strict=True))
-    with drawing(7.5, 0.45 * len(names) + 1.0, f"Time of a step: {shown}") as figure:
+    spent = {name: 1000 * value for name, value in {**measured, "synthetic input": synthetic}.items()}
+    shown = ", ".join(f"{name} {value:.0f} ms" for name, value in spent.items())
+    with drawing(7.5, 0.45 * len(spent) + 1.0, f"Time of a step: {shown}") as figure:
         axis = figure.subplots()
         colors = [OKABE_ITO[0]] * len(measured) + [OKABE_ITO[2]]
-        bars = axis.barh(names, milliseconds, color=colors, height=0.6)
-        axis.bar_label(bars, [f"{value:.0f} ms" for value in milliseconds], padding=3, fontsize=8)
+        bars = axis.barh(list(spent), list(spent.values()), color=colors, height=0.6)
+        axis.bar_label(bars, fmt="{:.0f} ms", padding=3, fontsize=8)
         axis.axvline(1000 * synthetic, color=OKABE_ITO[2], linestyle=":", linewidth=1)
         axis.invert_yaxis()
-        axis.set(title="Time of a step", xlabel="milliseconds per batch", xlim=(0, 1.15 * max(milliseconds)))
+        axis.set(
+            title="Time of a step", xlabel="milliseconds per batch", xlim=(0, 1.15 * max(spent.values()))
+        )
         axis.tick_params(axis="y", length=0)
     return figure
 
