@@ -77,9 +77,7 @@ def _test_epoch_order(answer: Any) -> str:
     shared = np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]
     first = _order(epoch_order, 97, 3, 5)
     if not np.array_equal(first, _order(epoch_order, 97, 3, 5)):
-        raise Wrong(
-            "two calls with the same seed and epoch gave two orders; a resumed run would see other data"
-        )
+        raise Wrong("two calls with the same seed and epoch gave two orders; a resumed run would differ")
     if (np.random.get_state()[1].tolist(), random.getstate()) != shared:  # type: ignore[index]
         raise Wrong(
             "your function changes the random generator that the whole program shares; make one of its own, "
