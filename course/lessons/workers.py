@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Client, Connection, Listener, wait
@@ -91,38 +91,30 @@ class _Answer(NamedTuple):
 
 
 class _Peer:
-    """A connection to another worker: one thread writes what is sent, one reads what arrives."""
+    """A connection to another worker: one thread writes what is in ``outbox``, one reads into ``inbox``.
+
+    ``outbox``: pickled pairs of a round and an array. ``inbox``: such pairs, and () if the other has ended.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         with socket.socket(fileno=os.dup(connection.fileno())) as own:
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small messages go at once
-        self._outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._inbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+        self.outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         for loop in (self._write, self._read):
             threading.Thread(target=loop, daemon=True).start()
-
-    def send(self, message: bytes) -> None:
-        self._outbox.put(message)
-
-    def receive(self) -> Any:
-        """Return the next message. Raises EOFError if there is none and the other worker has ended."""
-        message = self._inbox.get()
-        if not message:
-            self._inbox.put(())  # for the next call
-            raise EOFError
-        return message[0]
 
     def _write(self) -> None:
         with suppress(OSError):  # the other worker has ended; whoever waits for it is told
             while True:
-                self._connection.send_bytes(self._outbox.get())
+                self._connection.send_bytes(self.outbox.get())
 
     def _read(self) -> None:
         with suppress(OSError, EOFError):
             while True:
-                self._inbox.put((self._connection.recv(),))
-        self._inbox.put(())
+                self.inbox.put(self._connection.recv())
+        self.inbox.put(())
 
 
 @dataclass
@@ -150,7 +142,7 @@ class Worker:
         peer = self._peer(to)
         message = cloudpickle.dumps((self._round, array))
         self._sent.append(getattr(array, "nbytes", len(message)))
-        peer.send(message)
+        peer.outbox.put(message)
 
     def receive(self, source: int) -> Any:
         """Return the next array from the worker ``source``, in the order sent; waits until it is there.
@@ -159,26 +151,26 @@ class Worker:
         """
         peer, self._waits_for = self._peer(source), source
         try:
-            while True:
-                of_round, array = peer.receive()
+            while message := peer.inbox.get():
+                of_round, array = message
                 if of_round == self._round:  # an earlier function may have left messages unread
                     return array
-        except EOFError:
-            raise Gone(f"worker {source} has ended") from None
         finally:
             self._waits_for = None
+        peer.inbox.put(())  # for the next call
+        raise Gone(f"worker {source} has ended")
 
     def barrier(self) -> None:
         """Wait until each worker is here. Its messages aren't counted."""
         empty, others = cloudpickle.dumps((self._round, None)), [rank for rank in range(self.size) if rank]
         if self.rank:
-            self._peer(0).send(empty)
+            self._peer(0).outbox.put(empty)
             self.receive(0)
             return
         for rank in others:
             self.receive(rank)
         for rank in others:
-            self._peer(rank).send(empty)
+            self._peer(rank).outbox.put(empty)
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
@@ -260,7 +252,7 @@ def _done(worker: Worker, message: bytes) -> _Answer:
 # ---- in the process that starts them -------------------------------------------------------------------
 
 
-class Workers:
+class Workers(AbstractContextManager["Workers"]):
     """Worker processes. They start with the first ``run``, and end with this process or the ``with`` block.
 
     Args:
@@ -277,9 +269,6 @@ class Workers:
         self._controls: list[Connection] = []
         self._starting = threading.RLock()
         atexit.register(self.close)
-
-    def __enter__(self) -> "Workers":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

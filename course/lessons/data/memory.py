@@ -3,18 +3,16 @@
 import gc
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import psutil
 import tensorflow as tf
+from matplotlib.figure import Figure
 
 from labkit.data.manifest import Manifest
 from labkit.data.pipeline import train_dataset
 from labkit.figures.style import MARK, OKABE_ITO, drawing
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MEGABYTE = 1e6
 
@@ -66,7 +64,7 @@ def watch_memory(batches: Iterable[Any], *, keep: bool = False, limit: float | N
     return result
 
 
-def draw_memory(measured: Mapping[str, Memory], limit: float) -> "Figure":
+def draw_memory(measured: Mapping[str, Memory], limit: float) -> Figure:
     """Draw how the memory grew with what was read.
 
     Args:

@@ -1,10 +1,12 @@
 """How well a shuffle buffer mixes, orders of epochs, and figures of augmentation and standardization."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from labkit.config import Config
@@ -12,9 +14,6 @@ from labkit.data.inputs import InputShare
 from labkit.data.manifest import Manifest
 from labkit.data.pipeline import train_dataset
 from labkit.figures.style import GREY, MARK, OKABE_ITO, TRAIN, drawing
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def shuffled(count: int, buffer_size: int) -> NDArray[np.int64]:
@@ -29,7 +28,7 @@ def classes_in_a_batch(labels: NDArray[Any], batch_size: int) -> float:
     return float(np.mean([len(np.unique(batch)) for batch in batches]))
 
 
-def draw_shuffling(orders: Mapping[int, NDArray[np.int64]], classes: Mapping[int, float]) -> "Figure":
+def draw_shuffling(orders: Mapping[int, NDArray[np.int64]], classes: Mapping[int, float]) -> Figure:
     """Draw where each example comes out of shuffle buffers of several sizes.
 
     Args:
@@ -48,7 +47,7 @@ def draw_shuffling(orders: Mapping[int, NDArray[np.int64]], classes: Mapping[int
     return figure
 
 
-def draw_orders(orders: Mapping[str, NDArray[np.int64]]) -> "Figure":
+def draw_orders(orders: Mapping[str, NDArray[np.int64]]) -> Figure:
     """Draw the order of a few examples in several epochs, one panel each, as lines of coloured cells."""
     with drawing(9.5, 0.42 * len(orders) + 0.7, f"Order of the examples: {', '.join(orders)}") as figure:
         axis = figure.subplots()
@@ -64,9 +63,7 @@ def draw_orders(orders: Mapping[str, NDArray[np.int64]]) -> "Figure":
     return figure
 
 
-def draw_crop(
-    image: NDArray[np.uint8], epoch: int, top: int, left: int, flip: bool, padding: int
-) -> "Figure":
+def draw_crop(image: NDArray[np.uint8], epoch: int, top: int, left: int, flip: bool, padding: int) -> Figure:
     """Draw an image with its padding and the frame of the crop, and beside it what the network sees.
 
     Args:
@@ -76,8 +73,6 @@ def draw_crop(
         flip: whether the crop is mirrored.
         padding: black pixels on each side.
     """
-    from matplotlib.patches import Rectangle
-
     height, width = image.shape[:2]
     padded = np.pad(image, ((padding, padding), (padding, padding), (0, 0)))
     crop = padded[top : top + height, left : left + width]
@@ -97,7 +92,7 @@ def draw_crop(
     return figure
 
 
-def draw_standardization(images: NDArray[np.uint8], standardized: NDArray[np.float32]) -> "Figure":
+def draw_standardization(images: NDArray[np.uint8], standardized: NDArray[np.float32]) -> Figure:
     """Draw the values of each channel before and after standardization.
 
     Args:

@@ -4,10 +4,12 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from course.lessons.data.records import record_fields
@@ -16,10 +18,6 @@ from labkit.config import Config
 from labkit.data.manifest import Manifest
 from labkit.figures.style import OKABE_ITO, drawing
 from labkit.optim.optimizers import SGD
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 STAGES = ("read", "decode", "augment", "train")
 STORED_SIDE = 160  # pixels of a stored photograph; the network sees the size of the data set
@@ -174,7 +172,7 @@ def waits_for_input(events: Sequence[Event]) -> float:
     return sum(gaps) / len(gaps)
 
 
-def draw_timelines(timelines: Mapping[str, Sequence[Event]]) -> "Figure":
+def draw_timelines(timelines: Mapping[str, Sequence[Event]]) -> Figure:
     """Draw when each stage worked on which of the first batches, one panel for each pipeline.
 
     ``timelines``: the events of each pipeline by its name.
@@ -194,7 +192,7 @@ def draw_timelines(timelines: Mapping[str, Sequence[Event]]) -> "Figure":
     return figure
 
 
-def _draw_events(axis: "Axes", events: Sequence[Event], narrow: float) -> None:
+def _draw_events(axis: Axes, events: Sequence[Event], narrow: float) -> None:
     """Draw a bar for each event, without its number where it is narrower than ``narrow`` seconds."""
     for row, stage in enumerate(STAGES):
         mine = sorted((event for event in events if event.stage == stage), key=lambda event: event.start)
@@ -217,24 +215,25 @@ def _draw_events(axis: "Axes", events: Sequence[Event], narrow: float) -> None:
     axis.tick_params(axis="y", length=0)
 
 
-def draw_seconds(measured: Mapping[str, float], synthetic: float) -> "Figure":
+def draw_seconds(measured: Mapping[str, float], synthetic: float) -> Figure:
     """Draw the seconds of a step with the input of each pipeline, beside those with synthetic input.
 
     Args:
         measured: seconds by the name of the pipeline.
         synthetic: seconds of a step on a batch that is already there.
     """
-    names = [*measured, "synthetic input"]
-    milliseconds = [1000 * value for value in (*measured.values(), synthetic)]
-    shown = ", ".join(f"{name} {value:.0f} ms" for name, value in zip(names, milliseconds, strict=True))
-    with drawing(7.5, 0.45 * len(names) + 1.0, f"Time of a step: {shown}") as figure:
+    spent = {name: 1000 * value for name, value in {**measured, "synthetic input": synthetic}.items()}
+    shown = ", ".join(f"{name} {value:.0f} ms" for name, value in spent.items())
+    with drawing(7.5, 0.45 * len(spent) + 1.0, f"Time of a step: {shown}") as figure:
         axis = figure.subplots()
         colors = [OKABE_ITO[0]] * len(measured) + [OKABE_ITO[2]]
-        bars = axis.barh(names, milliseconds, color=colors, height=0.6)
-        axis.bar_label(bars, [f"{value:.0f} ms" for value in milliseconds], padding=3, fontsize=8)
+        bars = axis.barh(list(spent), list(spent.values()), color=colors, height=0.6)
+        axis.bar_label(bars, fmt="{:.0f} ms", padding=3, fontsize=8)
         axis.axvline(1000 * synthetic, color=OKABE_ITO[2], linestyle=":", linewidth=1)
         axis.invert_yaxis()
-        axis.set(title="Time of a step", xlabel="milliseconds per batch", xlim=(0, 1.15 * max(milliseconds)))
+        axis.set(
+            title="Time of a step", xlabel="milliseconds per batch", xlim=(0, 1.15 * max(spent.values()))
+        )
         axis.tick_params(axis="y", length=0)
     return figure
 

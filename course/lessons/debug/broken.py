@@ -39,13 +39,8 @@ def broken_network(images, weights):
     return joined @ weights["logits"]
 
 
-def fresh_weights() -> list[tf.Variable]:
-    """Return the weights of ``classifier``, as Patient's: kernel and bias of two layers."""
-    return [tf.Variable(value, dtype=tf.float32) for value in Patient().weights().values()]
-
-
 def classifier(weights: Sequence[Any], images: Any) -> tf.Tensor:
-    """Return logits [n, 10] of a network with one hidden layer."""
+    """Return logits [n, 10] of a network with one hidden layer. ``weights``: as Patient's, in its order."""
     flat = tf.reshape(images, [-1, SIZE * SIZE])
     hidden = tf.nn.relu(flat @ weights[0] + weights[1])
     return hidden @ weights[2] + weights[3]
@@ -61,7 +56,7 @@ def train_scheduled(make_update: MakeUpdate, steps: int) -> NDArray[np.float64]:
 
     Returns the loss of each step before its update, in nats, float64 [steps].
     """
-    weights = fresh_weights()
+    weights = [tf.Variable(value, dtype=tf.float32) for value in Patient().weights().values()]
 
     def gradients_of(images, labels):
         with tf.GradientTape() as tape:

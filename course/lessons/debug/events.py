@@ -3,15 +3,13 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from labkit.figures.style import GREY, OKABE_ITO, TRAIN, VALIDATION, drawing
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Array = NDArray[np.float64]
 SHOWN = (0, 7, 31, 50, 69, 93, 100)  # percentiles, of those on TensorBoard's page
@@ -95,7 +93,7 @@ def percentiles(histogram: Histogram, shown: Sequence[float] = SHOWN) -> Array:
     return np.interp(np.asarray(shown) / 100 * total[-1], total, histogram.edges)
 
 
-def draw_scalars(events: EventFiles, classes: int, looked_at: Mapping[str, Sequence[int]]) -> "Figure":
+def draw_scalars(events: EventFiles, classes: int, looked_at: Mapping[str, Sequence[int]]) -> Figure:
     """Draw the loss, and the speed with the steps at which something was recorded.
 
     Args:
@@ -120,7 +118,7 @@ def draw_scalars(events: EventFiles, classes: int, looked_at: Mapping[str, Seque
     return figure
 
 
-def draw_distributions(events: EventFiles, tags: Sequence[str]) -> "Figure":
+def draw_distributions(events: EventFiles, tags: Sequence[str]) -> Figure:
     """Draw the percentiles of each tag's values over the steps, as TensorBoard's page Distributions."""
     with drawing(9.5, 3.2, f"Percentiles over steps of {', '.join(tags)}") as figure:
         for axis, tag in zip(figure.subplots(1, len(tags), squeeze=False).flat, tags, strict=True):
@@ -139,7 +137,7 @@ def draw_distributions(events: EventFiles, tags: Sequence[str]) -> "Figure":
     return figure
 
 
-def draw_histograms(events: EventFiles, tags: Sequence[str], step: int) -> "Figure":
+def draw_histograms(events: EventFiles, tags: Sequence[str], step: int) -> Figure:
     """Draw the histogram of each tag at an inspected step, on the axes of all steps."""
     with drawing(9.5, 2.6, f"Histograms at step {step} of {', '.join(tags)}") as figure:
         for axis, tag in zip(figure.subplots(1, len(tags), squeeze=False).flat, tags, strict=True):
@@ -154,7 +152,7 @@ def draw_histograms(events: EventFiles, tags: Sequence[str], step: int) -> "Figu
     return figure
 
 
-def draw_layer_spread(rows: Sequence[Any]) -> "Figure":
+def draw_layer_spread(rows: Sequence[Any]) -> Figure:
     """Draw the standard deviation of each layer's outputs at some steps, with a mark where it isn't finite.
 
     Args:

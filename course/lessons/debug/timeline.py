@@ -3,13 +3,12 @@
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
 
 from labkit.experiments.profile import KINDS, kind_of, read_trace
 from labkit.figures.style import OKABE_ITO, drawing
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 COLORS = dict(zip(KINDS, (*OKABE_ITO[:6], "#f0e442", "#000000", "#8c564b", "#c7cbd1"), strict=True))
 
@@ -55,7 +54,7 @@ def seconds_by_kind(spans: list[Span]) -> Counter[str]:
     return found
 
 
-def draw_timeline(spans: list[Span]) -> "Figure":
+def draw_timeline(spans: list[Span]) -> Figure:
     """Draw the operations of each thread over time, coloured by their kind."""
     threads = max(span.thread for span in spans) + 1
     totals = seconds_by_kind(spans)

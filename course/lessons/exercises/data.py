@@ -78,9 +78,7 @@ def _test_epoch_order(answer: Any) -> str:
     seed, epoch = (int(draws(13, low).integers(low, low + 4)) for low in (2, 6))
     first = _order(epoch_order, 97, seed, epoch)
     if not np.array_equal(first, _order(epoch_order, 97, seed, epoch)):
-        raise Wrong(
-            "two calls with the same seed and epoch gave two orders; a resumed run would see other data"
-        )
+        raise Wrong("two calls with the same seed and epoch gave two orders; a resumed run would differ")
     if (np.random.get_state()[1].tolist(), random.getstate()) != shared:  # type: ignore[index]
         raise Wrong(
             "your function changes the random generator that the whole program shares; make one of its own, "

@@ -41,9 +41,7 @@ def _global_gradient(answer: object) -> str:
                 "small slice more weight; weight each gradient by its number of images"
             )
         if np.allclose(found, each.sum(0)):
-            raise Wrong(
-                "this is the gradient of the summed loss; divide by the number of images of all slices"
-            )
+            raise Wrong("this is the gradient of the summed loss; divide by the number of all images")
         raise Wrong(f"with slices of {sizes} images, this isn't the gradient of the mean over all images")
     return "equal to the gradient of the whole batch for even, uneven and empty slices"
 
@@ -142,9 +140,7 @@ def _judge_moments(
     share = np.array(sizes)[:, None] / sum(sizes)
     if not np.allclose(mean, batch.mean(0)):
         if np.allclose(mean, means.mean(0)):
-            raise Wrong(
-                f"with slices of {sizes} images, the mean needs weights: a slice counts by its images"
-            )
+            raise Wrong(f"with slices of {sizes} images, the mean needs weights: the slices' sizes")
         raise Wrong(f"the mean isn't that of all images, with slices of {sizes}")
     if np.allclose(variance, batch.var(0)):
         return

@@ -33,9 +33,7 @@ def _test_steps(answer: Any) -> str:
             raise Wrong(f"{where}: round once, at the end; a batch may hold parts of two epochs")
         if given != round(given):
             raise Wrong(f"{where}: {given:.2f} isn't a whole number; there are no half steps")
-        raise Wrong(
-            f"{where}: your answer is {given:.0f}, but {given:.0f} steps see {given * batch:.0f} examples"
-        )
+        raise Wrong(f"{where}: your {given:.0f} steps see {given * batch:.0f} examples")
     return f"right for {len(cases)} sizes, also where the batches don't divide the epochs"
 
 
@@ -146,6 +144,4 @@ def _compare_mistakes(given: Any, probabilities: Any, labels: Any, count: int) -
         raise Wrong("these are the right images, but the most confident mistake has to come first")
     if confidence[given.astype(int)].mean() < np.median(confidence[wrong]):
         raise Wrong("these are mistakes with a low confidence; sort from the highest probability down")
-    raise Wrong(
-        "these are mistakes, but not the most confident; rank by the probability of the predicted class"
-    )
+    raise Wrong("these are mistakes, but not the most confident; rank by the predicted class's probability")

@@ -2,25 +2,22 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
+from course.lessons.replicas.moments import Placement
+from course.lessons.replicas.ring import Exchange, Moment
 from labkit.figures.style import GREY, MARK, OKABE_ITO, drawing
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from course.lessons.replicas.moments import Placement
-    from course.lessons.replicas.ring import Exchange, Moment
 
 # From one contribution to the last but one: light to dark. A complete sum is green.
 SHADES, COMPLETE = ("#eaf2f8", "#bcd9ec", "#7db5da", "#56b4e9", "#2e8bc0"), "#00755a"
 
 
-def ring_state(moment: "Moment") -> "Figure":
+def ring_state(moment: Moment) -> Figure:
     """Draw the chunks of each worker after a step of a ring all-reduce, and what was sent in the step."""
     state = moment.contributions
     count = len(state)
@@ -53,7 +50,7 @@ def _names(contributions: set[int]) -> list[str]:
     return ["abcdefgh"[worker] for worker in sorted(contributions)]
 
 
-def _draw_message(axis: "Axes", sender: int, receiver: int, chunk: int) -> None:
+def _draw_message(axis: Axes, sender: int, receiver: int, chunk: int) -> None:
     arrow = {"arrowstyle": "-|>", "color": MARK, "linewidth": 1.4, "shrinkA": 0, "shrinkB": 0}
     if receiver > sender:
         start, end = (1.5 * sender + 1.0, chunk), (1.5 * receiver, chunk)
@@ -65,7 +62,7 @@ def _draw_message(axis: "Axes", sender: int, receiver: int, chunk: int) -> None:
     axis.annotate("", xy=end, xytext=start, arrowprops=arrow)
 
 
-def bytes_by_workers(exchanges: Mapping[str, Sequence["Exchange"]]) -> "Figure":
+def bytes_by_workers(exchanges: Mapping[str, Sequence[Exchange]]) -> Figure:
     """Draw, over the number of workers, the bytes that the busiest worker sends, and the steps in a row.
 
     Args:
@@ -95,7 +92,7 @@ def bytes_by_workers(exchanges: Mapping[str, Sequence["Exchange"]]) -> "Figure":
     return figure
 
 
-def placements(found: Sequence["Placement"]) -> "Figure":
+def placements(found: Sequence[Placement]) -> Figure:
     """Draw which devices hold a copy of a variable, for each strategy; a reader sees which one updates it."""
     # With GPUs, central storage is on the CPU, which computes no gradients.
     devices = [list(dict.fromkeys((*placement.replicas, *placement.copies))) for placement in found]
@@ -128,7 +125,7 @@ def _short(device: str) -> str:
     return device.rpartition("device:")[2]
 
 
-def two_curves(curves: Mapping[str, NDArray[np.float64]], every: int) -> "Figure":
+def two_curves(curves: Mapping[str, NDArray[np.float64]], every: int) -> Figure:
     """Draw losses over steps, one curve for each name. ``every``: steps between two values."""
     alt = f"Loss over steps: {', '.join(f'{name} ends at {v[-1]:.2f}' for name, v in curves.items())}"
     with drawing(6.4, 3.2, alt) as figure:
@@ -145,7 +142,7 @@ def two_curves(curves: Mapping[str, NDArray[np.float64]], every: int) -> "Figure
 def rate_sweep(
     rates: Mapping[str, NDArray[np.float64]], right: Mapping[str, NDArray[np.float64]],
     wrong: Mapping[str, NDArray[np.float64]], factor: int,
-) -> "Figure":  # fmt: skip
+) -> Figure:  # fmt: skip
     """Draw the loss after training over the learning rate, with the right loss and the scaled one.
 
     Args:
@@ -173,7 +170,7 @@ def rate_sweep(
     return figure
 
 
-def slice_spread(means: Mapping[int, NDArray], variances: Mapping[int, NDArray], channel: int) -> "Figure":
+def slice_spread(means: Mapping[int, NDArray], variances: Mapping[int, NDArray], channel: int) -> Figure:
     """Draw each replica's mean and variance of one channel, by the number of replicas.
 
     Args:
@@ -200,7 +197,7 @@ def slice_spread(means: Mapping[int, NDArray], variances: Mapping[int, NDArray],
 
 def steps_and_examples(
     batches: NDArray[np.int64], steps: NDArray[np.float64], noise: float, target: float
-) -> "Figure":
+) -> Figure:
     """Draw the steps and the images that a target loss takes over the batch size, and the noise scale.
 
     Args:
@@ -209,8 +206,6 @@ def steps_and_examples(
         noise: the measured gradient noise scale, in images.
         target: the loss, in nats.
     """
-    from matplotlib.ticker import LogLocator
-
     alt = f"Steps and images to a loss of {target:g} over the batch size; noise scale {noise:.0f}"
     with drawing(9.0, 3.4, alt) as figure:
         left, right = figure.subplots(1, 2)
