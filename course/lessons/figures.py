@@ -56,7 +56,7 @@ def points_and_lines(
             for name, value in (level or {}).items():
                 axis.axhline(value, color=MARK, linestyle="--", label=name)
             axis.set(title=title, xlabel=label, **{f"{name}scale": "log" for name in log})
-            ticks = np.unique(np.concatenate([np.ravel(x) for x, _ in points.values()] or [[]]))
+            ticks = np.unique([value for x, _ in points.values() for value in np.ravel(x)])
             if 1 < len(ticks) <= FEW:
                 axis.set_xticks(ticks)
                 axis.minorticks_off()

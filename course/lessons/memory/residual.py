@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from course.lessons.figures import points_and_lines
 from course.lessons.memory import begin_peak, peak_bytes
 from course.lessons.workers import Worker
-from labkit.figures.style import GREY, MARK, OKABE_ITO, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -150,20 +149,12 @@ def peaks(measured: Mapping[str, Mapping[int, int]], predicted: Mapping[str, flo
 
 def held_tensors(length: int) -> "Figure":
     """Draw how many tensors are held during a step that recomputes segments of ``length`` blocks."""
-    curve = held(BLOCKS, length)
-    passed, most = range(1, len(curve) + 1), max(curve)
-    with drawing(7.6, 3.0, f"Segments of {length} blocks: at most {most} tensors are held") as figure:
-        axis = figure.subplots()
-        axis.fill_between(passed, curve, color=OKABE_ITO[5], alpha=0.35, linewidth=0)
-        axis.plot(passed, curve, color=OKABE_ITO[0])
-        axis.axhline(most, color=MARK, linestyle="--", linewidth=1)
-        axis.text(len(curve), most, f"peak: {most}", color=MARK, ha="right", va="bottom")
-        axis.axvline(BLOCKS, color=GREY, linestyle=":")
-        axis.text(BLOCKS, 146, " forward ends", color=GREY, va="top")
-        axis.set(xlabel="blocks passed so far, forward and then backward", ylabel="tensors held")
-        axis.set(title=f"Segments of {length} of {BLOCKS} blocks", ylim=(0, 150), xlim=(0, len(curve)))
-        axis.grid(axis="y")
-    return figure
+    curve, everything = held(BLOCKS, length), PER_BLOCK * BLOCKS + 1
+    title = f"Segments of {length} of {BLOCKS} blocks: at most {max(curve)} tensors are held"
+    lines = {"held": (range(1, len(curve) + 1), curve)}
+    panel = {title: ("blocks passed so far, forward and then backward", {}, lines)}
+    marks, level = {"forward ends": BLOCKS}, {f"all kept: {everything}": everything}
+    return points_and_lines(panel, "tensors held", log="", marks=marks, level=level)
 
 
 def difference(one: Any, other: Any) -> float:
