@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.figures import points_and_lines
+from course.lessons.figures import Panels, points_and_lines
 from course.lessons.memory import begin_peak, peak_bytes
 from course.lessons.workers import Worker
 
@@ -152,7 +152,7 @@ def held_tensors(length: int) -> "Figure":
     curve, everything = held(BLOCKS, length), PER_BLOCK * BLOCKS + 1
     title = f"Segments of {length} of {BLOCKS} blocks: at most {max(curve)} tensors are held"
     lines = {"held": (range(1, len(curve) + 1), curve)}
-    panel = {title: ("blocks passed so far, forward and then backward", {}, lines)}
+    panel: Panels = {title: ("blocks passed so far, forward and then backward", {}, lines)}
     marks, level = {"forward ends": BLOCKS}, {f"all kept: {everything}": everything}
     return points_and_lines(panel, "tensors held", log="", marks=marks, level=level)
 
