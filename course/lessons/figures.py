@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Curves = Mapping[str, tuple[ArrayLike, ArrayLike]]  # x and y by name
+Panels = Mapping[str, tuple[str, Curves, Curves]]  # label of the x axis, points, and lines, by title
 IN_A_BAR: Any = {"ha": "center", "va": "center", "color": "white", "fontsize": 7}
 FEW = 9  # values of x, up to which each is a tick
 MANY = 200  # bars of a panel, from which they have no edges
 
 
 def points_and_lines(
-    panels: Mapping[str, tuple[str, Curves, Curves]],
+    panels: Panels,
     y_label: str,
     *,
     log: str = "x",
@@ -56,11 +57,11 @@ def points_and_lines(
             for name, value in (level or {}).items():
                 axis.axhline(value, color=MARK, linestyle="--", label=name)
             axis.set(title=title, xlabel=label, **{f"{name}scale": "log" for name in log})
-            ticks = np.unique(np.concatenate([np.ravel(x) for x, _ in points.values()] or [[]]))
+            ticks = np.unique([value for x, _ in points.values() for value in np.ravel(x)])
             if 1 < len(ticks) <= FEW:
                 axis.set_xticks(ticks)
                 axis.minorticks_off()
-            axis.xaxis.set_major_formatter(_bytes if label.startswith("bytes") else "{x:,g}")
+            axis.xaxis.set_major_formatter(_bytes if label.startswith("bytes") else _number)
             axis.tick_params(axis="x", which="minor", labelbottom=False)
             axis.grid()
         if "y" in log:
@@ -77,6 +78,10 @@ def points_and_lines(
 def _bytes(value: float, _: Any = None) -> str:
     unit, name = (1e6, "MB") if value >= 1e6 else (1e3, "kB") if value >= 1e3 else (1, "B")
     return f"{value / unit:.3g} {name}"
+
+
+def _number(value: float, _: Any = None) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def timelines(

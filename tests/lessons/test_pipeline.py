@@ -1,5 +1,7 @@
 """Schedules of lesson 12: their times follow the rules of a pipeline, and one that never ends is refused."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from course.lessons.pipeline.schedules import (
     schedule_of,
     seconds_of,
     simulate,
+    write_trace,
 )
 
 
@@ -37,3 +40,12 @@ def test_a_schedule_that_never_ends_is_refused_with_who_waits_for_what():
 def test_a_cut_has_the_least_possible_largest_sum():
     assert best_cuts([1, 1, 1, 9], 2) == (3,)
     assert best_cuts([3, 1, 2, 2, 4], 3) == (2, 4)
+
+
+def test_a_trace_has_each_pass_with_its_stage_micro_batch_and_seconds(tmp_path):
+    spans = simulate(one_forward_one_backward(2, 3), [0.25, 0.5], [0.5, 1.0])
+    write_trace(spans, tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    bars = [event for event in events if event["name"] in ("forward", "backward")]
+    assert len(bars) == len(spans)
+    assert sum(bar["dur"] for bar in bars) / 1e6 == pytest.approx(sum(s.end - s.begin for s in spans))

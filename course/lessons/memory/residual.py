@@ -6,14 +6,19 @@ holds the activations of ``length`` blocks at one time. Functions here take it a
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from course.lessons.figures import Panels, points_and_lines
 from course.lessons.memory import begin_peak, peak_bytes
 from course.lessons.workers import Worker
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MEGABYTE = 1e6
 BLOCKS, SIDE, CHANNELS = 24, 32, 16
 TENSOR = 4 * SIDE * SIDE * CHANNELS  # bytes of one tensor of one image
 WEIGHTS = BLOCKS * 2 * 9 * CHANNELS**2
@@ -123,6 +128,33 @@ def held(blocks: int, length: int) -> list[int]:
         kept = (*taped, *(count - 1 for count in reversed(taped)))
         curve += [checkpoints + PER_BLOCK * count for count in kept]
     return curve
+
+
+def peaks(measured: Mapping[str, Mapping[int, int]], predicted: Mapping[str, float]) -> "Figure":
+    """Draw over the batch size how much the memory of a process grows that trains, and the model's lines.
+
+    Args:
+        measured: by how it trains, the peak in bytes by the number of images; 0: memory before all steps.
+        predicted: by the same names, bytes of an image; names without it get no line.
+    """
+    points = {}
+    for name, found in sorted(measured.items()):
+        grown = {images: (peak - found[0]) / MEGABYTE for images, peak in found.items() if images}
+        points[name] = [*grown], [*grown.values()]
+    most = max(BATCHES)
+    lines = {name: ((0, most), (0, each * most / MEGABYTE)) for name, each in predicted.items()}
+    panel = {"Growth of the memory of a process that trains": ("images of a batch", points, lines)}
+    return points_and_lines(panel, "peak − memory before, MB", log="")
+
+
+def held_tensors(length: int) -> "Figure":
+    """Draw how many tensors are held during a step that recomputes segments of ``length`` blocks."""
+    curve, everything = held(BLOCKS, length), PER_BLOCK * BLOCKS + 1
+    title = f"Segments of {length} of {BLOCKS} blocks: at most {max(curve)} tensors are held"
+    lines = {"held": (range(1, len(curve) + 1), curve)}
+    panel: Panels = {title: ("blocks passed so far, forward and then backward", {}, lines)}
+    marks, level = {"forward ends": BLOCKS}, {f"all kept: {everything}": everything}
+    return points_and_lines(panel, "tensors held", log="", marks=marks, level=level)
 
 
 def difference(one: Any, other: Any) -> float:
