@@ -171,6 +171,10 @@ class Network:
 
     def __init__(self) -> None:
         self.evaluated: list[int] = []
+        self.prepared: list[Path] = []
+
+    def prepare(self, path: Path) -> None:
+        self.prepared.append(path)
 
     def of(self, path: object, step: int) -> "Network":
         return self
@@ -289,3 +293,13 @@ def test_a_prepared_process_takes_the_first_question_and_none_is_started_needles
     networks.prepare(another.path)
     assert Idle.started == 4, "two processes are alive"
     networks.close()
+
+
+def test_a_page_prepares_once_in_a_session_where_a_network_can_be_asked(make_run, network):
+    run = make_run()
+    answers.expect(run)
+    assert network.prepared == []
+    save(run, 1)
+    answers.expect(run)
+    answers.expect(run)
+    assert network.prepared == [run.path]
