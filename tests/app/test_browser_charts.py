@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
     prepare_tiny(home / "data")
     spiky = write_run(home / "runs", "spiky", steps=1)
     spiky.metrics_path.write_text("")
-    rows = [train_row(step, loss=9.0 if step == 60 else 1.0) for step in range(1, 121)]
+    rows = [train_row(step, loss={60: 9.0, 100: 3.0}.get(step, 1.0)) for step in range(1, 121)]
     append(spiky.metrics_path, *rows, evaluation_row(120))
     configure(spiky, train_batch_size=16, train_steps=200, input_path="memory")
     data = {"dataset": "shapes", "asked_for": "auto", "chosen_because": "CIFAR-10 can't be reached"}
@@ -338,6 +338,34 @@ def test_a_note_on_a_step_is_written_beside_its_batch_and_stands_on_the_charts(s
     field.fill("")
     field.press("Enter")
     becomes(page, lambda: page.evaluate(labels), ["batch of step 60"])
+
+
+def test_a_key_leads_from_jump_to_jump(server, visit):
+    page = visit.page
+    open_live(page, server[0], "spiky")
+    page.locator(".lk-chart").first.focus()
+    page.keyboard.press("j")
+    page.get_by_role("heading", name="Batch of step 60").wait_for()
+    jumps = page.locator(".st-key-batch-jumps button")
+    steps = [text.split(" ")[0] for text in jumps.all_inner_texts()]
+    assert len(steps) > 1
+    page.keyboard.press("j")
+    page.get_by_role("heading", name=f"Batch of step {steps[1]}").wait_for()
+    expect(jumps.nth(1)).to_be_disabled()
+
+
+def test_the_axis_is_any_metric(server, visit):
+    page = visit.page
+    open_live(page, server[0], "spiky")
+    page.get_by_role("radio", name="Metric").click()
+    page.get_by_role("combobox", name="Metric of the axis").click()
+    page.get_by_role("option", name="validation/loss").wait_for()
+    page.get_by_role("option", name="train/accuracy").click()
+    page.wait_for_function(f"() => {BOARD}.data.xTitle === 'train/accuracy'")
+    expect(page).to_have_url(re.compile("over=train%2Faccuracy"))
+    page.locator(".lk-chart").first.focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".lk-chart .lk-tip b").first).to_contain_text("%")
 
 
 @pytest.mark.long
