@@ -31,20 +31,21 @@ class Alerts:
     def __init__(self, conditions: Sequence[str]) -> None:
         self._watched = Watched(conditions, field_aliases())
         self._lock = threading.Lock()
-        self._looked = -LOOK_SECONDS
-        self._told: deque[dict[str, Any]] = deque(maxlen=MOST)
+        self._looked = 0.0
+        self.told: deque[dict[str, Any]] = deque(maxlen=MOST)
 
     def look(self) -> list[dict[str, Any]]:
         """Return the alerts: ``text``, ``at`` (seconds since 1970) and ``href`` of the run."""
         with self._lock:
-            if time.monotonic() - self._looked >= LOOK_SECONDS:
+            if time.monotonic() - self._looked >= 0.9 * LOOK_SECONDS:
                 self._looked = time.monotonic()
                 listed = state.listed_runs()
                 labels = {str(run.path): label for label, run in listed.items()}
-                for run, line in self._watched.look(state.summaries(listed.values(), READ_SECONDS)):
+                read = state.summaries(listed.values(), READ_SECONDS)
+                for run, line in self._watched.look([run for run in read if run.complete]):
                     text, href = state.clean(line), address.live_address(labels[run.path])
-                    self._told.appendleft({"text": text, "at": time.time(), "href": href})
-            return list(self._told)
+                    self.told.appendleft({"text": text, "at": time.time(), "href": href})
+            return list(self.told)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
@@ -68,7 +69,7 @@ def draw() -> None:
     except (InputError, ValueError) as error:
         st.warning(plain(str(error).removeprefix("--when is ")), icon=":material/notifications_off:")
         alerts = _alerts(tuple(state.run_folders()), ())
-    told = alerts.look()
+    told = list(alerts.told)  # the first look is the next one: it must not hold up the page
     with place:
         component(SCRIPT)(key="alerts", data={"told": told}, height="content")
     state.watch("alerts", alerts.look, LOOK_SECONDS, seen=told)

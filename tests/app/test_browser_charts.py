@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+from labkit.callbacks.media import MediaWriter
+from labkit.run_directory import RunDirectory
 from tests.app.browser import BOARD, CHECKOUT, IDLE, Visit, becomes, dashboard, still, until, visiting
 from tests.app.conftest import change_environment, configure, write_run
 from tests.app.rows import append, evaluation_row, train_row
@@ -352,6 +354,20 @@ def test_a_key_leads_from_jump_to_jump(server, visit):
     page.keyboard.press("j")
     page.get_by_role("heading", name=f"Batch of step {steps[1]}").wait_for()
     expect(jumps.nth(1)).to_be_disabled()
+
+
+def test_arrow_keys_go_through_the_media_of_all_steps(server, visit):
+    media = MediaWriter(RunDirectory(server[1] / "spiky"), lambda summary, step: None)
+    for step in (10, 20, 30):
+        media.text("note", step, f"kept at {step}")
+    page = visit.page
+    page.goto(f"{server[0]}/media?run=spiky")
+    expect(page.get_by_text("kept at 30", exact=True)).to_be_visible()
+    page.get_by_role("slider", name="Step").focus()
+    for key, step in (("ArrowLeft", 30), ("ArrowLeft", 20), ("ArrowLeft", 10), ("ArrowRight", 20)):
+        page.keyboard.press(key)
+        expect(page.get_by_role("slider", name="Step")).to_have_attribute("aria-valuetext", str(step))
+        expect(page.get_by_text(f"kept at {step}", exact=True)).to_be_visible()
 
 
 def test_the_axis_is_any_metric(server, visit):
