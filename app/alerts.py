@@ -14,7 +14,7 @@ from app import address, state
 from app.markup import component, plain
 from labkit.config import field_aliases
 from labkit.errors import InputError
-from labkit.run_directory.watch import Watched
+from labkit.run_directory.watch import ENDED, Watched
 
 SCRIPT = Path(__file__).parent / "views" / "assets" / "alerts.js"
 LOOK_SECONDS = 5.0  # between two looks at the runs, however many pages are open
@@ -31,7 +31,8 @@ class Alerts:
     def __init__(self, conditions: Sequence[str]) -> None:
         self._watched = Watched(conditions, field_aliases())
         self._lock = threading.Lock()
-        self._looked = 0.0
+        self._looked, self._began = 0.0, time.time()
+        self._seen: set[str] = set()
         self.told: deque[dict[str, Any]] = deque(maxlen=MOST)
 
     def look(self) -> list[dict[str, Any]]:
@@ -41,10 +42,13 @@ class Alerts:
                 self._looked = time.monotonic()
                 listed = state.listed_runs()
                 labels = {str(run.path): label for label, run in listed.items()}
-                read = state.summaries(listed.values(), READ_SECONDS)
-                for run, line in self._watched.look([run for run in read if run.complete]):
+                read = [run for run in state.summaries(listed.values(), READ_SECONDS) if run.complete]
+                for run, line in self._watched.look(read):
+                    if run.path not in self._seen and run.state in ENDED and run.last_active < self._began:
+                        continue  # it was read late, and is no news
                     text, href = state.clean(line), address.live_address(labels[run.path])
                     self.told.appendleft({"text": text, "at": time.time(), "href": href})
+                self._seen.update(run.path for run in read)
             return list(self.told)
 
 

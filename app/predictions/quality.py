@@ -113,15 +113,12 @@ def calibration_board(found: Calibration, axis: str, frequency: str) -> bytes:
     """
     some, ends = found.counts > 0, np.array([0.0, 1.0])
     confidence, counts = found.confidence[some], found.counts[some].astype(np.float64)
-    bins = [Line(frequency, confidence, found.frequency[some], BLUE, "marked")]
+    equal = Line("equal", ends, ends, GREY, "dashed")
+    bins = Line(frequency, confidence, found.frequency[some], BLUE, "marked")
+    number = Line("number", confidence, counts, BLUE, "marked")
     charts = [
-        Chart(
-            "calibration",
-            frequency.capitalize(),
-            [Line("equal", ends, ends, GREY, "dashed"), *bins],
-            "percent",
-        ),
-        Chart("counts", "Probabilities in a bin", [Line("number", confidence, counts, BLUE, "marked")]),
+        Chart("calibration", frequency.capitalize(), [equal, bins], "percent"),
+        Chart("counts", "Probabilities in a bin", [number]),
     ]
     return encode(charts, axis="percent", x_title=axis.capitalize(), window=(0.0, 1.0), height=190)
 

@@ -135,7 +135,6 @@ class Watched:
     tell_ended: bool = False
     _said: dict[str, set[str]] = field(default_factory=dict)
     _looked: bool = False
-    _began: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
         if odd := [text for text in self.conditions if not re.search(r"[=<>]", text)]:
@@ -150,8 +149,7 @@ class Watched:
                 now.add(f"the loss is {run.training_loss}")
             if run.state in TOLD:
                 now.add(f"{run.state}: {run.message}" if run.message else run.state)
-            is_ended = run.state in ENDED and not self.tell_ended and run.path not in self._said
-            is_old = is_ended and (not self._looked or run.last_active < self._began)
+            is_old = not self._looked and not self.tell_ended and run.state in ENDED
             known = now if is_old else self._said.get(run.path, set())
             step = f" at step {run.step:,}" if run.step else ""
             for event in sorted(now - known):

@@ -47,7 +47,7 @@ def test_mistakes(folder, flags, words):
 def test_a_note_on_a_step_is_written_shown_found_and_removed(folder):
     run = make_run(folder, "mine")
     assert "step 37: the rate was halved" in answer("note", "mine", 37, "the rate was halved").out
-    assert answer("note", "mine", 5, "--tag", "paper", "warm").code == 0
+    assert answer("note", "mine", 5, "warm", "--tag", "paper").code == 0
     assert read_notes(run) == Notes(("paper",), steps=((5, "warm"), (37, "the rate was halved")))
     assert "mine" in answer("runs", "--filter", "halved").out
     assert "none of the" in answer("runs", "--filter", "doubled").out
