@@ -89,7 +89,7 @@ def start(key: Hashable, job: J, work: Callable[[Progress], Any]) -> J:
     return found  # type: ignore[return-value]
 
 
-def shown(job: Job[T], doing: str, name: str, wait: float | None = None) -> T | None:
+def shown(job: Job[T], doing: str, name: str) -> T | None:
     """Return the result. Without one, draw the progress or why there is none, and return None.
 
     Not for use within a fragment, because it draws one.
@@ -98,9 +98,8 @@ def shown(job: Job[T], doing: str, name: str, wait: float | None = None) -> T | 
         job: the work.
         doing: what is done, for the reader.
         name: of the place on the page.
-        wait: seconds to wait for the result, by default ``SHORT_SECONDS``.
     """
-    if not job.wait(SHORT_SECONDS if wait is None else wait):
+    if not job.wait(SHORT_SECONDS):
         _waiting(job, doing)
         return None
     return result_of(job, name)

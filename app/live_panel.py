@@ -14,7 +14,7 @@ from app import state
 from app.charts import formulas, picked
 from app.charts.board import SIZES
 from app.charts.layout import Layout, keep, kept_path, read_kept
-from app.charts.metric_charts import BESIDE, KNOWN, controls, look_of, standard
+from app.charts.metric_charts import BESIDE, KNOWN, USUAL, controls, look_of, standard
 from app.charts.store import MAX_METRICS, Snapshot
 from app.live_update import Drawn
 from app.markup import number_text, plain
@@ -86,8 +86,10 @@ def _jump(run: RunDirectory, metrics: Snapshot | None) -> None:
         st.button(
             f"Largest jump of the loss: step {step:,}",
             icon=":material/photo_library:",
+            key="largest-jump",
             help=f"Shows the images of its batch. The loss is {number_text(ratio, '.2g')} times as high "
-            "as around it. A click on a point of a training curve shows those of its step.",
+            "as around it. A click on a point of a training curve shows those of its step; J goes on to the "
+            "next jump.",
             on_click=picked.choose_step,
             args=(run, step),
             kwargs={"scroll": True},
@@ -163,7 +165,7 @@ def _arrange(kept: Layout, titles: Mapping[str, str]) -> Layout:
             "Reset",
             on_click=_keep,
             args=(None,),
-            help="All charts in their usual order, no formulas; also for all runs.",
+            help="The usual smoothing, scale and order of all charts, no formulas; order also for all runs.",
         )
     if failed := st.session_state.pop(FAILED, ""):
         st.error(plain(failed))
@@ -188,9 +190,8 @@ def _keep(kept: Layout | None) -> None:
         st.session_state[FAILED] = str(error)
     if not kept:
         usual = _kept([])
-        st.session_state.update(
-            formulas=usual.formulas, first=list(usual.first), hidden=list(usual.hidden), size=usual.size
-        )
+        first, hidden = list(usual.first), list(usual.hidden)
+        st.session_state.update(USUAL, formulas=usual.formulas, first=first, hidden=hidden, size=usual.size)
 
 
 def several(

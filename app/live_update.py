@@ -3,7 +3,6 @@
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from app.acting import buttons
 from app.charts import component, picked, workers
 from app.charts.board import Chart, Window
 from app.charts.layout import Layout
-from app.charts.machine import MachineStore, machine_charts
+from app.charts.machine import machine_charts
 from app.charts.metric_charts import Options, board_of, look_of, metric_chart, window_in
 from app.charts.store import SPLITS, Snapshot, timeline_of
 from app.feed import Update
@@ -188,7 +187,7 @@ class Drawn:
         return titles
 
     def _of_machine(self, metrics: Snapshot) -> tuple[int, dict[str, Chart]]:
-        machine, axis = _machine_store(self.run.path).poll(), self.options.axis
+        machine, axis = state.machine(self.run), self.options.axis
         charts = metrics.memo.get(
             ("machine", machine.version, axis), lambda: machine_charts(machine, metrics, axis)
         )
@@ -208,8 +207,3 @@ class Drawn:
             metrics, self.options, self.run.name, version, charts, window=window, ident=key, **more
         )
         return key, board
-
-
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _machine_store(path: Path) -> MachineStore:
-    return MachineStore(RunDirectory(path))

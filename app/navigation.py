@@ -7,7 +7,7 @@ from threading import Timer
 
 import streamlit as st
 
-from app import address, gate, state, views
+from app import address, alerts, gate, state, views
 from app.markup import component
 
 SENT_AFTER = 1.0  # seconds
@@ -46,6 +46,7 @@ def main() -> None:
     )
     with st.sidebar:
         state.choose_run()
+        alerts.draw()
         # The browser keeps the choice; the page is loaded again, with what its address says.
         component(ASSETS / "theme.js")(key="theme", height="content")
         component(ASSETS / "history.js")(key="history", height=1)

@@ -12,6 +12,7 @@ from app.state import as_code, clean
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import best_checkpoint, checkpoint_path
+from labkit.tables import html_table
 
 LAST_BYTES = 32_768  # of a log that are shown
 SEARCHED_BYTES = 16_000_000  # of the end of a log
@@ -89,12 +90,9 @@ def _checkpoints(run: RunDirectory) -> None:
     for step in reversed(steps[-MOST_LISTED:]):
         folder = checkpoint_path(run.checkpoints_path, step)
         words = [word for word, which in (("best", best), ("last", steps[-1])) if which == step]
-        cells = (", ".join([f"{step:,}", *words]), *_size_and_time(folder), folder.name)
-        rows.append("".join(f"<td>{cell}</td>" for cell in cells))
-    rows.insert(
-        0, "".join(f'<th scope="col">{title}</th>' for title in ("Step", "Size", "Written", "Folder"))
-    )
-    st.html(f'<table class="lk-table">{"".join(f"<tr>{row}</tr>" for row in rows)}</table>')
+        rows.append((", ".join([f"{step:,}", *words]), *_size_and_time(folder), folder.name))
+    table = html_table(("Step", "Size", "Written", "Folder"), rows)
+    st.html(f'<div class="lk-compared">{table}</div>')
     newest = f": the newest {MOST_LISTED} of {len(steps):,}" if len(steps) > MOST_LISTED else ""
     st.caption(f"In {as_code(run.checkpoints_path)}{newest}")
 

@@ -11,6 +11,7 @@ from typing import Any
 import streamlit as st
 
 from app import address, gate
+from app.charts.machine import Machine, MachineStore
 from app.charts.store import CurveStore, Snapshot
 from app.markup import plain
 from labkit.config.config import describe
@@ -324,6 +325,16 @@ def watch(name: str, look: Callable[[], Any], seconds: float = WATCH_SECONDS, se
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _curve_store(path: Path) -> CurveStore:
     return CurveStore(path)
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _machine_store(path: Path) -> MachineStore:
+    return MachineStore(RunDirectory(path))
+
+
+def machine(run: RunDirectory) -> Machine:
+    """Return what the processes of a run have taken of their machines. Raises OSError."""
+    return _machine_store(run.path).poll()
 
 
 def curves(run: RunDirectory) -> Snapshot:

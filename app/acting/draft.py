@@ -353,7 +353,7 @@ SAME = (  # what the time of a step depends on most
 )
 
 
-def expected(checked: Checked, draft: Draft, runs: Iterable[RunSummary]) -> tuple[float, str] | None:
+def expected(checked: Checked, draft: Draft, runs: Iterable[RunSummary]) -> tuple[float, RunSummary] | None:
     """Return the seconds that the trainings of a form take one after the other, and the run that tells it.
 
     It is the newest run with the same network, data, batch and precision; validations come on top. None where
@@ -366,7 +366,7 @@ def expected(checked: Checked, draft: Draft, runs: Iterable[RunSummary]) -> tupl
     for run in sorted(runs, key=lambda run: run.last_active, reverse=True):
         if run.examples_per_second and all(run.values.get(name) == values[name] for name in SAME):
             examples = values["train_steps"] * values["train_batch_size"]
-            return checked.trainings * examples / run.examples_per_second, run.name
+            return checked.trainings * examples / run.examples_per_second, run
     return None
 
 

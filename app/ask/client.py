@@ -123,16 +123,9 @@ class AskedNetwork:
         content = {"question": "saliency", "class": label, "method": method}
         return self.process.ask(content, {"images": image[None]}).arrays["map"]
 
-    def features(self, of: str | Images, progress: Progress = silent) -> NDArray[np.float32]:
-        """Return the inputs of the last dense layer, float32 [n, d].
-
-        Args:
-            of: a split, or images uint8 [n, height, width, channels], 1 to 512.
-            progress: called with the number of images that are ready, and of all.
-        """
-        if not isinstance(of, str):
-            return self.process.ask({"question": "features"}, {"images": of}).arrays["features"]
-        return self._whole({"question": "features", "split": of}, progress)["features"]
+    def features(self, images: Images) -> NDArray[np.float32]:
+        """Return the inputs of the last dense layer, float32 [n, d], of images [n, …], 1 to 512."""
+        return self.process.ask({"question": "features"}, {"images": images}).arrays["features"]
 
     def nearest(
         self,

@@ -52,6 +52,7 @@ class Line:
     alone; ``dashed``, a level to compare with, which counts no points; ``edge``, hardly visible, of a band.
     ``pick``: a click on one of its points is reported. ``band``: the name of the line that the area from this
     one is filled to; both have the same x. ``other``: of another run, thinner, and last in the legend.
+    ``dashed_as``: the colour whose dashes it has; empty: its own.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Line:
     pick: bool = False
     band: str = ""
     other: bool = False
+    dashed_as: str = ""
 
 
 @dataclass(frozen=True)
@@ -231,7 +233,7 @@ def _line(
         "name": line.name,
         "color": line.color,
         "style": line.style,
-        "dash": DASHES.get(line.color, ()) if line.style in ("line", "marked") else (),
+        "dash": DASHES.get(line.dashed_as or line.color, ()) if line.style in ("line", "marked") else (),
         "pick": line.pick,
         "band": line.band,
         "other": line.other,

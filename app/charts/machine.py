@@ -110,6 +110,17 @@ def machine_charts(machine: Machine, metrics: Snapshot, axis: str) -> list[Chart
     return [chart for chart in charts if any(len(line.x) for line in chart.lines)]
 
 
+def peak(machine: Machine) -> tuple[float, float]:
+    """Return the most bytes that all processes took together, and one of them on a GPU; 0: unknown."""
+
+    def most(table: Table, name: str) -> float:
+        return float(np.nan_to_num(_column(table, name)).max(initial=0.0))
+
+    tables = machine.tables.values()
+    gpus = [most(table, f"gpu{gpu}_process_memory_bytes") for table in tables for gpu in _gpus(table)]
+    return sum(most(table, "memory_bytes") for table in tables), max(gpus, default=0.0)
+
+
 def _gpus(table: Table) -> list[int]:
     """Return the numbers of the GPUs that rows of the process name, ascending."""
     found = (re.fullmatch(r"gpu(\d{1,4})_(?:use_fraction|memory_bytes)", name) for name in table.columns)

@@ -34,6 +34,7 @@ SCALE_HELP = (
     "median."
 )
 SCALES = {"auto": "Automatic", "on": "On", "off": "Off"}
+USUAL = {"smooth": EXPONENTIAL, "smoothing": 0.6, "width": 20, "log": "auto", "steps": "Whole run"}
 FOLLOWED = {"Whole run": None, "Last 10,000": 10_000, "Last 1,000": 1_000, "Last 100": 100}
 
 
@@ -207,14 +208,22 @@ def _understand_earlier() -> None:
 def metric_chart(metrics: Snapshot, name: str, options: Options, others: Others = ()) -> Chart:
     """Return the chart of a metric, with a line for each split that has it, or of a formula after ``=``.
 
-    ``others``: the runs that are laid over, below the lines of this one. Each has one colour.
+    ``others``: the runs that are laid over, below the lines of this one. Each has one colour; a line of it is
+    dashed as that of the same split here.
     """
     look, lines = look_of(name), _lines_of(metrics, name, options, raw=True)
     logarithmic = metrics.memo.get(
         ("logarithmic", name, options.logarithmic), lambda: options.is_logarithmic(name, lines)
     )
     beside = [
-        replace(line, name=f"{_short(label)}, {line.name}", color=color, pick=False, other=True)
+        replace(
+            line,
+            name=f"{_short(label)}, {line.name}",
+            color=color,
+            pick=False,
+            other=True,
+            dashed_as=line.color,
+        )
         for color, (label, other) in zip(BESIDE, others, strict=False)
         for line in _lines_of(other, name, options, raw=False)
     ]
@@ -334,11 +343,6 @@ def place_of(timeline: Timeline, options: Options, step: float) -> float:
 
 
 # ---- zoom ----------------------------------------------------------------------------------------------
-
-
-def window_of(options: Options, timeline: Timeline | None = None) -> Window | None:
-    """Return the part of the axis to show: the zoom of the person, or the last steps; None: all."""
-    return window_in(zoom_of(options, timeline), options, timeline)
 
 
 def zoom_of(options: Options, timeline: Timeline | None) -> Window | None:

@@ -18,7 +18,7 @@ from app.charts.board import PALETTE, Chart, Line, Window, encode
 from app.charts.metric_charts import Options
 from app.charts.smoothing import smoothed, spacing
 from app.charts.store import Curve, Floats, Snapshot, follow, timeline_of
-from app.markup import number_text
+from app.markup import duration, number_text
 from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, process_space, read_heartbeats
 from labkit.run_directory import RunDirectory, process_alive
 from labkit.run_directory.rows import RowReader
@@ -210,17 +210,10 @@ def _row(task: Task, workers: Workers) -> dict[str, Any]:
         "Step": step,
         "Sent per step": last.get("bytes_sent_per_step"),
         "Received per step": last.get("bytes_received_per_step"),
-        "Last heartbeat": "–" if task.state == "ended" else f"{_span(task.age)} ago",
+        "Last heartbeat": "–" if task.state == "ended" else f"{duration(task.age)} ago",
         "Address": beat.address,
         "Process": f"{beat.pid} on {beat.host}",
     }
-
-
-def _span(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _polled(store: ClusterStore, run: RunDirectory) -> Workers:

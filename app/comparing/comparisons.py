@@ -45,7 +45,7 @@ def show_comparisons(chosen: Iterable[RunDirectory]) -> None:
     if not places:
         return
     inside = {run.path.parent for run in chosen}
-    title = "Made by labkit compare: " + ", ".join(_name(place) for place in places[:3])
+    title = "Made by labkit compare: " + ", ".join(plain(place.name) for place in places[:3])
     title += f" and {len(places) - 3} more" if len(places) > 3 else ""
     box = st.expander(
         title,
@@ -64,10 +64,6 @@ def show_comparisons(chosen: Iterable[RunDirectory]) -> None:
             else places[0]
         )
         _show(place)
-
-
-def _name(place: Path) -> str:
-    return state.clean(place.name).translate({ord(mark): " " for mark in "[]()*_`<>$#:~\\|"})
 
 
 def _show(place: Path) -> None:

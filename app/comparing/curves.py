@@ -12,7 +12,7 @@ import streamlit as st
 from app import state
 from app.charts import component
 from app.charts.board import PALETTE, Chart, Line, encode
-from app.charts.metric_charts import controls, look_of, metric_lines, remember_window, window_of
+from app.charts.metric_charts import controls, look_of, metric_lines, remember_window, window_in, zoom_of
 from app.charts.store import AXES, SPLITS, Snapshot, timeline_of
 from app.markup import plain
 from labkit.analysis.results import Group, Result
@@ -156,11 +156,12 @@ def _board(groups: Sequence[Group], colors: dict[str, tuple[str, bool]], shown: 
             missing.append(f"{title} isn't recorded by {listed(without)}.")
     for sentence in missing:
         st.caption(plain(state.clean(sentence)))
+    timeline = timeline_of(snapshots[0]) if snapshots else None
     board = encode(
         charts,
         axis=options.axis_kind,
         x_title=options.axis_title,
-        window=window_of(options, timeline_of(snapshots[0]) if snapshots else None),
+        window=window_in(zoom_of(options, timeline), options, timeline),
         name="comparison",
         height=300,
         points=min(1600, max(200, POINTS // max(1, len(snapshots)))),

@@ -7,13 +7,13 @@ import streamlit as st
 from app import state
 from app.address import image_address, page_below
 from app.images import cards
-from app.markup import number_text
 from app.predictions.source import evaluate_command, recorded
-from labkit.analysis.predictions import Predictions, signature
+from labkit.analysis.predictions import signature
 from labkit.analysis.results import Result
 from labkit.analysis.versus import Indices, OnImages, on_same_images
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
+from labkit.tables import html_table
 
 PAGE_SIZE = 16
 
@@ -70,21 +70,16 @@ def show_galleries(images: OnImages, runs: tuple[Result, Result]) -> None:
         with above:
             _cards(images, runs, places, page, str(shown))
     with st.expander("Classes"):
-        st.dataframe(
-            [
-                {**row, "gain": None if row["gain"] is None else 100 * row["gain"]}
-                for row in images.per_class()
-            ],
-            hide_index=True,
-            height="content" if len(classes) <= 21 else 640,
-            column_config={
-                "class": "Class",
-                "images": "Test images",
-                "fixed": "Fixed by B",
-                "broken": "Broken by B",
-                "gain": st.column_config.NumberColumn("B − A", format="%+.1f points"),
-            },
-        )
+        rows = [
+            (
+                str(row["class"]),
+                *(f"{row[name]:,}" for name in ("images", "fixed", "broken")),
+                "–" if row["gain"] is None else f"{100 * row['gain']:+.1f} points",
+            )
+            for row in images.per_class()
+        ]
+        table = html_table(("Class", "Test images", "Fixed by B", "Broken by B", "B − A"), rows)
+        st.html(f'<div class="lk-compared">{table}</div>')
 
 
 def _title(kind: str, images: OnImages) -> str:
@@ -106,7 +101,11 @@ def _cards(images: OnImages, runs: tuple[Result, Result], places: Indices, page:
             (
                 cards.Card(
                     images.first.images[place],
-                    [images.first.names(images.first.has[place]), *_verdicts(images, place)],
+                    [
+                        images.first.names(images.first.has[place]),
+                        cards.verdict(images.first, place, "A "),
+                        cards.verdict(images.second, place, "B "),
+                    ],
                     image_address("test", int(images.second.index[place]), shown),
                 )
                 for place in part.tolist()
@@ -114,18 +113,3 @@ def _cards(images: OnImages, runs: tuple[Result, Result], places: Indices, page:
             cards.NARROW,
         )
     )
-
-
-def _verdicts(images: OnImages, place: int) -> list[str]:
-    return [
-        f"{name}: {_named(predictions, place)}"
-        for name, predictions in (("A", images.first), ("B", images.second))
-    ]
-
-
-def _named(predictions: Predictions, place: int) -> str:
-    given = predictions.given[place]
-    if predictions.multi_label:
-        return predictions.names(given)
-    share = number_text(float(predictions.probabilities[place].max()), ".0%")
-    return f"{predictions.names(given)} {share}"

@@ -48,10 +48,9 @@ def estimate(first: Group, second: Group, measure: str, answer: Versus, width: i
 class _Ruler:
     """A horizontal axis of numbers with room on both sides."""
 
-    def __init__(self, values: Sequence[float], width: int, room: float = 0.08) -> None:
+    def __init__(self, values: Sequence[float], width: int) -> None:
         self.width = width
-        low, high = ends(min(values), max(values))
-        self.low, self.high = low - room * (high - low), high + room * (high - low)
+        self.low, self.high = _range(values)
 
     def x(self, value: float) -> float:
         return LEFT + (self.width - LEFT - RIGHT) * (value - self.low) / (self.high - self.low)

@@ -70,11 +70,11 @@ class ImageMap:
         return np.where(self.labels.any(axis=1), self.labels.argmax(axis=1), -1)
 
 
-def chosen_rows(count: int, limit: int = MAX_IMAGES) -> NDArray[np.int64]:
-    """Return which images of a split to draw, ascending: all, or always the same ``limit`` at random."""
-    if count <= limit:
+def chosen_rows(count: int) -> NDArray[np.int64]:
+    """Return which images of a split to draw, ascending: all, or always the same ``MAX_IMAGES`` at random."""
+    if count <= MAX_IMAGES:
         return np.arange(count)
-    return np.sort(np.random.default_rng(0).choice(count, limit, replace=False))
+    return np.sort(np.random.default_rng(0).choice(count, MAX_IMAGES, replace=False))
 
 
 def make_map(

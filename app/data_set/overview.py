@@ -1,7 +1,7 @@
 """What the data set holds: samples of each class, balance, mean images, statistics, source, duplicates."""
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,11 @@ def samples(scan: DataScan) -> None:
         split = split_control(list(scan.splits), "samples-split", "train", bind=None)
         chosen = class_control(names)
         st.button(
-            "Other images", icon=":material/casino:", on_click=_another, help="Draws other images at random."
+            "Other images",
+            icon=":material/casino:",
+            on_click=_more,
+            args=("samples-seed", 0, 1),
+            help="Draws other images at random.",
         )
     found = scan.splits[split]
     if not len(found):
@@ -66,8 +70,9 @@ def samples(scan: DataScan) -> None:
         _samples_of(scan, split, number, many=chosen != ANY)
 
 
-def _another() -> None:
-    st.session_state["samples-seed"] = st.session_state.get("samples-seed", 0) + 1
+def _more(name: str, first: int, by: int) -> None:
+    """Show more of something, or others: what is kept under ``name`` begins with ``first`` and grows."""
+    st.session_state[name] = st.session_state.get(name, first) + by
 
 
 def _page_of_classes(count: int, at_once: int, key: str) -> list[int]:
@@ -98,11 +103,7 @@ def _samples_of(scan: DataScan, split: str, number: int, many: bool) -> None:
             )
         )
     if many and len(rows) > len(some):
-        st.button("More images", on_click=_more, icon=":material/add:")
-
-
-def _more() -> None:
-    st.session_state["samples-many"] = st.session_state.get("samples-many", MORE) + MORE
+        st.button("More images", on_click=_more, args=("samples-many", MORE, MORE), icon=":material/add:")
 
 
 def balance(scan: DataScan) -> None:
@@ -200,7 +201,8 @@ def source(manifest: Manifest) -> None:
         rows.append(("Licence", "labkit's own: it draws these images itself"))
     elif not {"licence", "license"} & recorded.keys():
         rows.append(("Licence", "not recorded; the publisher of the source knows it"))
-    st.html(_facts(rows))
+    shown = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in rows)
+    st.html(f'<dl class="lk-list">{shown}</dl>')
 
 
 def _in_words(value: Any) -> str:
@@ -228,11 +230,8 @@ def duplicates(run: RunDirectory, scan: DataScan) -> None:
         marking.grid(scan.manifest, groups, 110, "duplicates-grid")
     marking.summary(run, scan.manifest)
     if shown < len(found):
-        st.button("More duplicates", on_click=_more_groups, icon=":material/add:")
-
-
-def _more_groups() -> None:
-    st.session_state["duplicate-groups"] = st.session_state.get("duplicate-groups", GROUPS) + GROUPS
+        more = "duplicate-groups", GROUPS, GROUPS
+        st.button("More duplicates", on_click=_more, args=more, icon=":material/add:")
 
 
 def _duplicate_counts(found: Duplicates) -> None:
@@ -281,12 +280,6 @@ def _duplicate_group(scan: DataScan, found: Duplicates, group: int) -> tuple[str
 def _heading(name: str, note: str) -> str:
     """Return the HTML of a heading for a class, with a note beside it."""
     return f'<div class="lk-heading">{html.escape(name)}<span>{html.escape(note)}</span></div>'
-
-
-def _facts(rows: Iterable[tuple[str, str]]) -> str:
-    """Return the HTML of names with their values."""
-    shown = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in rows)
-    return f'<dl class="lk-list">{shown}</dl>'
 
 
 def _bars_table(

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 import streamlit as st
 from numpy.typing import NDArray
 
 from app import background, state
 from app.address import image_address
 from app.ask.client import AskedNetwork, Moment, Neighbours
-from app.charts.board import PALETTE
+from app.charts import component
+from app.charts.board import PALETTE, Chart, Line, encode
 from app.images import answers, cards
 from app.images.subject import Subject, checkpoint_to_ask, given_by, names_of, of_predictions
 from app.markup import number_text, plain
@@ -46,39 +46,16 @@ def learned_in_words(steps: Sequence[int], right: Sequence[bool]) -> str:
     return ", ".join([first, *changes[1:]]) + "."
 
 
-def history_figure(moments: Sequence[Moment], classes: Sequence[str], drawn: NDArray[np.intp]) -> go.Figure:
-    """Draw the probabilities of the classes ``drawn`` at each checkpoint that could be read."""
+def history_board(moments: Sequence[Moment], classes: Sequence[str], drawn: NDArray[np.intp]) -> bytes:
+    """Return the board with the probabilities of the classes ``drawn`` at each checkpoint that was read."""
     known = [(moment.step, moment.probabilities) for moment in moments if moment.probabilities is not None]
-    figure = go.Figure()
-    for place, number in enumerate(drawn):
-        figure.add_scatter(
-            x=[step for step, _ in known],
-            y=[100 * float(shares[number]) for _, shares in known],
-            name=_shown(classes[number]),
-            mode="lines+markers",
-            line={"color": PALETTE[place % len(PALETTE)], "width": 2},
-            hovertemplate="step %{x:,}: %{y:.1f} %",
-        )
-    figure.update_layout(
-        height=260,
-        margin={"l": 8, "r": 8, "t": 8, "b": 8},
-        xaxis={"title": {"text": "Step"}, "automargin": True},
-        yaxis={
-            "title": {"text": "Probability"},
-            "ticksuffix": " %",
-            "range": [-3, 103],
-            "automargin": True,
-        },
-        hovermode="x",
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-        showlegend=True,
-    )
-    return figure
-
-
-def _shown(name: str) -> str:
-    """Return a name that Plotly shows as it is: it reads some HTML, and knows these two entities."""
-    return name.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    steps, shares = np.array([step for step, _ in known], np.float64), np.stack([found for _, found in known])
+    lines = [
+        Line(classes[number], steps, shares[:, number], PALETTE[place % len(PALETTE)], "marked")
+        for place, number in enumerate(drawn.tolist())
+    ]
+    chart = Chart("history", "Probability at each kept checkpoint", lines, "percent", named=True)
+    return encode([chart], axis="step", x_title="Step")
 
 
 NEIGHBOURS = 8
@@ -114,20 +91,18 @@ def saliency(run: RunDirectory, step: int, subject: Subject, shares: NDArray[Any
         st.html(cards.picture(subject.image, "The image", "The image"))
     for column, (method, (title, words)) in zip(columns[1:], METHODS.items(), strict=True):
         with column:
-            found = background.shown(_asked_map(run, step, subject, label, method), title, method)
+            key = ("saliency", answers.digest(subject.image), label, method)
+
+            def work(network: AskedNetwork, _: object, method: str = method) -> NDArray[np.float32]:
+                return network.saliency(subject.image, label, method)
+
+            asked = answers.ask(run, step, key, work)
+            found = background.shown(asked, title, method)
             if found is not None:
                 if not np.any(found):
                     words = f"It is zero everywhere: nothing supports {subject.classes[label]}."
                 heat = overlay(subject.image, found)
                 st.html(cards.picture(heat, f"{title} for {subject.classes[label]}", f"{title}. {words}"))
-
-
-def _asked_map(
-    run: RunDirectory, step: int, subject: Subject, label: int, method: str
-) -> answers.Asked[NDArray[np.float32]]:
-    key = ("saliency", answers.digest(subject.image), label, method)
-    image = subject.image
-    return answers.ask(run, step, key, lambda network, _: network.saliency(image, label, method))
 
 
 def nearest(run: RunDirectory, step: int, subject: Subject) -> None:
@@ -175,6 +150,7 @@ def _neighbours(subject: Subject, split: str, found: Neighbours) -> None:
 def history(run: RunDirectory, step: int, subject: Subject, shares: NDArray[Any]) -> None:
     """Draw the prediction at each kept checkpoint, and say when the image was learned."""
     st.markdown("#### At each kept checkpoint")
+    component.prepare()
     steps = tuple(run.checkpoint_steps())
     image = subject.image
 
@@ -192,12 +168,7 @@ def history(run: RunDirectory, step: int, subject: Subject, shares: NDArray[Any]
     drawn = np.flatnonzero(subject.has | given_by(shares, subject.multi_label))
     drawn = drawn if len(drawn) else np.array([int(np.argmax(shares))])
     if known:
-        st.plotly_chart(
-            history_figure(moments, subject.classes, drawn),
-            key="history",
-            config={"displayModeBar": False},
-            alt="Probabilities of the true and the predicted classes at each kept checkpoint",
-        )
+        component.draw(history_board(moments, subject.classes, drawn), key="history")
     for found in moments:
         if found.problem:
             st.caption(f"Step {found.step:,}: {plain(found.problem)}")

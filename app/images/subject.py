@@ -167,15 +167,7 @@ def of_predictions(predictions: Predictions, split: str, index: int) -> Subject 
     )
 
 
-@dataclass(frozen=True)
-class Example:
-    """``image``: uint8 [height, width, channels]. ``label``: its class, or zeros and ones [classes]."""
-
-    image: NDArray[np.uint8]
-    label: NDArray[Any]
-
-
-def read_example(manifest: Manifest, split: str, index: int) -> Example:
+def read_example(manifest: Manifest, split: str, index: int) -> Subject:
     """Read one image with its label.
 
     Args:
@@ -192,7 +184,7 @@ def read_example(manifest: Manifest, split: str, index: int) -> Example:
             f"there is no number {index:,}"
         )
     images, labels = read_rows(manifest, split, np.array([index]))
-    return Example(images[0], labels[0])
+    return Subject(images[0], manifest.classes, manifest.targets, labels[0], split, index)
 
 
 def checkpoint_to_ask(run: RunDirectory, preferred: Any = None) -> int | None:

@@ -1,7 +1,6 @@
 """Change an image a little, by controls or by dragging, and show what the network makes of it then."""
 
 import io
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,65 +64,25 @@ def changed(image: Image, changes: Changes) -> Image:
     """
     if changes.blur < 0 or changes.brightness < 0 or changes.noise < 0:
         raise ValueError("blur, brightness and noise can't be negative")
+    from scipy import ndimage  # here, because no other page needs it
+
     mean: Floats = image.mean(axis=(0, 1))
-    pixels = image.astype(np.float64)
+    pixels = image - mean  # so that what becomes free is zero
     if changes.flip:
         pixels = pixels[:, ::-1]
     if changes.rotate % 360:
-        pixels = _rotated(pixels, changes.rotate, mean)
-    pixels = _shifted(pixels, changes.shift_x, changes.shift_y, mean)
+        pixels = ndimage.rotate(pixels, changes.rotate, reshape=False, order=1, mode="grid-constant")
+    if changes.shift_x or changes.shift_y:
+        pixels = ndimage.shift(pixels, (changes.shift_y, changes.shift_x, 0), order=0)
     if changes.blur:
-        pixels = _blurred(pixels, changes.blur)
-    pixels = pixels * changes.brightness
+        pixels = ndimage.gaussian_filter(pixels, changes.blur, axes=(0, 1), mode="nearest", truncate=3.0)
+    pixels = (pixels + mean) * changes.brightness
     if changes.noise:
         pixels = pixels + np.random.default_rng(changes.seed).normal(0.0, changes.noise, pixels.shape)
     result = np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
     if changes.jpeg_quality is not None:
         result = _compressed(result, changes.jpeg_quality)
     return _covered(result, changes.cover, mean)
-
-
-def _shifted(pixels: Floats, right: int, down: int, fill: Floats) -> Floats:
-    height, width = pixels.shape[:2]
-    result = np.broadcast_to(fill, pixels.shape).copy()
-    rows, columns = height - abs(down), width - abs(right)
-    if rows > 0 and columns > 0:
-        part = pixels[max(0, -down) :, max(0, -right) :][:rows, :columns]
-        result[max(0, down) :, max(0, right) :][:rows, :columns] = part
-    return result
-
-
-def _rotated(pixels: Floats, degrees: float, fill: Floats) -> Floats:
-    """Turn about the middle, with bilinear interpolation."""
-    height, width = pixels.shape[:2]
-    cosine, sine = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    y, x = np.mgrid[:height, :width]
-    y, x = y - (height - 1) / 2, x - (width - 1) / 2
-    # Where each pixel of the result comes from. Rounding keeps quarter turns exact.
-    from_y = np.round(cosine * y + sine * x + (height - 1) / 2, 9)
-    from_x = np.round(cosine * x - sine * y + (width - 1) / 2, 9)
-    framed = np.pad(pixels, ((1, 1), (1, 1), (0, 0)))
-    framed[[0, -1]], framed[:, [0, -1]] = fill, fill
-    from_y, from_x = np.clip(from_y + 1, 0, height + 1), np.clip(from_x + 1, 0, width + 1)
-    top = np.minimum(from_y.astype(int), height)
-    left = np.minimum(from_x.astype(int), width)
-    down, right = (from_y - top)[..., None], (from_x - left)[..., None]
-    upper = framed[top, left] * (1 - right) + framed[top, left + 1] * right
-    lower = framed[top + 1, left] * (1 - right) + framed[top + 1, left + 1] * right
-    return upper * (1 - down) + lower * down
-
-
-def _blurred(pixels: Floats, sigma: float) -> Floats:
-    radius = max(1, math.ceil(3 * sigma))
-    kernel = np.exp(-0.5 * (np.arange(-radius, radius + 1) / sigma) ** 2)
-    kernel /= kernel.sum()
-    for axis in (0, 1):
-        around = [(radius, radius) if number == axis else (0, 0) for number in range(3)]
-        windows = np.lib.stride_tricks.sliding_window_view(
-            np.pad(pixels, around, mode="edge"), len(kernel), axis=axis
-        )
-        pixels = windows @ kernel
-    return pixels
 
 
 def _compressed(image: Image, quality: int) -> Image:

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from app.ask.process import MAX_BYTES, Message
+from app.ask.process import Message
 from labkit.analysis.network import (
     Classifier,
     features_model,
@@ -240,16 +240,7 @@ class Answers:
         return {}, {"map": found.astype(np.float32)}
 
     def _features_of(self, question: Message) -> Answer:
-        if "images" in question.arrays:
-            images = images_of(question, self._manifest)
-            return {}, {"features": self._feature_rows(images)}
-        split = split_of(question.content, self._manifest)
-        start = number_of(question.content, "start", 0, self._manifest.count(split))
-        known = self._progress(split)
-        width = max(1, known.rows.shape[1])
-        stop = min(known.done, start + MAX_BYTES // (8 * width))
-        content = {"done": known.done, "of": len(known.rows), "width": width}
-        return content, {"features": known.rows[start:stop]}
+        return {}, {"features": self._feature_rows(images_of(question, self._manifest))}
 
     def _nearest(self, question: Message) -> Answer:
         image = image_of(question, self._manifest)

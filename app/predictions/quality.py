@@ -9,6 +9,8 @@ import numpy as np
 import streamlit as st
 from numpy.typing import NDArray
 
+from app.charts import component
+from app.charts.board import PALETTE, Chart, Line, encode
 from app.images.cards import sentence
 from app.markup import draw_markup, visible
 from labkit.analysis.predictions import Predictions
@@ -34,8 +36,8 @@ class Calibration:
     left_out: int
 
 
-def calibration(predictions: Predictions, label: int | None = None, bins: int = BINS) -> Calibration:
-    """Return the calibration of a split's predictions.
+def calibration(predictions: Predictions, label: int | None = None) -> Calibration:
+    """Return the calibration of a split's predictions in ``BINS`` bins, which include their upper edge.
 
     With one label per image, the probability of each predicted class is compared with how often that class
     is right. With several, each label's probability is compared with how often images have the label.
@@ -43,7 +45,6 @@ def calibration(predictions: Predictions, label: int | None = None, bins: int = 
     Args:
         predictions: of a split.
         label: with several labels, the one to look at; None: all together.
-        bins: number of bins between 0 and 1; a bin includes its upper edge.
     """
     if predictions.multi_label:
         which: Any = slice(None) if label is None else [label]
@@ -54,11 +55,11 @@ def calibration(predictions: Predictions, label: int | None = None, bins: int = 
         true = ~predictions.wrong
     known = np.isfinite(shares)
     shares, true = shares[known], true[known]
-    place = np.clip(np.ceil(shares * bins).astype(np.int64) - 1, 0, bins - 1)
-    counts = np.bincount(place, minlength=bins)
+    place = np.clip(np.ceil(shares * BINS).astype(np.int64) - 1, 0, BINS - 1)
+    counts = np.bincount(place, minlength=BINS)
     with np.errstate(invalid="ignore"):  # an empty bin
-        confidence = np.bincount(place, shares, bins) / counts
-        frequency = np.bincount(place, true, bins) / counts
+        confidence = np.bincount(place, shares, BINS) / counts
+        frequency = np.bincount(place, true, BINS) / counts
     gaps = np.nan_to_num(np.abs(frequency - confidence))
     error = float((counts * gaps).sum() / counts.sum()) if counts.sum() else float("nan")
     return Calibration(counts, confidence, frequency, error, int((~known).sum()))
@@ -99,116 +100,27 @@ def _precision_recall(has: NDArray[np.bool_], shares: NDArray[Any]) -> Precision
     return PrecisionRecall(np.append(precision[::-1], 1.0), np.append(recall[::-1], 0.0), average, examples)
 
 
-BLUE, ORANGE = "#2f7fd1", "#d9772b"
-WIDTH, HEIGHT, COUNTS = 350, 190, 58  # of the diagram, and of the bars below it
-LEFT, TOP, GAP, BOTTOM = 38, 8, 22, 34
+BLUE, GREY = PALETTE[0], PALETTE[-1]
 POINTS = 60  # of a drawn curve
 
 
-def calibration_figure(found: Calibration, axis: str, frequency: str) -> str:
-    """Return the reliability diagram with the number of probabilities in each bin below it.
+def calibration_board(found: Calibration, axis: str, frequency: str) -> bytes:
+    """Return the reliability diagram, and beside it the number of probabilities in each bin.
 
     Args:
         found: the bins.
         axis, frequency: names of the two axes.
     """
-    bins = len(found.counts)
-    step = WIDTH / bins
-    parts = [_frame(), _diagonal()]
-    for place in range(bins):
-        if not found.counts[place]:
-            continue
-        mean, true = float(found.confidence[place]), float(found.frequency[place])
-        left = LEFT + place * step
-        top, end = _y(max(mean, true)), _y(min(mean, true))
-        count = f"{int(found.counts[place]):,}"
-        limits = f"{place / bins:.2f}–{(place + 1) / bins:.2f}"
-        words = escape(f"{limits}: {count} · {axis} {mean:.3f} · {frequency} {true:.3f}")
-        colour = ORANGE if mean > true else BLUE
-        parts.append(
-            f"<g><title>{words}</title>"
-            f'<rect x="{left + 1:.1f}" y="{_y(true):.1f}" width="{step - 2:.1f}" '
-            f'height="{_y(0) - _y(true):.1f}" fill="{BLUE}" fill-opacity=".28"/>'
-            f'<rect x="{left + 1:.1f}" y="{top:.1f}" width="{step - 2:.1f}" height="{end - top:.1f}" '
-            f'fill="{colour}" fill-opacity=".22"/>'
-            f'<line x1="{left + 1:.1f}" x2="{left + step - 1:.1f}" y1="{_y(true):.1f}" y2="{_y(true):.1f}" '
-            f'stroke="{BLUE}" stroke-width="2.5"/></g>'
-        )
-    parts += [_counts(found.counts, step), _labels(axis, frequency)]
-    height = TOP + HEIGHT + GAP + COUNTS + BOTTOM
-    title = escape(f"Reliability diagram, expected calibration error {found.error:.4f}", quote=True)
-    return (
-        f'<svg class="lk-svg" viewBox="0 0 {LEFT + WIDTH + 4} {height}" role="img" '
-        f'aria-label="{title}" font-size="11">{"".join(parts)}</svg>{_table(found, axis, frequency)}'
-    )
-
-
-def _table(found: Calibration, axis: str, frequency: str) -> str:
-    bins = len(found.counts)
-    rows = "".join(
-        f"<tr><td>{place / bins:.2f}–{(place + 1) / bins:.2f}</td><td>{int(found.counts[place]):,}</td>"
-        f"<td>{_share(found.confidence[place])}</td><td>{_share(found.frequency[place])}</td></tr>"
-        for place in range(bins)
-    )
-    names = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("bin", "count", axis, frequency))
-    return f"<details><summary>As a table</summary><table><tr>{names}</tr>{rows}</table></details>"
-
-
-def _share(value: float) -> str:
-    return "–" if value != value else f"{value:.3f}"
-
-
-def _y(share: float) -> float:
-    return TOP + HEIGHT * (1 - share)
-
-
-def _frame() -> str:
-    return "".join(
-        f'<line x1="{LEFT}" x2="{LEFT + WIDTH}" y1="{_y(at):.1f}" y2="{_y(at):.1f}" stroke="currentColor" '
-        f'stroke-opacity=".15"/><text x="{LEFT - 5}" y="{_y(at) + 4:.1f}" text-anchor="end">{at:g}</text>'
-        for at in (0, 0.25, 0.5, 0.75, 1)
-    )
-
-
-def _diagonal() -> str:
-    return (
-        f'<line x1="{LEFT}" y1="{_y(0)}" x2="{LEFT + WIDTH}" y2="{_y(1)}" stroke="currentColor" '
-        'stroke-opacity=".55" stroke-dasharray="4 4"/>'
-    )
-
-
-def _counts(counts: NDArray[np.int64], step: float) -> str:
-    top = TOP + HEIGHT + GAP
-    largest = max(int(counts.max(initial=0)), 1)
-    parts = []
-    for place, count in enumerate(counts.tolist()):
-        height = (COUNTS - 12) * count / largest
-        left = LEFT + place * step
-        parts.append(
-            f'<rect x="{left + 1:.1f}" y="{top + COUNTS - height:.1f}" width="{step - 2:.1f}" '
-            f'height="{height:.1f}" fill="currentColor" fill-opacity=".25"/>'
-            f'<text x="{left + step / 2:.1f}" y="{top + COUNTS - height - 3:.1f}" text-anchor="middle" '
-            f'font-size="8.5">{_short(count)}</text>'
-        )
-    return "".join(parts)
-
-
-def _short(count: int) -> str:
-    return f"{count:,}" if count < 10_000 else f"{count / 1000:.0f}k"
-
-
-def _labels(axis: str, frequency: str) -> str:
-    base = TOP + HEIGHT + GAP + COUNTS
-    ticks = "".join(
-        f'<text x="{LEFT + WIDTH * at:.1f}" y="{base + 13}" text-anchor="middle">{at:g}</text>'
-        for at in (0, 0.25, 0.5, 0.75, 1)
-    )
-    middle = TOP + HEIGHT / 2
-    return (
-        f'{ticks}<text x="{LEFT + WIDTH / 2}" y="{base + 29}" text-anchor="middle">{escape(axis)}</text>'
-        f'<text x="10" y="{middle}" text-anchor="middle" transform="rotate(-90 10 {middle})">'
-        f"{escape(frequency)}</text>"
-    )
+    some, ends = found.counts > 0, np.array([0.0, 1.0])
+    confidence, counts = found.confidence[some], found.counts[some].astype(np.float64)
+    equal = Line("equal", ends, ends, GREY, "dashed")
+    bins = Line(frequency, confidence, found.frequency[some], BLUE, "marked")
+    number = Line("number", confidence, counts, BLUE, "marked")
+    charts = [
+        Chart("calibration", frequency.capitalize(), [equal, bins], "percent"),
+        Chart("counts", "Probabilities in a bin", [number]),
+    ]
+    return encode(charts, axis="percent", x_title=axis.capitalize(), window=(0.0, 1.0), height=190)
 
 
 def precision_recall_figures(curves: Sequence[PrecisionRecall], classes: Sequence[str]) -> str:
@@ -250,6 +162,7 @@ def panel(predictions: Predictions) -> None:
     if not len(predictions):
         st.info("There are no images, so there is nothing to measure.")
         return
+    component.prepare()
     left, right = st.columns(2, gap="large")
     with left:
         _calibration(predictions)
@@ -281,7 +194,7 @@ def _calibration(predictions: Predictions) -> None:
         else ("confidence", "accuracy")
     )
     st.html(sentence(f"Expected calibration error {found.error:.4f}"))
-    draw_markup(calibration_figure(found, axis, frequency), key="calibration")
+    component.draw(calibration_board(found, axis, frequency), key="calibration")
     what = (
         "the fraction of images that have the label"
         if predictions.multi_label
@@ -289,9 +202,9 @@ def _calibration(predictions: Predictions) -> None:
     )
     left_out = f" {found.left_out:,} values that aren't numbers are left out." if found.left_out else ""
     st.caption(
-        f"{BINS} bins of equal width; the number of probabilities in each stands below. The error is the "
+        f"A point for each of {BINS} bins of equal width that has probabilities. The error is the "
         f"mean distance between {what} and the mean probability of a bin, weighted by its count. "
-        f"On the dashed line they are equal. Orange: too confident.{left_out}"
+        f"On the dashed line they are equal; below it, the network is too confident.{left_out}"
     )
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 from app.charts.board import PALETTE, Chart, encode
 from app.charts.machine import MachineStore, machine_charts
 from app.charts.metric_charts import Options, look_of, metric_chart, metric_lines, seams_of, standard
-from app.charts.store import SPLITS, CurveStore, Snapshot
+from app.charts.store import SPLITS, Snapshot
 from app.images import cards
 from app.report.parts import escaped, note, section, table
 from labkit.analysis.predictions import Predictions, load_predictions, of_another_checkpoint
@@ -27,11 +27,6 @@ MAX_POINTS = 500_000
 MAX_CHARTS = 24
 OPTIONS = Options(axis="step", smoothing=0.6)
 LEFT_OUT = ("examples", "seconds", "worker")  # that say nothing as a curve
-
-
-def read_metrics(run: RunDirectory) -> Snapshot:
-    """Return the metrics of a run. Raises OSError for an unreadable file."""
-    return CurveStore(run.metrics_path).poll()
 
 
 def run_board(name: str, metrics: Snapshot) -> str:

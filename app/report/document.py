@@ -9,14 +9,13 @@ from time import time
 from typing import Any
 
 from app.charts.component import ASSETS as CHARTS
-from app.charts.store import Snapshot
+from app.charts.store import CurveStore, Snapshot
 from app.images.cards import STYLE as CARDS
 from app.report.charts import (
     board_html,
     comparison_charts,
     machine_board,
     predictions_html,
-    read_metrics,
     run_board,
 )
 from app.report.parts import (
@@ -78,7 +77,7 @@ class _Run:
         self.metrics: Snapshot | None = None
         self.problem = ""
         try:
-            self.metrics = read_metrics(run)
+            self.metrics = CurveStore(run.metrics_path).poll()
         except OSError as error:
             self.problem = note(f"{run.metrics_path} can't be read: {error.strerror}")
         if self.metrics and self.metrics.damaged_lines:

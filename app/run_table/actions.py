@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import streamlit as st
 
@@ -14,11 +15,13 @@ from app.state import MAX_RUNS, clean
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.find import rename_run
 from labkit.run_directory.notes import MAX_NOTE, MAX_TAG, change_notes, read_notes
 from labkit.run_directory.stop import Trashed, delete_for_good, list_trash, move_to_trash, restore
 from labkit.run_directory.summary import RunSummary
 
 LINK, DONE, FAILED, UNDO = "runs-link", "runs-done", "runs-failed", "runs-undo"
+T = TypeVar("T")
 NOTE = "runs-note"
 NOTE_BEFORE = "runs-note-before"  # the path of a run, and its note as the box shows it
 SHOWN_NAMES = 3  # of the selected runs
@@ -80,7 +83,7 @@ def follow_link() -> None:
         address.go(page, **runs, run=labels[0])
 
 
-def attempt(runs: Iterable[str], act: Callable[[RunDirectory], object], done: str) -> list[object]:
+def attempt(runs: Iterable[str], act: Callable[[RunDirectory], T], done: str) -> list[T]:
     """Do something with each of the runs, and remember what to report. Returns the results.
 
     Args:
@@ -117,8 +120,8 @@ def report() -> None:
 def _to_trash(paths: list[str]) -> None:
     folders = state.run_folders()
     moved = attempt(paths, lambda run: move_to_trash(run, folders), "Moved to the trash:")
-    if trashed := [one for one in moved if isinstance(one, Trashed)]:
-        st.session_state[UNDO] = (_take_back, trashed)
+    if moved:
+        st.session_state[UNDO] = (_take_back, moved)
 
 
 def _take_back(moved: list[Trashed]) -> None:
@@ -206,6 +209,19 @@ def _archive(chosen: Sequence[RunSummary]) -> None:
     )
 
 
+def rename(path: str, new: str) -> None:
+    """Rename a listed run, and say what keeps its old name. It stays selected if it is."""
+    labels = {str(run.path): label for label, run in state.listed_runs().items()}
+    renamed = attempt([path] if path in labels else [], lambda run: rename_run(run, new), "Renamed")
+    for run, lines in renamed:
+        st.session_state[DONE] = clean(f"The run is now called {run.name}. {' '.join(lines)}")
+        st.session_state[UNDO] = (rename, str(run.path), Path(path).name)
+        if st.session_state.get("run") == labels[path]:
+            state.select_run(
+                next(label for label, one in state.listed_runs().items() if one.path == run.path)
+            )
+
+
 ASKED = "runs-delete"  # the paths that the page asks about
 TRASH_TABLE = "runs-trash"
 TRASH = {
@@ -233,8 +249,7 @@ def _buttons(chosen: dict[str, Trashed]) -> None:
             "Delete for good",
             icon=":material/delete_forever:",
             disabled=not chosen,
-            on_click=_ask,
-            args=(chosen,),
+            on_click=lambda: st.session_state.update({ASKED: list(chosen)}),
         )
     asked = st.session_state.get(ASKED)
     if asked and asked == list(chosen):
@@ -248,10 +263,6 @@ def _buttons(chosen: dict[str, Trashed]) -> None:
                 f"Yes, delete {counted(len(chosen), 'run')}", on_click=_delete, args=(chosen,), type="primary"
             )
             st.button("Keep", on_click=lambda: st.session_state.pop(ASKED, None))
-
-
-def _ask(chosen: dict[str, Trashed]) -> None:
-    st.session_state[ASKED] = list(chosen)
 
 
 def _restore(chosen: dict[str, Trashed]) -> None:

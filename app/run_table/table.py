@@ -154,7 +154,7 @@ COLUMNS = {
     "dataset": Column("Data set", lambda run: run.dataset),
     "model": Column("Model", lambda run: run.model),
     "tags": Column("Tags", lambda run: run.notes.tags or None, lambda tags: [*map(text_of, tags)], "tags"),
-    "note": Column("Note", lambda run: run.notes.note or None),
+    "note": Column("Note", lambda run: run.notes.text or None),
     "steps": Column("Steps", _steps, kind="number"),
     "speed": Column("Examples per second", lambda run: run.examples_per_second, _number(",.0f"), "number"),
     "settings": Column("Settings", _settings, help="Those that differ from the defaults."),
@@ -327,6 +327,7 @@ def draw(
     sort: str | None = None,
     on_sort: Callable[[], None] = lambda: None,
     on_open: Callable[[], None] = lambda: None,
+    on_rename: Callable[[], None] | None = None,
 ) -> None:
     """Draw a table whose rows have boxes to tick.
 
@@ -340,6 +341,8 @@ def draw(
         sort: as ``in_order`` takes it; None: it can't be sorted.
         on_sort: is called after a click on a header; ``sorted`` of the component is then the new ``sort``.
         on_open: is called after a click on a name; ``opened`` of the component is then the key of the row.
+        on_rename: is called after a name was changed in place; ``renamed`` is then the ``key`` of the row and
+            the new ``name``. None: names can't be changed.
     """
     heads = [
         {
@@ -351,8 +354,8 @@ def draw(
         }
         for key_of, one in {"name": name, **columns}.items()
     ]
-    data = {"label": label, "columns": heads, "rows": rows, "sort": sort, "ticked": ticked(key)}
-    data["view"] = repr((view, sort))
+    data: dict[str, Any] = {"label": label, "columns": heads, "rows": rows, "ticked": ticked(key)}
+    data |= {"sort": sort, "view": repr((view, sort)), "renames": on_rename is not None}
     component(SCRIPT)(
         key=key,
         data=json.dumps(data).encode(),  # in a dictionary Streamlit looks for data frames, and imports pandas
@@ -360,6 +363,7 @@ def draw(
         on_ticked_change=lambda: None,
         on_sorted_change=on_sort,
         on_opened_change=on_open,
+        on_renamed_change=on_rename or (lambda: None),
     )
 
 

@@ -102,9 +102,7 @@ def _of_data(run: RunDirectory, split: str, index: int) -> Subject | None:
     predictions = _predictions(run, split)
     if predictions is not None and (found := of_predictions(predictions, split, index)):
         return found
-    manifest = data_set_of(run)
-    example = read_example(manifest, split, index)
-    return Subject(example.image, manifest.classes, manifest.targets, example.label, split, index)
+    return read_example(data_set_of(run), split, index)
 
 
 def _own(run: RunDirectory) -> Subject | None:

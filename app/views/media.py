@@ -1,4 +1,4 @@
-"""The page of what callbacks kept: images, histograms and texts, each with a slider over the steps."""
+"""The page of what callbacks and recorded runs kept: images, histograms and texts, at any step."""
 
 import base64
 import html
@@ -17,6 +17,7 @@ from labkit.run_directory.media import INDEX, MediaReader, Medium, media_that_co
 
 REFRESH_SECONDS = 2.0
 SMALL = 160  # pixels: below, an image is drawn with visible pixels
+KEPT = "media-step-kept"
 MOST_NAMES = 30  # drawn on one page
 EXAMPLE = """class Kernels(labkit.Callback):
     def after_validation(self, training, row):
@@ -54,40 +55,49 @@ def _panel(run: RunDirectory) -> None:
         st.info("No callback has kept an image, a figure, a histogram or a text of this run. One that does:")
         st.code(EXAMPLE, language="python")
         return
+    step = _step(found)
     columns = st.columns(2, gap="large")
     for number, (name, media) in enumerate(list(found.items())[:MOST_NAMES]):
         with columns[number % 2]:
-            _draw(run, name, media)
+            st.markdown(f"**{plain(name)}**")
+            shown = [one for one in media if step is None or one.step <= step][-1:]
+            for medium in shown:
+                _draw(run, medium)
+            if not shown:
+                st.caption(f"nothing up to step {step:,}")
     if len(found) > MOST_NAMES:
         st.caption(f"{counted(len(found) - MOST_NAMES, 'further name')} can't be shown on one page.")
 
 
-def _draw(run: RunDirectory, name: str, media: list[Medium]) -> None:
-    st.markdown(f"**{plain(name)}**")
-    steps = {medium.step: medium for medium in media}
-    key = f"media-{run.path}-{name}"
-    shown = media[-1]
-    if len(steps) > 1:
-        choices: list[int | None] = [*steps, None]  # None follows the newest
-        named = st.select_slider(
-            f"Step of {name}",
-            choices,
-            None,
-            key=key,
-            format_func=lambda step: f"{step:,}" if step else "newest",
-            label_visibility="collapsed",
-        )
-        shown = steps.get(named or 0, shown)
+def _step(found: dict[str, list[Medium]]) -> int | None:
+    """Draw the slider over the steps. Returns the step; None follows the newest."""
+    steps = sorted({medium.step for media in found.values() for medium in media})
+    if len(steps) < 2:
+        return None
+    kept = st.session_state.get(KEPT)  # the slider forgets it when there is another step to choose from
+    chosen = st.select_slider(
+        "Step",
+        [*steps, None],
+        kept if kept in steps else None,
+        key="media-step",
+        format_func=lambda step: "newest" if step is None else f"{step:,}",
+        help="Each shows what was kept last up to this step. Arrow keys go from step to step.",
+    )
+    st.session_state[KEPT] = chosen
+    return chosen
+
+
+def _draw(run: RunDirectory, shown: Medium) -> None:
     st.caption(f"step {shown.step:,}")
     if shown.kind == "image":
         try:
-            _image(name, read_image(run, shown))
+            _image(shown.name, read_image(run, shown))
         except InputError as error:
             st.warning(plain(str(error)))
     elif shown.kind == "text":
         st.html(f'<pre class="lk-log" tabindex="0">{html.escape(visible(shown.content["text"]))}</pre>')
     else:
-        _histogram(shown, key)
+        _histogram(shown, f"media-{run.path}-{shown.name}")
 
 
 def _image(name: str, content: bytes) -> None:

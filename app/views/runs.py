@@ -132,7 +132,15 @@ def _table(runs: Mapping[str, RunSummary], view: View) -> None:
     else:
         rows = table.run_rows(runs, columns.values(), sort)
     table.draw(
-        columns, rows, key=TABLE, label="Runs", view=view, sort=sort, on_sort=_sort, on_open=_open_clicked
+        columns,
+        rows,
+        key=TABLE,
+        label="Runs",
+        view=view,
+        sort=sort,
+        on_sort=_sort,
+        on_open=_open_clicked,
+        on_rename=_rename if state.may_act() else None,
     )
 
 
@@ -146,6 +154,12 @@ def _open_clicked() -> None:
     labels = {str(run.path): label for label, run in state.listed_runs().items()}
     if (path := str(st.session_state[TABLE]["opened"])) in labels:
         actions.link("live", [labels[path]])
+
+
+def _rename() -> None:
+    """Rename the run whose name was changed."""
+    asked = st.session_state[TABLE]["renamed"]
+    actions.rename(str(asked["key"]), str(asked["name"]))
 
 
 def _why_nothing(listed: int, hidden: int, text: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import streamlit as st
+from psutil import virtual_memory
 
 from app import address, state
 from app.acting import form, launches
@@ -18,6 +19,7 @@ from app.acting.draft import (
     with_preset,
     with_rates,
 )
+from app.charts.machine import peak
 from app.markup import duration, plain
 from app.state import clean
 from labkit.errors import InputError
@@ -117,12 +119,29 @@ def _expectation(checked: Checked, shown: Draft) -> None:
         order = f"{shown.at_once} at a time" if shown.at_once > 1 else "one after the other"
         parts.append(f"{counted(checked.trainings, 'training')}, {order}.")
     if found := expected(checked, shown, state.summaries(state.listed_runs().values(), READ_SECONDS)):
-        seconds, name = found
+        seconds, like = found
+        name = like.name
         alone = " one after the other" if checked.trainings > 1 else ""
         speed = f"at the speed of {plain(clean(name))}; validations come on top"
         parts.append(f"About {duration(seconds)}{alone} {speed}.")
+        parts += _memory(RunDirectory(like.path), min(shown.at_once, checked.trainings))
     if parts:
         st.caption(" ".join(parts))
+
+
+def _memory(like: RunDirectory, at_once: int) -> list[str]:
+    """Return how much memory so many trainings take at a time, as a run like them did, if that is known."""
+    try:
+        memory, gpu = peak(state.machine(like))
+    except OSError:
+        return []
+    if not memory:
+        return []
+    free, each = virtual_memory().available, f"{at_once} times " if at_once > 1 else ""
+    words = f"Memory: at most {each}{memory / 2**30:.1f} GiB, as that run took. "
+    words += f"Free now: {free / 2**30:.1f} GiB."
+    words += " **That is too little.**" if at_once * memory > free else ""
+    return [words, *([f"GPU memory: {gpu / 2**30:.1f} GiB."] if gpu else [])]
 
 
 def _start(arguments: Sequence[str], path: str, is_search: bool) -> None:

@@ -1,12 +1,9 @@
 """``labkit rename``, ``note``, ``delete``, ``restore``: what is done with a run that isn't training."""
 
-import dataclasses
 import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -14,11 +11,11 @@ from labkit import home
 from labkit.commands.flags import Flag, RunName
 from labkit.commands.resume import standing
 from labkit.errors import InputError
-from labkit.run_directory import RunDirectory, Status, list_runs
+from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.disk import discard
-from labkit.run_directory.find import COMPARISONS, find_run, known_runs, remember
-from labkit.run_directory.notes import Notes, change_notes, read_lineage, read_notes, write_lineage
-from labkit.run_directory.stop import LOCKS, list_trash, move_to_trash, refuse_elsewhere, take_locks
+from labkit.run_directory.find import find_run, rename_run
+from labkit.run_directory.notes import Notes, change_notes, read_notes
+from labkit.run_directory.stop import LOCKS, held, list_trash, move_to_trash
 from labkit.run_directory.stop import restore as restore_from_trash
 
 # ---- rename --------------------------------------------------------------------------------------------
@@ -31,69 +28,19 @@ def rename(run: RunName, new: str) -> int:
         new: The new name; the run stays in its folder.
     """
     old = RunDirectory(find_run(run))
-    renamed = RunDirectory(old.path.with_name(new) if _is_name(new) else old.path)
-    if renamed.path == old.path:
-        raise InputError(f"NEW is {new!r}; allowed: another name than {old.name}, without /, . or - in front")
-    if os.path.lexists(renamed.path):
-        raise InputError(f"{renamed.path} is there already; give another name")
-    for folder in list(old.path.parents)[:2]:
-        if any((folder / file).exists() for file in COMPARISONS):
-            raise InputError(
-                f"{old.name} belongs to {folder}, which finds its runs by their names; it keeps its name"
-            )
-    with _locked(old, "stop", run):
-        others = {one.path: one for one in (*list_runs(old.path.parent), *known_runs())}
-        os.rename(old.path, renamed.path)
-    remember(renamed)
+    renamed, lines = rename_run(old, new)
     print(f"renamed {old.name} to {renamed.path}")
     if old.path.parent == home.runs_home() and _NAMED_BY_SETTINGS.search(old.name):
         print(
             f"note: the same labkit train without --job-dir starts a new run, {old.name}; labkit resume "
             f"{shlex.quote(renamed.name)} goes on with this one"
         )
-    for other in others.values():
-        for line in _still_naming(other, old, renamed):
-            print(line)
+    for line in lines:
+        print(line)
     return 0
 
 
 _NAMED_BY_SETTINGS = re.compile(r"-[0-9a-f]{8}(-|$)")  # as labkit train names a run that nobody named
-
-
-@contextmanager
-def _locked(run: RunDirectory, what: str, named: str) -> Iterator[None]:
-    """Hold the locks of a run. Raises InputError where it trains. ``what`` is to be done."""
-    refuse_elsewhere(run, what)
-    locks = take_locks(run)
-    if not locks:
-        raise InputError(f"{run.name} is running; labkit stop {named} stops it")
-    try:
-        yield
-    finally:
-        for lock in locks:
-            lock.release()
-
-
-def _is_name(name: str) -> bool:
-    return "/" not in name and not name.startswith((".", "-")) and name.isprintable() and bool(name.strip())
-
-
-def _still_naming(other: RunDirectory, run: RunDirectory, new: RunDirectory) -> Iterator[str]:
-    """Let ``other`` name ``new`` as its parent in place of ``run``; yield what names ``run`` and stays."""
-    if other.path == run.path:
-        other = new
-    lineage = read_lineage(other)
-    if lineage is not None and Path(lineage.parent) == run.path:
-        write_lineage(other, dataclasses.replace(lineage, parent=str(new.path)))
-        yield f"{other.name}, a fork of it, names its new directory"
-    try:
-        start = str(other.read_config().get("transfer", {}).get("start_from"))
-    except (InputError, AttributeError):
-        start = ""
-    if start in (run.name, str(run.path)):
-        yield f"note: {other.name} records that it started from {start}, its name until now"
-    if re.search(rf"(?<![\w-]){re.escape(run.name)}(?![\w-])", read_notes(other).note):
-        yield f"note: the note on {other.name} names {run.name}; labkit note {other.name} --text changes it"
 
 
 # ---- delete --------------------------------------------------------------------------------------------
@@ -113,7 +60,7 @@ def delete(run: RunName, *, yes: bool = False, trash: bool = False) -> int:
         print(f"moved {found.name} to {trashed.path}; {way_back} brings it back")
         return 0
     status = found.read_status()
-    with _locked(found, "delete", run):
+    with held(found, "delete"):
         if not yes and not _confirmed(found, status):
             print("nothing was deleted")
             return 1
@@ -158,6 +105,9 @@ def _remove_empty(run: RunDirectory) -> None:
 
 def note(
     run: RunName,
+    step: int | None = None,
+    step_text: Annotated[str | None, Flag(metavar="TEXT")] = None,
+    /,
     *,
     tag: tuple[str, ...] = (),
     remove_tag: Annotated[tuple[str, ...], Flag(metavar="TAG")] = (),
@@ -165,9 +115,13 @@ def note(
     archive: bool = False,
     unarchive: bool = False,
 ) -> int:
-    """Change what is noted about a run, and print it. Returns 0. Raises InputError beyond the limits.
+    """Change what is noted about a run or on a step, and print it. Returns 0.
+
+    Raises InputError beyond the limits.
 
     Args:
+        step: Step to write a note on, which stands on the charts.
+        step_text: The note on the step; an empty text removes it.
         tag: Adds a tag. May be repeated.
         remove_tag: Removes a tag. May be repeated.
         text: Replaces the note; an empty text removes it.
@@ -179,11 +133,16 @@ def note(
         raise InputError("--archive and --unarchive contradict each other; leave one of them out")
     if missing := [name for name in remove_tag if name not in read_notes(found).tags]:
         raise InputError(f"{found.name} has no tag {missing[0]!r}; its tags: {_tags(read_notes(found))}")
+    if step is not None and step_text is None:
+        raise InputError(f"STEP is {step}, without a text; write labkit note {run} {step} 'what happened'")
     archived = archive if archive or unarchive else None
-    notes = change_notes(found, add=tag, remove=remove_tag, note=text, archived=archived)
+    at_step = None if step is None else (step, step_text or "")
+    notes = change_notes(found, add=tag, remove=remove_tag, note=text, archived=archived, at_step=at_step)
     print(f"tags      {_tags(notes)}")
     print(f"note      {notes.note or 'none'}")
     print(f"archived  {'yes' if notes.archived else 'no'}")
+    for at, words in notes.steps:
+        print(f"step {at}: {words}")
     return 0
 
 

@@ -1,12 +1,9 @@
 """``labkit watch``: say what happens to runs, here and to an address."""
 
-import math
-import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -14,12 +11,10 @@ from labkit.commands.flags import Flag, RunName
 from labkit.config import field_aliases
 from labkit.config.config import describe
 from labkit.errors import InputError
-from labkit.plurals import printable
-from labkit.run_directory.find import chosen_runs, known_runs, run_to_read
+from labkit.run_directory.find import known_runs, run_to_read
 from labkit.run_directory.summary import RunSummary, Summaries
+from labkit.run_directory.watch import ENDED, Watched
 
-ENDED = ("finished", "interrupted", "failed", "lost")
-TOLD = (*ENDED, "stalled")
 SECONDS_TO_SEND = 10.0
 
 
@@ -43,11 +38,8 @@ def watch(
     """
     if not 0.1 <= every <= 86400:
         raise InputError(f"--every is {every:g}; allowed: 0.1 to 86400 seconds")
-    if odd := [text for text in when if not re.search(r"[=<>]", text)]:
-        raise InputError(f"--when is {odd[0]!r}; allowed: a condition such as accuracy<0.5")
-    chosen_runs([], when, field_aliases())
     named = [run_to_read(run) for run in runs]
-    summaries, watched = Summaries(describe), Watched(when, tell_ended=bool(named))
+    summaries, watched = Summaries(describe), Watched(when, field_aliases(), tell_ended=bool(named))
     with Messages(notify) as messages:
         while True:
             seen = summaries.of(named or known_runs())
@@ -57,37 +49,6 @@ def watch(
             if named and all(run.state in ENDED for run in seen):
                 return 0 if all(run.state == "finished" for run in seen) else 1
             time.sleep(every)
-
-
-@dataclass
-class Watched:
-    """What has been said of each run.
-
-    Args:
-        conditions: texts of ``labkit.run_directory.find``.
-        tell_ended: whether a run that had ended before is told.
-    """
-
-    conditions: Sequence[str]
-    tell_ended: bool = False
-    _said: dict[str, set[str]] = field(default_factory=dict)
-    _looked: bool = False
-
-    def look(self, runs: Sequence[RunSummary]) -> Iterator[tuple[RunSummary, str]]:
-        """Yield each run of which something is new, with a line. What ceases may be told again."""
-        for run in runs:
-            now = {text for text in self.conditions if chosen_runs([run], [text], field_aliases())}
-            if run.training_loss is not None and not math.isfinite(run.training_loss):
-                now.add(f"the loss is {run.training_loss}")
-            if run.state in TOLD:
-                now.add(f"{run.state}: {run.message}" if run.message else run.state)
-            is_old = not self._looked and not self.tell_ended and run.state in ENDED
-            known = now if is_old else self._said.get(run.path, set())
-            step = f" at step {run.step:,}" if run.step else ""
-            for event in sorted(now - known):
-                yield run, printable(f"{run.name}: {event}{'' if 'step' in event else step}")
-            self._said[run.path] = now
-        self._looked = True
 
 
 class Messages:

@@ -5,11 +5,12 @@ Runs that labkit made outside of ``<home>/runs`` are remembered: ``<home>/runs/.
 of each, one a line, the newest last.
 """
 
+import dataclasses
 import difflib
 import operator
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from labkit.errors import InputError, unknown_name_error
 from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.directory import check_folders, make_private, replacing
 from labkit.run_directory.files import locked
+from labkit.run_directory.notes import read_lineage, read_notes, write_lineage
+from labkit.run_directory.stop import held
 from labkit.run_directory.summary import RunSummary
 
 # Beside the runs of labkit compare, replicas and search.
@@ -226,10 +229,64 @@ def _equals(summary: RunSummary, field: str, value: str) -> bool:
 
 def _value(summary: RunSummary, field: str) -> Any:
     if field == "note":
-        return summary.notes.note
+        return summary.notes.text
     return getattr(summary, field) if field in FIELDS and field != "tag" else summary.values.get(field)
 
 
 def _words(summary: RunSummary) -> list[str]:
-    known = (summary.name, summary.state, summary.dataset, summary.model, summary.notes.note)
+    known = (summary.name, summary.state, summary.dataset, summary.model, summary.notes.text)
     return [*(word for word in known if word), *summary.notes.tags]
+
+
+# ---- rename --------------------------------------------------------------------------------------------
+
+
+def rename_run(old: RunDirectory, new: str) -> tuple[RunDirectory, list[str]]:
+    """Rename the directory of a run that isn't trained, and the parent in what was forked from it.
+
+    Returns the run, and a line for each thing that was changed with it or keeps the old name.
+
+    Raises InputError for a name that can't be, is taken, or is needed, and where the run is trained.
+    """
+    renamed = RunDirectory(old.path.with_name(new) if _is_name(new) else old.path)
+    if renamed.path == old.path:
+        raise InputError(
+            f"the new name is {new!r}; allowed: another one than {old.name}, without /, . or - in front"
+        )
+    if os.path.lexists(renamed.path):
+        raise InputError(f"{renamed.path} is there already; give another name")
+    for folder in list(old.path.parents)[:2]:
+        if any((folder / file).exists() for file in COMPARISONS):
+            raise InputError(
+                f"{old.name} belongs to {folder}, which finds its runs by their names; it keeps its name"
+            )
+    with held(old, "stop"):
+        others = {one.path: one for one in (*list_runs(old.path.parent), *known_runs())}
+        try:
+            os.rename(old.path, renamed.path)
+        except OSError as error:
+            raise InputError(f"{old.path} can't be renamed to {new}: {error.strerror}") from None
+    remember(renamed)
+    return renamed, [line for other in others.values() for line in _still_naming(other, old, renamed)]
+
+
+def _is_name(name: str) -> bool:
+    return "/" not in name and not name.startswith((".", "-")) and name.isprintable() and bool(name.strip())
+
+
+def _still_naming(other: RunDirectory, run: RunDirectory, new: RunDirectory) -> Iterator[str]:
+    """Let ``other`` name ``new`` as its parent in place of ``run``; yield what names ``run`` and stays."""
+    if other.path == run.path:
+        other = new
+    lineage = read_lineage(other)
+    if lineage is not None and Path(lineage.parent) == run.path:
+        write_lineage(other, dataclasses.replace(lineage, parent=str(new.path)))
+        yield f"{other.name}, a fork of it, names its new directory"
+    try:
+        start = str(other.read_config().get("transfer", {}).get("start_from"))
+    except (InputError, AttributeError):
+        start = ""
+    if start in (run.name, str(run.path)):
+        yield f"note: {other.name} records that it started from {start}, its name until now"
+    if re.search(rf"(?<![\w-]){re.escape(run.name)}(?![\w-])", read_notes(other).note):
+        yield f"note: the note on {other.name} names {run.name}; labkit note {other.name} --text changes it"

@@ -12,13 +12,14 @@ import msgspec
 
 from labkit.errors import InputError
 from labkit.run_directory.directory import RunDirectory, write_json_atomic
-from labkit.run_directory.files import Count, read_json, read_object
+from labkit.run_directory.files import Count, locked, read_json, read_object
 
 MAX_TAG = 40  # characters
 MAX_TAGS = 20
 MAX_NOTE = 10_000  # characters
 MAX_STEP_NOTE = 100  # characters: it stands on the charts
 MAX_STEP_NOTES = 50
+LOCK_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class Notes:
                     f"the note on step {step} is {text[:MAX_STEP_NOTE]!r}; allowed: a step from 1, and up to "
                     f"{MAX_STEP_NOTE} characters without control characters"
                 )
+
+    @property
+    def text(self) -> str:
+        """The note and those on steps, in one text."""
+        return "\n".join(filter(None, (self.note, *(f"step {step:,}: {text}" for step, text in self.steps))))
 
 
 def _check_tag(tag: str) -> None:
@@ -114,8 +120,22 @@ def change_notes(
     """
     if not run.exists():
         raise InputError(f"there is no run at {run.path}")
+    try:
+        with locked(run.config_path, LOCK_SECONDS):  # two who write at once lose nothing
+            return _changed(run, add, set(remove), note, archived, at_step)
+    except OSError as error:
+        raise InputError(f"{run.notes_path} can't be written: {error.strerror}") from None
+
+
+def _changed(
+    run: RunDirectory,
+    add: Iterable[str],
+    gone: set[str],
+    note: str | None,
+    archived: bool | None,
+    at_step: tuple[int, str] | None,
+) -> Notes:
     before = read_notes(run)
-    gone = set(remove)
     tags = tuple(
         tag for tag in dict.fromkeys((*before.tags, *(tag.strip() for tag in add))) if tag not in gone
     )
@@ -126,10 +146,7 @@ def change_notes(
         changed["steps"] = tuple(sorted((step, text) for step, text in steps.items() if text))
     after = replace(before, tags=tags, **changed)
     if after != before:
-        try:
-            write_json_atomic(run.notes_path, asdict(after) | {"steps": dict(after.steps)})
-        except OSError as error:
-            raise InputError(f"{run.notes_path} can't be written: {error.strerror}") from None
+        write_json_atomic(run.notes_path, asdict(after) | {"steps": dict(after.steps)})
     return after
 
 

@@ -11,8 +11,8 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,6 +96,20 @@ def take_locks(run: RunDirectory, *, release: bool = False) -> list[RunLock]:
         for lock in locks:
             lock.release()
     return locks if all_taken else []
+
+
+@contextmanager
+def held(run: RunDirectory, what: str) -> Iterator[None]:
+    """Hold the locks of a run. Raises InputError where it trains. ``what`` is to be done."""
+    refuse_elsewhere(run, what)
+    locks = take_locks(run)
+    if not locks:
+        raise InputError(f"{run.name} is running; labkit stop {run.name} stops it")
+    try:
+        yield
+    finally:
+        for lock in locks:
+            lock.release()
 
 
 def _takes_sigterm(process: int) -> bool:

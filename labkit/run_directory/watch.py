@@ -1,13 +1,20 @@
-"""Wait for a run and follow its state from another process, without TensorFlow and without writing."""
+"""Wait for a run, follow its state, and tell what happens to runs, without TensorFlow and without writing."""
 
+import math
+import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from labkit import home
 from labkit.errors import InputError
+from labkit.plurals import printable
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status
-from labkit.run_directory.find import runs_elsewhere
+from labkit.run_directory.find import chosen_runs, runs_elsewhere
+from labkit.run_directory.summary import RunSummary
+
+ENDED = ("finished", "interrupted", "failed", "lost")
+TOLD = (*ENDED, "stalled")
 
 
 def wait_for_run(
@@ -111,3 +118,41 @@ def _reported_state(status: Status | None) -> str:
     if status.state not in ACTIVE_STATES:
         return status.state
     return "lost" if status.liveness() == "lost" else "running"
+
+
+@dataclass
+class Watched:
+    """What has been said of each run. Construction raises InputError for a text that is no condition.
+
+    Args:
+        conditions: texts of ``labkit.run_directory.find``.
+        aliases: of fields, as ``chosen_runs`` takes them.
+        tell_ended: whether a run that had ended before is told.
+    """
+
+    conditions: Sequence[str]
+    aliases: Mapping[str, str]
+    tell_ended: bool = False
+    _said: dict[str, set[str]] = field(default_factory=dict)
+    _looked: bool = False
+
+    def __post_init__(self) -> None:
+        if odd := [text for text in self.conditions if not re.search(r"[=<>]", text)]:
+            raise InputError(f"--when is {odd[0]!r}; allowed: a condition such as accuracy<0.5")
+        chosen_runs([], self.conditions, self.aliases)
+
+    def look(self, runs: Sequence[RunSummary]) -> Iterator[tuple[RunSummary, str]]:
+        """Yield each run of which something is new, with a line. What ceases may be told again."""
+        for run in runs:
+            now = {text for text in self.conditions if chosen_runs([run], [text], self.aliases)}
+            if run.training_loss is not None and not math.isfinite(run.training_loss):
+                now.add(f"the loss is {run.training_loss}")
+            if run.state in TOLD:
+                now.add(f"{run.state}: {run.message}" if run.message else run.state)
+            is_old = not self._looked and not self.tell_ended and run.state in ENDED
+            known = now if is_old else self._said.get(run.path, set())
+            step = f" at step {run.step:,}" if run.step else ""
+            for event in sorted(now - known):
+                yield run, printable(f"{run.name}: {event}{'' if 'step' in event else step}")
+            self._said[run.path] = now
+        self._looked = True

@@ -16,6 +16,7 @@ import pytest
 from app import state
 from app.acting import launches
 from app.acting.draft import check, draft_of, expected, new_draft, with_data_set, with_preset
+from app.views import start
 from labkit.commands import main as cli
 from labkit.commands.main import parse
 from labkit.commands.train import training_of
@@ -29,6 +30,7 @@ from labkit.run_directory import RunDirectory
 from labkit.startup.child import REASON
 from tests.app.conftest import change_environment, configure, in_cluster
 from tests.app.pages import button, checked, open_page, press, unfold, words
+from tests.app.rows import append_machine, machine_row
 from tests.commands.in_process import config_of
 from tests.commands.test_manage import TRAINING
 
@@ -119,12 +121,31 @@ def test_the_time_of_trainings_is_told_by_a_run_like_them(make_run):
     [summary] = state.summaries([run], 9.0)
     draft = new_draft("smoke")
     draft.shown |= {"train_steps": "600", "learning_rate": "0.1,0.2"}
-    seconds, name = expected(check(draft), draft, [summary])
-    assert name == "mine"
+    seconds, like = expected(check(draft), draft, [summary])
+    assert like.name == "mine"
     assert seconds == pytest.approx(2 * 600 * 32 / 100)
     for sizes in ("64", "32, 64"):
         draft.shown["train_batch_size"] = sizes
         assert expected(check(draft), draft, [summary]) is None
+
+
+def test_memory_is_told_by_a_run_like_them_and_too_little_is_said(make_run, monkeypatch):
+    run = make_run("mine")
+    configure(run, **preset_values("smoke"))
+    run.write_status(replace(run.read_status(), examples_per_second=100.0))
+    assert "Memory" not in words(open_page("start", run)), "the run didn't record any"
+    append_machine(run, machine_row(1.0, memory_bytes=2**30), machine_row(2.0, memory_bytes=3 * 2**29))
+    monkeypatch.setattr(start, "virtual_memory", lambda: SimpleNamespace(available=4 * 2**30))
+    said = words(open_page("start", run))
+    assert (
+        "Memory: at most 1.5 GiB, as that run took. Free now: 4.0 GiB." in said and "too little" not in said
+    )
+    at = open_page("start", run)
+    for key, value in (("seeds", 5), ("at_once", 3)):
+        one = next(box for box in at.number_input if box.key.endswith(f"-{key}"))
+        one.set_value(value)
+        checked(at.run())
+    assert "at most 3 times 1.5 GiB" in words(at) and "That is too little." in words(at)
 
 
 def test_the_form_of_auto_fits_the_data_set_that_is_chosen(runs_folder):

@@ -16,6 +16,7 @@ from app.network_process.__main__ import serve
 from labkit.analysis.network import grad_cam, integrated_gradients, load_network
 from labkit.analysis.predictions import load_predictions
 from labkit.data.of_run import data_set_of
+from labkit.data.shards import load_split
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from tests.app.conftest import train
@@ -157,7 +158,7 @@ def test_the_nearest_images_are_those_of_the_smallest_distance(trained, networks
     image = read_example(manifest, "test", 3).image
     progress = []
     found = network.nearest(image, split, 5, progress=lambda *now: progress.append(now))
-    rows, own = network.features(split), network.features(image[None])[0]
+    rows, own = network.features(load_split(manifest, split)[0]), network.features(image[None])[0]
     assert rows.shape[0] == manifest.count(split) == progress[-1][1]
     distances = np.linalg.norm(rows.astype(float) - own, axis=1)
     np.testing.assert_array_equal(found.positions, np.argsort(distances, kind="stable")[:5])

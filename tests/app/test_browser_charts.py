@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+from labkit.callbacks.media import MediaWriter
+from labkit.run_directory import RunDirectory
 from tests.app.browser import BOARD, CHECKOUT, IDLE, Visit, becomes, dashboard, still, until, visiting
 from tests.app.conftest import change_environment, configure, write_run
 from tests.app.rows import append, evaluation_row, train_row
@@ -40,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
     prepare_tiny(home / "data")
     spiky = write_run(home / "runs", "spiky", steps=1)
     spiky.metrics_path.write_text("")
-    rows = [train_row(step, loss=9.0 if step == 60 else 1.0) for step in range(1, 121)]
+    rows = [train_row(step, loss={60: 9.0, 100: 3.0}.get(step, 1.0)) for step in range(1, 121)]
     append(spiky.metrics_path, *rows, evaluation_row(120))
     configure(spiky, train_batch_size=16, train_steps=200, input_path="memory")
     data = {"dataset": "shapes", "asked_for": "auto", "chosen_because": "CIFAR-10 can't be reached"}
@@ -338,6 +340,48 @@ def test_a_note_on_a_step_is_written_beside_its_batch_and_stands_on_the_charts(s
     field.fill("")
     field.press("Enter")
     becomes(page, lambda: page.evaluate(labels), ["batch of step 60"])
+
+
+def test_a_key_leads_from_jump_to_jump(server, visit):
+    page = visit.page
+    open_live(page, server[0], "spiky")
+    page.locator(".lk-chart").first.focus()
+    page.keyboard.press("j")
+    page.get_by_role("heading", name="Batch of step 60").wait_for()
+    jumps = page.locator(".st-key-batch-jumps button")
+    steps = [text.split(" ")[0] for text in jumps.all_inner_texts()]
+    assert len(steps) > 1
+    page.keyboard.press("j")
+    page.get_by_role("heading", name=f"Batch of step {steps[1]}").wait_for()
+    expect(jumps.nth(1)).to_be_disabled()
+
+
+def test_arrow_keys_go_through_the_media_of_all_steps(server, visit):
+    media = MediaWriter(RunDirectory(server[1] / "spiky"), lambda summary, step: None)
+    for step in (10, 20, 30):
+        media.text("note", step, f"kept at {step}")
+    page = visit.page
+    page.goto(f"{server[0]}/media?run=spiky")
+    expect(page.get_by_text("kept at 30", exact=True)).to_be_visible()
+    page.get_by_role("slider", name="Step").focus()
+    for key, step in (("ArrowLeft", 30), ("ArrowLeft", 20), ("ArrowLeft", 10), ("ArrowRight", 20)):
+        page.keyboard.press(key)
+        expect(page.get_by_role("slider", name="Step")).to_have_attribute("aria-valuetext", str(step))
+        expect(page.get_by_text(f"kept at {step}", exact=True)).to_be_visible()
+
+
+def test_the_axis_is_any_metric(server, visit):
+    page = visit.page
+    open_live(page, server[0], "spiky")
+    page.get_by_role("radio", name="Metric").click()
+    page.get_by_role("combobox", name="Metric of the axis").click()
+    page.get_by_role("option", name="validation/loss").wait_for()
+    page.get_by_role("option", name="train/accuracy").click()
+    page.wait_for_function(f"() => {BOARD}.data.xTitle === 'train/accuracy'")
+    expect(page).to_have_url(re.compile("over=train%2Faccuracy"))
+    page.locator(".lk-chart").first.focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".lk-chart .lk-tip b").first).to_contain_text("%")
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ import math
 import os
 import re
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -190,6 +191,62 @@ def test_keys_move_between_rows_tick_and_open(six, runs_folder, served, visit):
 
 
 @pytest.mark.long
+def test_a_name_is_changed_in_place_and_back(six, runs_folder, served, visit):
+    page = visit.page
+    opened(page, served, runs_folder)
+
+    def type_name(name: str, *keys: str) -> None:
+        for key in keys:
+            page.keyboard.press(key)
+        page.get_by_role("textbox", name="New name").fill(name)
+        page.keyboard.press("Enter")
+
+    page.get_by_role("link", name="rate-0.1-seed-2").focus()
+    type_name("ada's <b>run</b>", "F2")
+    expect(page.get_by_role("link", name="ada's <b>run</b>")).to_be_visible()
+    assert (runs_folder / "ada's <b>run</b>" / "config.json").is_file()
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_role("link", name="rate-0.1-seed-2")).to_be_visible()
+    row = page.get_by_role("row", name="rate-0.1-seed-2")
+    row.hover()
+    row.get_by_role("button", name="Rename rate-0.1-seed-2").click()
+    type_name("a/b")
+    expect(page.get_by_test_id("stAlert")).to_contain_text("the new name is 'a/b'; allowed: another one")
+    page.get_by_role("link", name="rate-0.1-seed-2").focus()
+    page.keyboard.press("F2")
+    page.get_by_role("textbox", name="New name").fill("other")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("link", name="rate-0.1-seed-2")).to_be_focused()
+    assert sorted(path.name for path in runs_folder.iterdir() if path.is_dir()) == sorted(
+        f"rate-{rate}-seed-{seed}" for rate in (0.1, 0.2) for seed in (1, 2, 3)
+    )
+    visit.went_well()
+
+
+def test_the_browser_notifies_once_somebody_has_asked_for_it(six, runs_folder, served, visit):
+    page = visit.page
+    page.add_init_script(
+        "window.said = []; window.Notification = class { constructor(title, { body }) { said.push(body); }"
+        " static permission = 'default';"
+        " static async requestPermission() { return (Notification.permission = 'granted'); } };"
+    )
+    opened(page, served, runs_folder, "&alert=accuracy%3E0.8")
+    waiting = six[0].read_status()
+    six[0].write_status(replace(waiting, state="failed", message="no space left"))
+    first = page.get_by_role("link", name="rate-0.1-seed-1: failed: no space left")
+    expect(first).to_be_visible()
+    assert page.evaluate("said") == [], "nobody has asked for it"
+    page.get_by_role("button", name="Notify me").click()
+    expect(page.get_by_role("button", name="Notifications on")).to_have_attribute("aria-pressed", "true")
+    append(six[1].metrics_path, evaluation_row(130, "test", accuracy=0.9))
+    becomes(page, lambda: page.evaluate("said.map((text) => text.split(' at ')[0])"),
+            ["rate-0.1-seed-2: accuracy>0.8"])  # fmt: skip
+    expect(page.get_by_role("list", name="Alerts").get_by_role("listitem")).to_have_count(2)
+    first.click()
+    page.wait_for_url("**/live?run=rate-0.1-seed-1**")
+    visit.went_well()
+
+
 def test_names_and_values_are_text_whatever_they_hold(make_run, runs_folder, served, visit):
     page = visit.page
     image = "<img src=x onerror=document.title='hit'>"

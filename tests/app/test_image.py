@@ -13,12 +13,13 @@ from streamlit.testing.v1 import AppTest
 
 from app.ask.client import Moment
 from app.images import what_if
-from app.images.sections import history_figure, learned_in_words, overlay
+from app.images.sections import history_board, learned_in_words, overlay
 from app.images.subject import Subject
 from app.images.what_if import Changes, Rectangle, changed
 from app.markup import plain
 from labkit.analysis.predictions import load_predictions
 from labkit.run_directory import RunDirectory
+from tests.app.boards import decoded
 from tests.app.conftest import CLASSES, configure, write_predictions
 from tests.app.pages import button, checked, finished, html_of, open_page, press, words
 
@@ -155,10 +156,10 @@ def test_when_an_image_was_learned_in_words(right):
 
 def test_the_history_leaves_out_what_could_not_be_read():
     moments = [Moment(1, np.array([0.1, 0.9])), Moment(2, None, "damaged"), Moment(3, np.array([0.6, 0.4]))]
-    figure = history_figure(moments, ["<b>a</b>", "b"], np.array([0]))
-    assert list(figure.data[0].x) == [1, 3]
-    assert list(figure.data[0].y) == [10.0, 60.0]
-    assert figure.data[0].name == "&lt;b&gt;a&lt;/b&gt;"
+    (chart,) = decoded(history_board(moments, ["<b>a</b>", "b"], np.array([0]))).charts
+    assert list(chart.lines) == ["<b>a</b>"], "the page writes it as text, see test_browser_charts.py"
+    assert chart.lines["<b>a</b>"].x.tolist() == [1, 3]
+    assert chart.lines["<b>a</b>"].y.tolist() == [0.1, 0.6]
 
 
 def test_an_overlay_shows_the_sign_and_leaves_the_image_where_nothing_matters():

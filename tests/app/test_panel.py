@@ -49,6 +49,8 @@ def test_the_curves_of_other_runs_are_laid_over_by_the_same_axis(make_run, axis)
     assert own == {COLORS["train"], COLORS["validation"]}
     drawn = [loss.lines[f"{name}, train"].color for name in ("second", "third")]
     assert drawn == list(PALETTE[3:5]), "one colour for a run, which no split has"
+    dashes = {name: loss.lines[f"second, {name}"].dash for name in ("train", "validation")}
+    assert dashes == {name: loss.lines[name].dash for name in dashes} and len(set(dashes.values())) == 2
     assert "second, train" in rate.lines and "second, validation" in accuracy.lines
 
 
@@ -193,6 +195,16 @@ def test_a_layout_is_kept_for_all_runs_until_it_is_reset(make_run):
     press(at, "Reset")
     assert titles(at) == USUAL and not kept_path().exists()
     assert titles(open_page("live", run)) == USUAL
+    for kind, key, value in (("", "smoothing", 0.9), ("Gaussian", "width", 5)):
+        at = open_page(
+            "live", run, **({"smooth": kind} if kind else {}), **{key: str(value)}, log="on", steps="Last 100"
+        )
+        before = boards(at)[0]
+        assert before.window and before.charts[0].logarithmic
+        press(at, "Reset")
+        after, usual = boards(at)[0], boards(open_page("live", run))[0]
+        assert after.window is None and not after.charts[0].logarithmic
+        assert after.charts[0].lines["train"].y.tolist() == usual.charts[0].lines["train"].y.tolist()
 
 
 @pytest.mark.parametrize(

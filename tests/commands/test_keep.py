@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -43,6 +44,30 @@ def test_mistakes(folder, flags, words):
     assert read_notes(run) == Notes()
 
 
+def test_a_note_on_a_step_is_written_shown_found_and_removed(folder):
+    run = make_run(folder, "mine")
+    assert "step 37: the rate was halved" in answer("note", "mine", 37, "the rate was halved").out
+    assert answer("note", "mine", 5, "warm", "--tag", "paper").code == 0
+    assert read_notes(run) == Notes(("paper",), steps=((5, "warm"), (37, "the rate was halved")))
+    assert "mine" in answer("runs", "--filter", "halved").out
+    assert "none of the" in answer("runs", "--filter", "doubled").out
+    assert answer("note", "mine", 37, "").code == 0
+    assert read_notes(run).steps == ((5, "warm"),)
+
+
+def test_notes_that_are_written_at_once_are_all_kept(folder):
+    run = make_run(folder, "mine")
+
+    def write(first: int) -> None:
+        for step in range(first, first + 10):
+            change_notes(run, add=[f"tag {step}"], at_step=(step, f"note {step}"))
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, (1, 11)))
+    assert [step for step, _ in read_notes(run).steps] == list(range(1, 21))
+    assert len(read_notes(run).tags) == 20
+
+
 @pytest.mark.parametrize("name", ["mine", "./mine"])
 def test_a_run_goes_to_the_trash_and_comes_back(folder, monkeypatch, name):
     run = make_run(folder, "mine")
@@ -65,6 +90,7 @@ def test_the_documented_commands(folder):
         'note first --tag paper --text "batch size as in the paper"',
         "note first --remove-tag paper --archive",
         "note first --unarchive",
+        'note first 120 "rate halved"',
         "rename first baseline",
         "delete baseline --trash",
         "restore baseline",

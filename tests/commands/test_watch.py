@@ -12,10 +12,11 @@ import pytest
 
 import labkit
 from labkit.commands import main as cli
-from labkit.commands.watch import Watched
+from labkit.config import field_aliases
 from labkit.config.config import describe
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.summary import Summaries
+from labkit.run_directory.watch import Watched
 from tests.commands.in_process import answer, refused
 
 
@@ -53,7 +54,7 @@ def hook():
 
 
 def looker(*conditions, **settings):
-    summaries, watched = Summaries(describe), Watched(conditions, **settings)
+    summaries, watched = Summaries(describe), Watched(conditions, field_aliases(), **settings)
 
     def look(*runs) -> list[str]:
         return [line for _, line in watched.look(summaries.of([RunDirectory(run.path) for run in runs]))]

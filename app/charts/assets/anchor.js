@@ -9,6 +9,7 @@ export default function ({ data, parentElement }) {
   const drawer = parentElement.closest('.st-key-live-drawer');
   const press = (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return; // Back, for one
+    if (event.key.toLowerCase() === 'j' && !event.target.matches('input')) globalThis.labkitBoard.nextJump();
     const name = { ArrowLeft: 'Previous', ArrowRight: 'Next', Escape: 'close' }[event.key];
     const button = name && !event.target.matches('input') && drawer.querySelector(`.st-key-batch-${name} button`);
     if (!button) return;

@@ -193,7 +193,7 @@
         chart.lines.map((line) => [line.name, line.color, line.style, dashed(line), line.style === 'marked' && line.y.length < 60])]);
       this.data = chart;
       this.title.textContent = chart.title;
-      this.root.setAttribute('aria-label', `${chart.title}. Arrow keys move the cursor${this.board.data.pick ? ` and what is picked` : ''}, + and − zoom, 0 shows the whole run, F fills the screen, S saves a picture.${this.board.data.pick ? ` Enter shows ${this.board.data.pick}.` : ''}`);
+      this.root.setAttribute('aria-label', `${chart.title}. Arrow keys move the cursor${this.board.data.pick ? ` and what is picked` : ''}, + and − zoom, 0 shows the whole run, F fills the screen, S saves a picture.${this.board.data.pick ? ` Enter shows ${this.board.data.pick}, J those of the next jump of the loss.` : ''}`);
       const points = uPlot.join(chart.lines.length ? chart.lines.map((line) => [line.x, this.gapped(line)]) : [[[], []]],
         chart.lines.length ? chart.lines.map(() => [0, 2]) : [[0, 2]]);
       if (shape !== this.shape || !this.plot) {
@@ -512,7 +512,7 @@
         ArrowLeft: () => this.walk(-step), ArrowRight: () => this.walk(step),
         '+': () => this.board.scale(0.5, this.at()), '=': () => this.board.scale(0.5, this.at()),
         '-': () => this.board.scale(2, this.at()), 0: () => this.board.zoom(null), Escape: () => this.board.zoom(null),
-        f: () => this.full(), s: () => this.save(), Enter: () => this.pick(),
+        f: () => this.full(), s: () => this.save(), j: nextJump, Enter: () => this.pick(),
       };
       const act = keys[event.key] || keys[event.key.toLowerCase()];
       if (!act || (event.key === 'Escape' && document.fullscreenElement)) return;
@@ -699,6 +699,13 @@
     }
   }
 
+  // Opens the next of the largest jumps of the loss that the drawer lists, or the first where it is closed.
+  function nextJump() {
+    const jumps = [...document.querySelectorAll('.st-key-batch-jumps button')];
+    const shown = jumps.findIndex((button) => button.disabled);
+    (jumps[(shown + 1) % jumps.length] ?? document.querySelector('.st-key-largest-jump button'))?.click();
+  }
+
   const same = (one, other) => JSON.stringify(one ?? null) === JSON.stringify(other ?? null);
   const whole = (axis) => ['step', 'name', 'count'].includes(axis); // has places at whole numbers only
   const rounded = (x, axis) => (whole(axis) ? Math.round(x) : x);
@@ -707,6 +714,7 @@
 
   globalThis.labkitBoard = {
     byIdent,
+    nextJump,
     render(parent, bytes, send, trigger) {
       const board = parent.labkitBoard ||= new Board(parent);
       board.send = send;

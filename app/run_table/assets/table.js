@@ -129,11 +129,13 @@ function draw(host, row) {
     line.main = make(name, row.href ? 'a' : row.runs ? 'button' : 'span');
     if (line.main.tagName !== 'SPAN') line.main.tabIndex = -1;
     if (row.runs) make(name, 'span', 'lk-count');
+    else if (host.data.renames) line.pencil = make(name, 'button', 'lk-rename');
     columns.forEach((column) => make(line, 'td', `lk-of-${column.kind}`));
   }
   if (before?.row.name !== row.name) {
     line.main.textContent = line.main.title = row.name;
     line.box.setAttribute('aria-label', `Tick ${row.name}`);
+    line.pencil?.setAttribute('aria-label', `Rename ${row.name}`);
   }
   if (row.href) line.main.href = row.href;
   if (row.runs) line.cells[1].lastChild.textContent = ` ${row.runs} run${row.runs > 1 ? 's' : ''}`;
@@ -230,7 +232,8 @@ function clicked(host, event) {
     host.sort = ways[(ways.indexOf(host.sort) + 1) % ways.length];
     paint(host);
     host.tell('sorted', host.sort);
-  } else if (event.target.type === 'checkbox') tick(host, event, line);
+  } else if (event.target === line?.pencil) rename(host, line);
+  else if (event.target.type === 'checkbox') tick(host, event, line);
   else if (line?.row.runs && event.target.closest('button')) {
     if (!open.delete(line.row.key)) open.add(line.row.key);
     paint(host);
@@ -257,9 +260,33 @@ function tick(host, event, line) {
   host.keep('ticked', [...host.ticked]);
 }
 
+// A field in place of the name. Enter renames the run, Escape or leaving the field doesn't.
+function rename(host, line) {
+  const [name] = line.row.name.split('/').slice(-1); // of two runs with one name, the path is shown
+  const field = make(null, 'input', 'lk-edit');
+  Object.assign(field, { value: name, maxLength: 200, ariaLabel: `New name of ${line.row.name}` });
+  line.main.before(field);
+  line.main.hidden = true;
+  const end = (keep) => {
+    field.onblur = null;
+    field.remove();
+    line.main.hidden = false;
+    line.main.focus();
+    if (keep && field.value.trim() !== name) host.tell('renamed', { key: line.row.key, name: field.value.trim() });
+  };
+  field.onblur = () => end(false);
+  field.onkeydown = (event) => {
+    event.stopPropagation(); // the arrow keys move between rows
+    if (event.key === 'Enter' || event.key === 'Escape') end(event.key === 'Enter');
+  };
+  field.focus();
+  field.select();
+}
+
 function pressed(host, event) {
   const line = event.target.closest('tbody tr');
   if (!line) return;
+  if (event.key === 'F2' && line.pencil) rename(host, line);
   if (event.key === ' ' && event.target === line.main) {
     event.preventDefault();
     line.box.click();
@@ -290,7 +317,7 @@ export default function ({ data: bytes, parentElement, setStateValue, setTrigger
     host.textContent = '';
     host.rows.clear();
     const table = make(make(host, 'div'), 'table');
-    make(table, 'caption', 'lk-said', `${data.label}. Arrows move between rows, Space ticks, Enter opens.`);
+    make(table, 'caption', 'lk-said', `${data.label}. Arrows move between rows, Space ticks, Enter opens${data.renames ? ', F2 renames' : ''}.`);
     make(table, 'thead');
     make(table, 'tbody');
     host.widths = [];
