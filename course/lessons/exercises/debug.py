@@ -168,7 +168,7 @@ def _fixed_network(answer: Any) -> str:
         turned = np.concatenate([images[:, 6:], images[:, :6]], axis=1)
         swapped = np.concatenate([broken_network(turned[i : i + 1], weights) for i in range(count)])
         if np.allclose(logits, swapped, atol=1e-3):
-            raise Wrong("the halves are in the wrong order: the weights expect the upper half first")
+            raise Wrong("the halves are in a wrong order: the upper half comes first, as the weights expect")
         if not np.allclose(logits, alone, atol=1e-3):
             raise Wrong("nothing is mixed, but the logits aren't those of each image: fix only the mixing")
     try:
