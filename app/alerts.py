@@ -1,5 +1,6 @@
 """Alerts: what happens to runs while a page is open, listed in the sidebar and told by the browser."""
 
+import json
 import shlex
 import threading
 import time
@@ -36,10 +37,7 @@ class Alerts:
         self._told: deque[dict[str, Any]] = deque(maxlen=MOST)
 
     def look(self, *, anew: bool = True) -> list[dict[str, Any]]:
-        """Return the alerts: ``text``, ``at`` (seconds since 1970) and ``href`` of the run.
-
-        ``anew``: whether to look at the runs, which may take ``READ_SECONDS``.
-        """
+        """Return the alerts: ``text``, ``at`` (seconds since 1970), ``href``. ``anew``: look at the runs first."""
         with self._lock:
             if anew and time.monotonic() - self._looked >= 0.9 * LOOK_SECONDS:
                 self._looked = time.monotonic()
@@ -78,5 +76,5 @@ def draw() -> None:
         alerts = _alerts(tuple(state.run_folders()), ())
     told = alerts.look(anew=False)  # which would hold up the page
     with place:
-        component(SCRIPT)(key="alerts", data={"told": told}, height="content")
+        component(SCRIPT)(key="alerts", data=json.dumps(told).encode(), height="content")
     state.watch("alerts", alerts.look, LOOK_SECONDS, seen=told)
