@@ -1,5 +1,6 @@
 """Alerts: what happens to runs while a page is open, listed in the sidebar and told by the browser."""
 
+import json
 import shlex
 import threading
 import time
@@ -33,12 +34,12 @@ class Alerts:
         self._lock = threading.Lock()
         self._looked, self._began = 0.0, time.time()
         self._seen: set[str] = set()
-        self.told: deque[dict[str, Any]] = deque(maxlen=MOST)
+        self._told: deque[dict[str, Any]] = deque(maxlen=MOST)
 
-    def look(self) -> list[dict[str, Any]]:
-        """Return the alerts: ``text``, ``at`` (seconds since 1970) and ``href`` of the run."""
+    def look(self, *, anew: bool = True) -> list[dict[str, Any]]:
+        """Return the alerts: ``text``, ``at`` (seconds since 1970), ``href``. ``anew``: look at the runs first."""
         with self._lock:
-            if time.monotonic() - self._looked >= 0.9 * LOOK_SECONDS:
+            if anew and time.monotonic() - self._looked >= 0.9 * LOOK_SECONDS:
                 self._looked = time.monotonic()
                 listed = state.listed_runs()
                 labels = {str(run.path): label for label, run in listed.items()}
@@ -47,9 +48,9 @@ class Alerts:
                     if run.path not in self._seen and run.state in ENDED and run.last_active < self._began:
                         continue  # it was read late, and is no news
                     text, href = state.clean(line), address.live_address(labels[run.path])
-                    self.told.appendleft({"text": text, "at": time.time(), "href": href})
+                    self._told.appendleft({"text": text, "at": time.time(), "href": href})
                 self._seen.update(run.path for run in read)
-            return list(self.told)
+            return list(self._told)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
@@ -73,7 +74,7 @@ def draw() -> None:
     except (InputError, ValueError) as error:
         st.warning(plain(str(error).removeprefix("--when is ")), icon=":material/notifications_off:")
         alerts = _alerts(tuple(state.run_folders()), ())
-    told = list(alerts.told)  # the first look is the next one: it must not hold up the page
+    told = alerts.look(anew=False)  # which would hold up the page
     with place:
-        component(SCRIPT)(key="alerts", data={"told": told}, height="content")
+        component(SCRIPT)(key="alerts", data=json.dumps(told).encode(), height="content")
     state.watch("alerts", alerts.look, LOOK_SECONDS, seen=told)

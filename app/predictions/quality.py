@@ -120,7 +120,7 @@ def calibration_board(found: Calibration, axis: str, frequency: str) -> bytes:
         Chart("calibration", frequency.capitalize(), [equal, bins], "percent"),
         Chart("counts", "Probabilities in a bin", [number]),
     ]
-    return encode(charts, axis="percent", x_title=axis.capitalize(), window=(0.0, 1.0), height=190)
+    return encode(charts, axis="percent", x_title=axis.capitalize(), height=190)
 
 
 def precision_recall_figures(curves: Sequence[PrecisionRecall], classes: Sequence[str]) -> str:

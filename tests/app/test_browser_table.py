@@ -202,9 +202,9 @@ def test_a_name_is_changed_in_place_and_back(six, runs_folder, served, visit):
         page.keyboard.press("Enter")
 
     page.get_by_role("link", name="rate-0.1-seed-2").focus()
-    type_name("ada's <b>run</b>", "F2")
-    expect(page.get_by_role("link", name="ada's <b>run</b>")).to_be_visible()
-    assert (runs_folder / "ada's <b>run</b>" / "config.json").is_file()
+    type_name("ada's <i>run", "F2")
+    expect(page.get_by_role("link", name="ada's <i>run")).to_be_visible()
+    assert (runs_folder / "ada's <i>run" / "config.json").is_file()
     page.get_by_role("button", name="Undo").click()
     expect(page.get_by_role("link", name="rate-0.1-seed-2")).to_be_visible()
     row = page.get_by_role("row", name="rate-0.1-seed-2")

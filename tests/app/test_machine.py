@@ -142,7 +142,7 @@ def test_the_state_of_a_task(make_run, changed, state):
     row = table(open_page("live", run))["worker:0"]
     assert row["State"] == state
     if changed.get("age"):
-        assert row["Last heartbeat"] == "10 min 00 s ago"
+        assert row["Last heartbeat"].startswith("10 min 0")
     if state == "ended":
         assert row["Last heartbeat"] == "–"
 

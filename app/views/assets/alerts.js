@@ -26,7 +26,8 @@ function notify(told) {
   }
 }
 
-export default function ({ data: { told }, parentElement }) {
+export default function ({ data: bytes, parentElement }) {
+  const told = JSON.parse(new TextDecoder().decode(bytes));
   let host = parentElement.querySelector('.lk-alerts');
   if (!host) {
     host = make(parentElement, 'div', 'lk-alerts');
