@@ -112,13 +112,14 @@ def current_lesson() -> Lesson:
 def few_images(source: Manifest, folder: Path, count: int) -> dict[str, str]:
     """Write a data set with ``count`` training images of ``source``, the classes in proportion.
 
-    Returns the flags of a training on it. A training learns so few images by heart within some steps.
+    It has no validation images. Returns the flags of a training on it. A training learns so few images by
+    heart within some steps.
     """
     from labkit.data.records import write_derived
     from labkit.data.shards import load_split
     from labkit.data.subset import with_train_examples
 
-    parts = {name: load_split(source, name) for name in source.splits}
+    parts = {name: load_split(source, name) for name in ("train", "test")}
     parts["train"] = with_train_examples(*parts["train"], source.num_classes, count, seed=0)
     made = write_derived(source, folder, parts, train_examples=count)
     return {"dataset": made.dataset, "data_dir": str(made.directory.parent)}

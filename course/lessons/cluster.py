@@ -1,14 +1,17 @@
 """Computations and figures of lesson 05: a lost worker, staleness, traffic, slow workers, slow networks."""
 
+import itertools
 import json
+import subprocess
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.cluster.hosts import check_link
+from labkit.cluster.hosts import BURST_SECONDS, SMALLEST_BURST, check_link
 from labkit.figures.style import GREY, MARK, OKABE_ITO, TRAIN, VALIDATION, drawing
+from labkit.notebook.background import BackgroundTraining
 from labkit.run import Run
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.worker_metrics import read_worker_metrics
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Floats = NDArray[np.float64]
+SESSIONS = ("before the loss", "after the restart")
 
 
 # ---- what a run recorded -------------------------------------------------------------------------------
@@ -32,40 +36,33 @@ def lines_of(run: Run) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
 
 
-def _before_restarts(run: Run) -> list[int]:
-    """Return which of ``every_row`` were the last before a restart.
+def sessions(run: Run) -> list[list[dict[str, Any]]]:
+    """Return ``every_row``, parted at each restart.
 
-    The steps alone don't show one that lost no step, because a checkpoint had just been saved.
+    The steps alone don't show a restart that lost none, because a checkpoint had just been saved.
     """
-    last, found = -1, []
+    parts = list[list[dict[str, Any]]]([[]])
     for row in lines_of(run):
-        last += row.get("split") == "train"
-        if "resumed_at_step" in row and last >= 0:
-            found.append(last)
-    return found
-
-
-def worker_rows(run: Run) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows that each worker of a cluster wrote, one a second, by its name."""
-    return read_worker_metrics(RunDirectory(run.path).cluster_path)
+        if "resumed_at_step" in row and parts[-1]:
+            parts.append([])
+        elif row.get("split") == "train":
+            parts[-1].append(row)
+    return [part for part in parts if part]
 
 
 def worker_sessions(run: Run) -> dict[str, list[dict[str, Any]]]:
-    """Return ``worker_rows``, with those before and after a restart under names of their own."""
-    rows, parts = every_row(run), dict[str, list[dict[str, Any]]]()
-    starts = [rows[last + 1]["wall_time"] for last in _before_restarts(run) if last + 1 < len(rows)]
-    for name, found in worker_rows(run).items():
-        for row in found:
-            session = _session(sum(row["wall_time"] >= start for start in starts))
+    """Return the rows that each worker wrote, one a second, by its name and whether it was restarted."""
+    parts = dict[str, list[dict[str, Any]]]()
+    starts = [part[0]["wall_time"] for part in sessions(run)[1:]]
+    for name, rows in read_worker_metrics(RunDirectory(run.path).cluster_path).items():
+        for row in rows:
+            session = SESSIONS[any(row["wall_time"] >= start for start in starts)]
             parts.setdefault(f"{name}, {session}", []).append(row)
     return parts
 
 
 def step_seconds(run: Run) -> Floats:
-    """Return for each worker the median seconds of its steps: float64 [workers].
-
-    For an asynchronous run; each row says which worker made the step, and how long it took.
-    """
+    """Return the median seconds of each worker's steps in an asynchronous run: float64 [workers]."""
     train = run.metrics()
     workers = np.unique(train["worker"])
     return np.array([np.median(train["worker_seconds"][train["worker"] == worker]) for worker in workers])
@@ -86,29 +83,18 @@ def rates(seconds: Floats, images: int) -> tuple[float, float]:
 
 def loss_comparison(killed: Run, alone: Run) -> "Figure":
     """Draw the losses of two runs over each other, and their difference on a logarithmic axis."""
-    curves = [run.metrics() for run in (killed, alone)]
-    difference = np.abs(curves[0]["loss"] - curves[1]["loss"])
-    with drawing(
-        9.5,
-        3.0,
-        "Loss by step of the killed cluster and of one process: the curves cover each other; "
-        f"their largest difference is {difference.max():.2g} nats",
-    ) as figure:
+    two, one = killed.metrics(), alone.metrics()
+    difference = np.abs(two["loss"] - one["loss"])
+    alt = (
+        f"Losses of the killed cluster and of one process; they differ by {difference.max():.2g} nats at most"
+    )
+    with drawing(9.5, 3.0, alt) as figure:
         losses, gaps = figure.subplots(1, 2, width_ratios=(3, 2))
-        losses.plot(
-            curves[1]["step"],
-            curves[1]["loss"],
-            color=VALIDATION,
-            linewidth=4,
-            alpha=0.5,
-            label="one process",
-        )
-        losses.plot(
-            curves[0]["step"], curves[0]["loss"], color=TRAIN, linewidth=1.2, label="two workers, one killed"
-        )
+        losses.plot(one["step"], one["loss"], color=VALIDATION, linewidth=4, alpha=0.5, label="one process")
+        losses.plot(two["step"], two["loss"], color=TRAIN, linewidth=1.2, label="two workers, one killed")
         losses.set(title="Training loss", xlabel="step", ylabel="nats", ylim=(0, None))
         losses.legend()
-        gaps.semilogy(curves[0]["step"], np.maximum(difference, 1e-9), color=GREY)
+        gaps.semilogy(two["step"], np.maximum(difference, 1e-9), color=GREY)
         gaps.set(title="Difference of the two", xlabel="step", ylabel="nats", ylim=(1e-9, 10))
         gaps.grid(axis="y")
     return figure
@@ -116,69 +102,47 @@ def loss_comparison(killed: Run, alone: Run) -> "Figure":
 
 def price_of_a_loss(run: Run) -> "Figure":
     """Draw the step over time of a run that lost a worker: lost steps, the pause, the steps made again."""
-    rows = every_row(run)
-    time = np.array([row["wall_time"] for row in rows])
-    step = np.array([row["step"] for row in rows])
-    time -= time[0]
-    back = [last for last in _before_restarts(run) if last + 1 < len(rows)]
-    with drawing(
-        7.5, 2.9, "Step over time: training pauses after the loss and goes on from a checkpoint"
-    ) as figure:
-        axis = figure.subplots()
-        for number, part in enumerate(np.split(np.arange(len(step)), np.add(back, 1))):
-            axis.plot(
-                time[part],
-                step[part],
-                ".-",
-                markersize=4,
-                color=OKABE_ITO[number % 7],
-                label=_session(number),
-            )
-        for last in back:
-            axis.axvspan(time[last], time[last + 1], color=GREY, alpha=0.15, linewidth=0)
-            middle = (time[last] + time[last + 1]) / 2
-            axis.text(
-                middle, 2, "restart of\nall tasks", ha="center", va="bottom", color="#374151", fontsize=8
-            )
-            lost = (step > step[last + 1] - 1) & (np.arange(len(step)) <= last)
+    alt = "Step over time: training pauses after the loss and goes on from a checkpoint"
+    with drawing(7.5, 2.9, alt) as figure:
+        axis, parts = figure.subplots(), sessions(run)
+        begin = parts[0][0]["wall_time"]
+        curves = [
+            (np.array([row["wall_time"] - begin for row in part]), np.array([row["step"] for row in part]))
+            for part in parts
+        ]
+        for number, (time, step) in enumerate(curves):
+            axis.plot(time, step, ".-", markersize=4, color=OKABE_ITO[number % 7],
+                      label=SESSIONS[number > 0])  # fmt: skip
+        for (time, step), (later, first) in itertools.pairwise(curves):
+            axis.axvspan(time[-1], later[0], color=GREY, alpha=0.15, linewidth=0)
+            axis.text((time[-1] + later[0]) / 2, 2, "restart of\nall tasks", ha="center", color="#374151",
+                      fontsize=8)  # fmt: skip
+            lost = step >= first[0]
             if lost.any():
                 axis.plot(time[lost], step[lost], "x", color=MARK, markersize=6, label="lost, made again")
-        axis.set(
-            title="The price of a lost worker",
-            xlabel="seconds since the first step",
-            ylabel="step",
-            ylim=(0, None),
-        )
+        axis.set(title="The price of a lost worker", ylabel="step", ylim=(0, None))
+        axis.set_xlabel("seconds since the first step")
         axis.legend(loc="lower right")
     return figure
-
-
-def _session(number: int) -> str:
-    return "before the loss" if number == 0 else "after the restart"
 
 
 # ---- asynchronous workers ------------------------------------------------------------------------------
 
 
-def staleness_figure(runs: Mapping[str, Run]) -> "Figure":
-    """Draw the histogram of staleness of each run, with a colour for each worker."""
-    with drawing(9.5, 2.9, f"Histograms of staleness: {', '.join(runs)}") as figure:
-        axes = np.atleast_1d(figure.subplots(1, len(runs), sharey=True, sharex=True))
-        for axis, (name, run) in zip(axes, runs.items(), strict=True):
-            train = run.metrics()
-            highest = max(int(one.metrics()["staleness"].max()) for one in runs.values())
-            bins = np.arange(highest + 1)
-            below = np.zeros(highest + 1)
-            for worker in np.unique(train["worker"]):
-                mine = train["staleness"][train["worker"] == worker].astype(int)
-                counts = np.bincount(mine, minlength=highest + 1)
-                label = f"worker {worker:.0f}: {len(mine)} updates, mean {mine.mean():.1f}"
-                axis.bar(bins, counts, bottom=below, color=OKABE_ITO[int(worker)], label=label)
-                below += counts
-            axis.set(title=name, xlabel="staleness: updates by others since the read", xticks=bins)
-            axis.legend()
-        axes[0].set_ylabel("updates")
-        axes[0].set_ylim(0, 1.1 * max(axis.dataLim.y1 for axis in axes))
+def staleness_figure(run: Run) -> "Figure":
+    """Draw the histogram of staleness of an asynchronous run, with a colour for each worker."""
+    with drawing(7.5, 2.9, "Histogram of staleness") as figure:
+        axis, train, below = figure.subplots(), run.metrics(), 0
+        bins = np.arange(int(train["staleness"].max()) + 1)
+        for worker in np.unique(train["worker"]):
+            mine = train["staleness"][train["worker"] == worker].astype(int)
+            counts = np.bincount(mine, minlength=len(bins))
+            label = f"worker {worker:.0f}: {len(mine)} updates, mean {mine.mean():.1f}"
+            axis.bar(bins, counts, bottom=below, color=OKABE_ITO[int(worker)], label=label)
+            below = below + counts
+        axis.set(title="Staleness of each update", ylabel="updates", xticks=bins)
+        axis.set_xlabel("staleness: updates by others since the read")
+        axis.legend()
     return figure
 
 
@@ -198,60 +162,49 @@ def traffic_figure(run: Run, update: int) -> "Figure":
         run: an asynchronous run.
         update: the step to explain, from 1.
     """
-    train = run.metrics()
-    end, version = train["wall_time"], train["step"].astype(int)
-    begin = end - train["worker_seconds"]
-    now = update - 1
+    train, now, least = run.metrics(), update - 1, 10  # updates to show
     worker, stale = int(train["worker"][now]), int(train["staleness"][now])
-    least = 10  # updates to show
-    first = int(np.clip(now - max(least // 2, stale + 1), 0, max(0, len(end) - least)))
-    shown = np.arange(first, min(max(first + least, now + 3), len(end)))
-    zero = begin[shown].min()
-    alt = f"Update {update} by worker {worker}, with a staleness of {stale}"
-    with drawing(8.5, 3.0, alt) as figure:
-        axis = figure.subplots()
-        workers = np.unique(train["worker"]).astype(int)
+    first = int(np.clip(now - max(least // 2, stale + 1), 0, max(0, len(train["step"]) - least)))
+    shown = np.arange(first, min(max(first + least, now + 3), len(train["step"])))
+    begin, end = train["wall_time"] - train["worker_seconds"], train["wall_time"]
+    begin, end = 1000 * (begin - begin[shown].min()), 1000 * (end - begin[shown].min())
+    with drawing(8.5, 3.0, f"Update {update} by worker {worker}, with a staleness of {stale}") as figure:
+        axis, workers = figure.subplots(), np.unique(train["worker"]).astype(int)
+        top = len(workers)  # the lane of the server; the workers' are below it, the first one on top
         for index in shown:
-            lane = len(workers) - 1 - int(train["worker"][index])
-            left, width = 1000 * (begin[index] - zero), 1000 * (end[index] - begin[index])
-            between = now - stale <= index < now
-            colour = MARK if index == now else VALIDATION if between else "#cbd5e1"
-            axis.barh(lane, width, left=left, height=0.45, color=colour)
-            axis.annotate("", (left + width, len(workers) - 0.3), (left + width, lane + 0.25),
+            lane = top - 1 - int(train["worker"][index])
+            colour = MARK if index == now else VALIDATION if now - stale <= index < now else "#cbd5e1"
+            axis.barh(lane, end[index] - begin[index], left=begin[index], height=0.45, color=colour)
+            axis.annotate("", (end[index], top - 0.3), (end[index], lane + 0.25),
                           arrowprops={"arrowstyle": "->", "color": colour, "linewidth": 1.2})  # fmt: skip
-            axis.text(
-                left + width, len(workers) - 0.22, str(version[index]), ha="center", va="bottom", fontsize=8
-            )
-        read = 1000 * (begin[now] - zero)
-        lane = len(workers) - 1 - worker
-        axis.annotate("", (read, lane + 0.25), (read, len(workers) - 0.3),
+            axis.text(end[index], top - 0.22, str(index + 1), ha="center", va="bottom", fontsize=8)
+        axis.annotate("", (begin[now], top - 1 - worker + 0.25), (begin[now], top - 0.3),
                       arrowprops={"arrowstyle": "->", "color": MARK, "linestyle": "--"})  # fmt: skip
         names = [*(f"worker {number}" for number in workers[::-1]), "parameter\nserver"]
-        axis.set_yticks(range(len(workers) + 1), names)
-        axis.set(ylim=(-0.5, len(workers) + 0.35), xlabel="milliseconds")
+        axis.set_yticks(range(top + 1), names)
+        axis.set(ylim=(-0.5, top + 0.35), xlabel="milliseconds")
         others = f"{stale} updates" if stale != 1 else "1 update"
-        axis.set_title(
-            f"Update {update}: worker {worker} read version {update - 1 - stale} (dashed); "
-            f"then others made {others}"
-        )
+        read = f"worker {worker} read version {now - stale} (dashed)"
+        axis.set_title(f"Update {update}: {read}; then others made {others}")
     return figure
 
 
-def speed_figure(cases: Mapping[str, tuple[float, float]]) -> "Figure":
-    """Draw images per second, synchronous beside asynchronous, for each case."""
-    with drawing(6.5, 2.8, "Images per second, synchronous and asynchronous: " + ", ".join(cases)) as figure:
-        axis = figure.subplots()
-        place = np.arange(len(cases))
-        for offset, name, colour, number in (
-            (-0.2, "synchronous", TRAIN, 0),
-            (0.2, "asynchronous", VALIDATION, 1),
-        ):
-            bars = axis.bar(
-                place + offset, [pair[number] for pair in cases.values()], 0.38, color=colour, label=name
-            )
+def pairs_figure(pairs: Mapping[str, tuple[float, float]], names: Sequence[str], **axes: str) -> "Figure":
+    """Draw two bars for each case.
+
+    Args:
+        pairs: the two values, by case.
+        names: of the first value and of the second.
+        axes: ``title`` and ``ylabel``.
+    """
+    with drawing(6.5, 2.8, f"{axes['title']}, {' and '.join(names)}: {', '.join(pairs)}") as figure:
+        axis, place = figure.subplots(), np.arange(len(pairs))
+        for number, name in enumerate(names):
+            values = [pair[number] for pair in pairs.values()]
+            bars = axis.bar(place + 0.4 * number - 0.2, values, 0.38, color=OKABE_ITO[number], label=name)
             axis.bar_label(bars, fmt="%.0f", fontsize=8)
-        axis.set_xticks(place, list(cases))
-        axis.set(title="Speed of all workers together", ylabel="images per second")
+        axis.set_xticks(place, list(pairs))
+        axis.set(**axes)
         axis.margins(y=0.15)
         axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
@@ -273,7 +226,8 @@ def bandwidth_figure(models: Mapping[str, tuple[float, float]], bandwidths: Sequ
             share = seconds / (seconds + sent * 8 / np.asarray(bandwidths))
             axis.semilogx(bandwidths, share, "o-", markersize=4, color=OKABE_ITO[number], label=name)
         axis.set(title="What a slow network costs", xlabel="bandwidth between two workers", ylim=(0, 1.05))
-        axis.set_xticks(list(bandwidths), [_rate(bandwidth) for bandwidth in bandwidths])
+        names = [f"{b / 1e9:g} Gbit/s" if b >= 1e9 else f"{b / 1e6:g} Mbit/s" for b in bandwidths]
+        axis.set_xticks(list(bandwidths), names)
         axis.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
         axis.set_ylabel("share of the step\nspent computing")
         axis.minorticks_off()
@@ -282,40 +236,39 @@ def bandwidth_figure(models: Mapping[str, tuple[float, float]], bandwidths: Sequ
     return figure
 
 
-def seconds_over_links(runs: Mapping[str | None, Run]) -> dict[str | None, tuple[float, float]]:
-    """Return for each run the median seconds of a step, and those of its computing and its bytes together.
+def set_links(training: BackgroundTraining, rate: str) -> None:
+    """Give all links of a running cluster another rate, in both directions, such as ``10mbit``.
 
     Args:
-        runs: synchronous runs, by the rate of their links, such as ``10mbit``; None: without such a link.
+        training: a cluster that was started with ``link``.
+        rate: as of ``labkit.start(link=…)``.
+
+    Each host is a port of a bridge, whose namespace the launcher names in its output. What a port lets
+    through is what its host receives; a queue of a second loses no packet. Raises CalledProcessError if this
+    machine's ``tc`` refuses.
     """
-    found = {}
-    for link, run in runs.items():
-        rows = [rows[-1] for rows in worker_rows(run).values()]
-        computing = max(row["own_seconds_per_step"] for row in rows)
-        sending = rows[0]["bytes_sent_per_step"] * 8 / (check_link(link) or float("inf"))
-        found[link] = float(np.median(run.metrics()["seconds_per_step"][2:])), computing + sending
+    bits = check_link(rate) or 0.0
+    burst = max(SMALLEST_BURST, int(bits / 8 * BURST_SECONDS))
+    described = next(line for line in training.output if "their network: " in line)
+    enter = described.partition("their network: ")[2].split()[:-2]  # without "bridge link"
+    for worker in training.workers:
+        port = worker.replace(":", "-")
+        shape = f"tc qdisc change dev {port} root tbf rate {bits:.0f}bit burst {burst}b latency 1s"
+        subprocess.run([*enter, *shape.split()], check=True, timeout=30, capture_output=True)
+
+
+def seconds_over_links(run: Run, links: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Return the median seconds of a step over each link, and those of its computing and its bytes together.
+
+    Args:
+        run: a synchronous run.
+        links: the rate in each of its sessions, such as ``10mbit``. The first two steps of a session don't
+            count: TensorFlow compiles in them.
+    """
+    rows = [row for rows in worker_sessions(run).values() for row in rows]
+    computing = float(np.median([row["own_seconds_per_step"] for row in rows]))
+    sent, found = rows[-1]["bytes_sent_per_step"], {}
+    for link, session in zip(links, sessions(run), strict=False):
+        measured = float(np.median([row["seconds_per_step"] for row in session[min(2, len(session) - 1) :]]))
+        found[link] = measured, computing + sent * 8 / (check_link(link) or float("inf"))
     return found
-
-
-def links_figure(seconds: Mapping[str | None, tuple[float, float]]) -> "Figure":
-    """Draw the measured seconds of a step beside the expected ones of ``seconds_over_links``."""
-    names = [_rate(check_link(link) or float("inf")) for link in seconds]
-    with drawing(6.5, 2.8, f"Milliseconds of a step, measured and expected: {', '.join(names)}") as figure:
-        axis, place = figure.subplots(), np.arange(len(seconds))
-        for number, (name, colour) in enumerate(
-            (("measured", TRAIN), ("computing + bytes ÷ rate", VALIDATION))
-        ):
-            values = [1000 * pair[number] for pair in seconds.values()]
-            bars = axis.bar(place + 0.4 * number - 0.2, values, 0.38, color=colour, label=name)
-            axis.bar_label(bars, fmt="%.0f", fontsize=8)
-        axis.set_xticks(place, names)
-        axis.set(title="The same steps over two links", ylabel="milliseconds a step")
-        axis.margins(y=0.15)
-        axis.legend(loc="upper right")
-    return figure
-
-
-def _rate(bits: float) -> str:
-    if bits == float("inf"):
-        return "loopback"
-    return f"{bits / 1e9:g} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:g} Mbit/s"

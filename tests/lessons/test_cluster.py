@@ -1,11 +1,14 @@
 """What lesson 05 computes and draws, on rows of made runs."""
 
 import json
+import subprocess
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from course.lessons import cluster
+from labkit.cluster.hosts import Hosts, why_no_hosts
 from labkit.run import Run
 from labkit.run_directory.metrics import MetricsWriter
 from tests.commands.made_runs import make_run
@@ -42,11 +45,12 @@ def killed(tmp_path) -> Run:
 
 def test_the_rows_of_lost_steps_are_there_and_count_once(killed, tmp_path):
     assert [one["step"] for one in cluster.every_row(killed)] == [*range(1, 8), *range(6, 21)]
+    assert [one[0]["step"] for one in cluster.sessions(killed)] == [1, 6]
     assert list(killed.metrics()["step"]) == list(range(1, 21))
     axis = cluster.price_of_a_loss(killed).axes[0]
     lost = next(line for line in axis.lines if line.get_label() == "lost, made again")
     assert list(lost.get_ydata()) == [6, 7]
-    assert "difference is 0 nats" in repr(cluster.loss_comparison(killed, killed))
+    assert "differ by 0 nats" in repr(cluster.loss_comparison(killed, killed))
     axis = cluster.price_of_a_loss(interrupted(tmp_path, 5, 5)).axes[0]  # it lost no step
     assert [line.get_label() for line in axis.lines] == ["before the loss", "after the restart"]
     assert len(axis.patches) == 1
@@ -76,7 +80,7 @@ def test_the_traffic_marks_the_updates_between_read_and_write(slow):
     colours = [patch.get_facecolor() for patch in figure.axes[0].patches]
     assert len(colours) == 10
     assert sorted(map(colours.count, set(colours))) == [1, 3, 6]
-    axis = cluster.staleness_figure({"slow": slow}).axes[0]
+    axis = cluster.staleness_figure(slow).axes[0]
     assert sum(patch.get_height() for patch in axis.patches) == 20, "every update is counted"
 
 
@@ -84,5 +88,35 @@ def test_a_slow_network_leaves_no_time_to_compute():
     axis = cluster.bandwidth_figure({"net": (1e6, 0.1)}, [1e6, 80e6, 1e12]).axes[0]
     assert np.allclose(axis.lines[0].get_ydata(), [0.1 / 8.1, 0.5, 1.0], atol=1e-3)
     assert [text.get_text() for text in axis.get_xticklabels()] == ["1 Mbit/s", "80 Mbit/s", "1000 Gbit/s"]
-    axis = cluster.links_figure({"10mbit": (0.3, 0.28), None: (0.05, 0.04)}).axes[0]
-    assert [text.get_text() for text in axis.get_xticklabels()] == ["10 Mbit/s", "loopback"]
+
+
+def test_the_seconds_over_links_are_those_of_the_sessions_without_their_first_steps(tmp_path):
+    def rows(steps, seconds):
+        return [row(step, seconds_per_step=9.0 if step in steps[:2] else seconds) for step in steps]
+
+    directory = make_run(tmp_path, "linked", rows=rows(range(1, 8), 0.05))
+    writer = MetricsWriter(directory.metrics_path)
+    writer.mark_resume_point(5)
+    writer.append(rows(range(6, 21), 0.3))
+    writer.close()
+    (directory.path / "cluster").mkdir()
+    times = ({"wall_time": time, "own_seconds_per_step": 0.04, "bytes_sent_per_step": 3e5} for time in (1, 8))
+    lines = (json.dumps({"worker": "worker:0"} | values) for values in times)
+    (directory.path / "cluster" / "worker-0.jsonl").write_text("\n".join([*lines, ""]))
+    found = cluster.seconds_over_links(Run(directory.path), ["1gbit", "10mbit"])
+    assert found == {"1gbit": pytest.approx((0.05, 0.0424)), "10mbit": pytest.approx((0.3, 0.28))}
+    axis = cluster.pairs_figure(found, ["measured", "expected"], title="Links", ylabel="seconds").axes[0]
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["1gbit", "10mbit"]
+    assert [patch.get_height() for patch in axis.patches] == pytest.approx([0.05, 0.3, 0.0424, 0.28])
+
+
+@pytest.mark.skipif(bool(why_no_hosts()), reason="this machine can't make network namespaces")
+def test_the_links_of_a_running_cluster_get_another_rate():
+    with Hosts(["worker:0", "worker:1"], "1gbit") as hosts:
+        training = SimpleNamespace(
+            output=["", f"[cluster] {hosts.describe()}"], workers=["worker:0", "worker:1"]
+        )
+        cluster.set_links(training, "10mbit")
+        for port in ("worker-0", "worker-1"):
+            show = [*hosts.entering(""), "tc", "qdisc", "show", "dev", port]
+            assert "rate 10Mbit" in subprocess.run(show, capture_output=True, text=True, timeout=30).stdout

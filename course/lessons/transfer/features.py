@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from labkit.data.manifest import Manifest
 from labkit.data.network_input import standardize
 from labkit.data.shards import load_split
-from labkit.figures.style import GREY, OKABE_ITO, drawing
+from labkit.figures.style import drawing
 from labkit.models.freezing import HEAD, stages
 from labkit.models.variants import with_layer_outputs
 
@@ -30,11 +30,8 @@ def stage_outputs(model: keras.Model, images: Any) -> dict[str, NDArray[np.float
         images: standardized, float32 [n, height, width, channels].
     """
     outputs = with_layer_outputs(model)
-    wanted = {}
-    for stage in stages(model):
-        if stage != HEAD:
-            last = [name for name in outputs.output if name.split("_")[0] == stage][-1]
-            wanted[stage] = outputs.output[last]
+    last = {name.split("_")[0]: output for name, output in outputs.output.items()}
+    wanted = {stage: last[stage] for stage in stages(model) if stage != HEAD}
     parts = keras.Model(outputs.input, wanted)
     found = [parts(images[start : start + 500], training=False) for start in range(0, len(images), 500)]
     return {stage: np.concatenate([part[stage] for part in found]) for stage in wanted}
@@ -109,24 +106,4 @@ def draw_maps(
             axis.set(xticks=[], yticks=[])
             axis.spines[:].set_visible(False)
         axes[0, 0].set_title("image", loc="center", fontsize=9)
-    return figure
-
-
-def draw_probes(probes: Mapping[str, Mapping[str, float]], chance: float) -> "Figure":
-    """Draw the accuracy of linear classifiers on each stage.
-
-    Args:
-        probes: accuracies by stage, by what was probed.
-        chance: accuracy of guessing.
-    """
-    with drawing(7.5, 2.9, f"Accuracy of a linear classifier by stage: {', '.join(probes)}") as figure:
-        axis = figure.subplots()
-        for number, (name, accuracies) in enumerate(probes.items()):
-            values = [100 * value for value in accuracies.values()]
-            axis.plot(list(accuracies), values, "o-", color=OKABE_ITO[number], label=name)
-        axis.axhline(100 * chance, color=GREY, linestyle=":", label="guessing")
-        axis.set(title="What a linear classifier reads from each stage", ylabel="test accuracy, %")
-        axis.set_xlabel("stage, from the image to the head")
-        axis.grid(axis="y")
-        axis.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return figure

@@ -8,40 +8,27 @@ from PIL import Image
 
 from course.lessons.transfer.several import SHAPES
 from labkit.data import shapes
-from labkit.data.manifest import Manifest, OtherVersion, find_manifest, verify_shards
+from labkit.data.manifest import Manifest
 from labkit.data.records import write_derived
 from labkit.data.shards import load_split
-from labkit.errors import InputError
+from labkit.data.subset import relabelled
 
 
 def part_of(manifest: Manifest, data_dir: Path, classes: Sequence[str]) -> Manifest:
-    """Write the images of some classes as a data set of its own, or return it if it is there.
+    """Write the images of some classes as a data set of its own, in place of one that is there.
 
     Args:
-        manifest: a prepared data set with one label per image.
+        manifest: a prepared data set.
         data_dir: the folder of data sets that the part is written to.
         classes: names of classes; their new labels are their places here.
 
-    Raises InputError if images have several labels, or a shard is missing or damaged.
+    Raises InputError for images with several labels.
     """
-    if manifest.multi_label:
-        raise InputError(
-            f"the images of {manifest.dataset} have several labels; give dataset = 'shapes' or 'cifar10'"
-        )
-    try:
-        present = find_manifest(data_dir, manifest.dataset)
-    except OtherVersion:
-        present = None  # which is written anew
-    wanted = present and present.classes == tuple(classes) and present.source == manifest.source
-    if present and wanted and not verify_shards(present):
-        return present
-    numbers = np.full(manifest.num_classes, -1, np.int32)
-    numbers[[manifest.classes.index(name) for name in classes]] = range(len(classes))
     splits = {}
     for name in manifest.splits:
         images, labels = load_split(manifest, name)
-        chosen = numbers[labels] >= 0
-        splits[name] = images[chosen], numbers[labels][chosen]
+        labels = relabelled(labels, manifest.classes, classes)
+        splits[name] = images[labels >= 0], labels[labels >= 0]
     return write_derived(manifest, data_dir, splits, classes=tuple(classes), all_classes=manifest.classes)
 
 

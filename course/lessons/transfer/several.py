@@ -1,17 +1,13 @@
 """Images with no, one or several objects, and what softmax and sigmoid say about them."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.transfer.trainings import Trainer
-from labkit.config import Config
 from labkit.data import shapes
-from labkit.data.manifest import Manifest
-from labkit.figures.style import GREY, OKABE_ITO, drawing
+from labkit.figures.style import OKABE_ITO, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,39 +29,6 @@ def drawn(count: int, seed: int) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     return images, targets
 
 
-def several_trainer(config: Config, manifest: Manifest, loss: str) -> Trainer:
-    """Return a trainer with a head for the four drawn ``SHAPES`` and this ``loss``.
-
-    Args:
-        config: of the few-image trainings; ``start_from`` names the base.
-        manifest: of a data set with images of 32×32 pixels; only its mean and standard deviation are used.
-        loss: ``softmax`` or ``sigmoid``.
-    """
-    changed = dataclasses.replace(manifest, classes=SHAPES)
-    return Trainer(config.replace({"loss": loss}), changed)
-
-
-def draw_sums(sums: Mapping[str, NDArray[np.float64]], counts: NDArray[np.int64]) -> "Figure":
-    """Draw the mean sum of all probabilities against the true number of objects.
-
-    Args:
-        sums: by the name of the output, the sum of an image's probabilities, [n].
-        counts: the number of objects in each image, [n].
-    """
-    numbers = np.unique(counts)
-    with drawing(6.5, 2.9, "Sum of the probabilities against the number of objects in the image") as figure:
-        axis = figure.subplots()
-        for number, (name, values) in enumerate(sums.items()):
-            means = [values[counts == k].mean() for k in numbers]
-            axis.plot(numbers, means, "o-", color=OKABE_ITO[number], label=name)
-        axis.plot(numbers, numbers, color=GREY, linestyle=":", label="number of objects")
-        axis.set(xlabel="objects in the image", ylabel="sum of the probabilities", xticks=numbers)
-        axis.set(title="How many objects does the output see?")
-        axis.legend(loc="upper left")
-        axis.grid(axis="y")
-    return figure
-
-
 def draw_probabilities(
     images: NDArray[np.uint8],
     targets: NDArray[Any],
@@ -81,9 +44,8 @@ def draw_probabilities(
         classes: their names.
     """
     places, names = np.arange(len(classes)), list(probabilities)
-    with drawing(
-        9.5, 4.6, f"Images with {targets.sum(axis=1).tolist()} objects and their probabilities"
-    ) as figure:
+    alt = f"Images with {targets.sum(axis=1).tolist()} objects and their probabilities"
+    with drawing(9.5, 4.6, alt) as figure:
         axes = figure.subplots(2, len(images), height_ratios=(1, 1.5), sharey="row")
         for column, image in enumerate(images):
             above, below = axes[:, column]

@@ -71,14 +71,13 @@ class Trainer:
 
     def __init__(self, config: Config, manifest: Manifest) -> None:
         self.config, self.manifest = config, manifest
-        self.model = build_model(
-            config.model, num_classes=manifest.num_classes, image_shape=manifest.image_shape
-        )
+        self._shape = {"num_classes": manifest.num_classes, "image_shape": manifest.image_shape}
+        self.model = build_model(config.model, **self._shape)
         self.optimizer = SGD(self.model, config.optimizer, config.transfer.head_learning_rate_factor)
         self.transfer = prepare_transfer(config, manifest, self.model)
         self.stages = stages(self.model)
-        frozen = list(self.stages)[:-1]
-        assert list(self.stages)[-1] == HEAD
+        *frozen, head = self.stages
+        assert head == HEAD
         self.freezings = ["nothing", *frozen]
         self.images, self.labels = load_split(manifest, "train")
         self.test_images, self.test_labels = (a[:TEST_IMAGES] for a in load_split(manifest, "test"))
@@ -91,18 +90,6 @@ class Trainer:
         """Return the layers from the images up to the stage ``last``; none for ``nothing``."""
         held = self.freezings[1 : self.freezings.index(last) + 1]
         return frozenset(layer.name for stage in held for layer in self.stages[stage])
-
-    def parameters(self) -> dict[str, int]:
-        """Return the number of trainable parameters of each stage."""
-        return {
-            stage: sum(math.prod(weight.shape) for layer in layers for weight in layer.trainable_weights)
-            for stage, layers in self.stages.items()
-        }
-
-    def few(self, per_class: int, seed: int) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-        """Return ``per_class`` training images of each class and their labels, chosen by ``seed``."""
-        classes = self.manifest.num_classes
-        return with_train_examples(self.images, self.labels, classes, per_class * classes, seed)
 
     def begin(self, seed: int, transfer: bool) -> None:
         """Set the weights: random ones of ``seed``, then those of the base where ``transfer`` asks for it."""
@@ -132,8 +119,9 @@ class Trainer:
             learning_rate: None: the configuration's.
         """
         self.begin(seed, transfer)
-        images, labels = self.few(per_class, seed)
-        before = self.weights()
+        classes, before = self.manifest.num_classes, self.weights()
+        count = per_class * classes
+        images, labels = with_train_examples(self.images, self.labels, classes, count, seed)
         self.fit(images, labels, frozen=frozen, seed=seed, steps=steps, learning_rate=learning_rate)
         return Trained(self.accuracy(), before, self.weights())
 
@@ -154,12 +142,14 @@ class Trainer:
             targets: int32 [n], or zeros and ones [n, classes] for the loss ``sigmoid``.
         """
         size = min(self.config.data.images_per_step, len(images))
+        epochs = range(math.ceil(steps * size / len(images)))
+        order = np.concatenate([permutation(len(images), order_key(seed), epoch) for epoch in epochs])
+        places = np.arange(steps * size).reshape(steps, size)
         values = {} if learning_rate is None else {"learning_rate": learning_rate}
-        recipe = self.config.replace({"train_steps": steps, **values}).optimizer
         train_steps(
             self._compiled(self.frozen(frozen), size),
-            (self._batch(images, targets, step, size, seed) for step in range(steps)),
-            recipe,
+            (self._batch(images, targets, order[at], at // len(images)) for at in places),
+            self.config.replace({"train_steps": steps, **values}).optimizer,
             steps=steps,
             steps_per_epoch=max(len(images) / size, 1),
         )
@@ -178,28 +168,15 @@ class Trainer:
         return {name: weight.numpy() for name, weight in weights_by_name(self.model).items()}
 
     def _initial(self, seed: int) -> list[NDArray[Any]]:
-        fresh = build_model(
-            self.config.model,
-            num_classes=self.manifest.num_classes,
-            image_shape=self.manifest.image_shape,
-            seed=seed,
-        )
-        return [weight.numpy() for weight in fresh.weights]
+        return [weight.numpy() for weight in build_model(self.config.model, **self._shape, seed=seed).weights]
 
     def _train_step(self, frozen: Frozen, size: int) -> Step:
         loss = loss_of(self.config, self.manifest)
         return one_device_step(self.model, self.optimizer, size, loss=loss, frozen=frozen)
 
-    def _batch(self, images: Any, labels: Any, step: int, size: int, seed: int) -> tuple[Any, Any]:
-        """Return the batch of a step as a function of the seed and the step alone."""
-        places = np.arange(step * size, (step + 1) * size)
-        epochs, within = np.divmod(places, len(images))
-        index = np.empty(size, np.int64)
-        for epoch in np.unique(epochs):
-            order = permutation(len(images), order_key(seed), int(epoch))
-            index[epochs == epoch] = order[within[epochs == epoch]]
-        shown = self._prepared(tf.constant(images[index]), tf.constant(epochs), tf.constant(index))
-        return shown, tf.constant(labels[index], tf.int32)
+    def _batch(self, images: Any, targets: Any, index: Any, epoch: Any) -> tuple[Any, Any]:
+        shown = self._prepared(tf.constant(images[index]), tf.constant(epoch), tf.constant(index))
+        return shown, tf.constant(targets[index], tf.int32)
 
     def _prepare(self, images: tf.Tensor, epoch: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
         augmentation = augmentation_of(self.config.data)
