@@ -132,14 +132,15 @@ def price_of_a_loss(run: Run) -> "Figure":
 def staleness_figure(run: Run) -> "Figure":
     """Draw the histogram of staleness of an asynchronous run, with a colour for each worker."""
     with drawing(7.5, 2.9, "Histogram of staleness") as figure:
-        axis, train, below = figure.subplots(), run.metrics(), 0
+        axis, train = figure.subplots(), run.metrics()
         bins = np.arange(int(train["staleness"].max()) + 1)
+        below = np.zeros(len(bins), int)
         for worker in np.unique(train["worker"]):
             mine = train["staleness"][train["worker"] == worker].astype(int)
             counts = np.bincount(mine, minlength=len(bins))
             label = f"worker {worker:.0f}: {len(mine)} updates, mean {mine.mean():.1f}"
             axis.bar(bins, counts, bottom=below, color=OKABE_ITO[int(worker)], label=label)
-            below = below + counts
+            below += counts
         axis.set(title="Staleness of each update", ylabel="updates", xticks=bins)
         axis.set_xlabel("staleness: updates by others since the read")
         axis.legend()

@@ -71,7 +71,10 @@ class Trainer:
 
     def __init__(self, config: Config, manifest: Manifest) -> None:
         self.config, self.manifest = config, manifest
-        self._shape = {"num_classes": manifest.num_classes, "image_shape": manifest.image_shape}
+        self._shape: dict[str, Any] = {
+            "num_classes": manifest.num_classes,
+            "image_shape": manifest.image_shape,
+        }
         self.model = build_model(config.model, **self._shape)
         self.optimizer = SGD(self.model, config.optimizer, config.transfer.head_learning_rate_factor)
         self.transfer = prepare_transfer(config, manifest, self.model)

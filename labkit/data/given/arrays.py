@@ -82,13 +82,12 @@ def part_of_named_arrays(where: str, arrays: Mapping[str, Any]) -> Part:
     columns = {}
     for name in arrays:
         if name not in (image, label):
-            texts = [as_text(value) for value in arrays[name]]
-            if len(texts) != len(part.labels) or None in texts:
+            columns[name] = [text for value in arrays[name] if (text := as_text(value)) is not None]
+            if len(columns[name]) != len(part.labels):
                 raise InputError(
-                    f"the column {name!r} of {where} has {counted(len(texts), 'value')} for "
-                    f"{counted(len(part.labels), 'image')}; give a text or a number for each image"
+                    f"the column {name!r} of {where} has {len(columns[name]):,} texts and numbers for "
+                    f"{counted(len(part.labels), 'image')}; give one for each"
                 )
-            columns[name] = texts
     return replace(part, columns=columns)
 
 

@@ -182,7 +182,7 @@ BAD = {
     "lengths": ({"train": (IMAGES, LABELS[:-1])}, "40 images and 39 labels; give a label for each"),
     "length of a column": (
         {"train": {"image": IMAGES, "label": LABELS, "camera": ["a"]}},
-        "the column 'camera' of train has 1 value for 40 images; give a text or a number for each",
+        "the column 'camera' of train has 1 texts and numbers for 40 images; give one for each",
     ),
     "a column of arrays": (
         {"train": {"img": IMAGES, "label": LABELS, "box": IMAGES}},
