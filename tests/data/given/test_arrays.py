@@ -186,7 +186,7 @@ BAD = {
     ),
     "a column of arrays": (
         {"train": {"img": IMAGES, "label": LABELS, "box": IMAGES}},
-        "give a text or a number",
+        "has 0 texts and numbers",
     ),
     "a dict without labels": (
         {"train": {"image": IMAGES, "y": LABELS}},
