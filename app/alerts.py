@@ -37,7 +37,7 @@ class Alerts:
         self._told: deque[dict[str, Any]] = deque(maxlen=MOST)
 
     def look(self, *, anew: bool = True) -> list[dict[str, Any]]:
-        """Return the alerts: ``text``, ``at`` (seconds since 1970), ``href``. ``anew``: look at the runs first."""
+        """Return alerts: ``text``, ``at`` (seconds since 1970), ``href``. ``anew``: look at runs first."""
         with self._lock:
             if anew and time.monotonic() - self._looked >= 0.9 * LOOK_SECONDS:
                 self._looked = time.monotonic()
