@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+from app.alerts import LOOK_SECONDS
 from labkit.run_directory.notes import change_notes
 from tests.app.browser import IDLE, becomes, still
 from tests.app.conftest import configure
@@ -231,6 +232,7 @@ def test_the_browser_notifies_once_somebody_has_asked_for_it(six, runs_folder, s
         " static async requestPermission() { return (Notification.permission = 'granted'); } };"
     )
     opened(page, served, runs_folder, "&alert=accuracy%3E0.8")
+    page.wait_for_timeout(2_000 * LOOK_SECONDS)  # what has ended before the first look is no news
     waiting = six[0].read_status()
     six[0].write_status(replace(waiting, state="failed", message="no space left"))
     first = page.get_by_role("link", name="rate-0.1-seed-1: failed: no space left")
