@@ -117,8 +117,8 @@ find_python = python=; for candidate in $(PYTHONS); do \
 # Renamed first, so that an interrupted removal doesn't leave a broken environment under the name .venv.
 discard = rm -rf $(VENV).discarded; if [ -e $(VENV) ]; then mv $(VENV) $(VENV).discarded; rm -rf $(VENV).discarded; fi
 
-# Without --no-compile, pip compiles all 17,000 modules, about two fifths of its processor time. Python compiles those
-# that are used, at their first import.
+# Without --no-compile, pip compiles all 17,000 modules, which is half of its processor time. Python compiles those that
+# are used, at their first import.
 $(LOCKED):
 	@set -e; $(find_python); \
 	rmdir $(VENV) 2>/dev/null || true; \
