@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARKERS = "osD^"
+# Parts of a sum, from one contribution to the last but one: light to dark. A complete sum is green.
+SHADES, COMPLETE = ("#eaf2f8", "#bcd9ec", "#7db5da", "#56b4e9", "#2e8bc0"), "#00755a"
 
 
 def draw_curves(

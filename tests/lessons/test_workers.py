@@ -1,5 +1,6 @@
 """Worker processes of lessons 10 to 14: what is sent arrives, and every failure is one sentence in time."""
 
+import importlib
 import os
 import re
 import sys
@@ -19,6 +20,15 @@ pytestmark = pytest.mark.timeout(120)
 
 def test_a_worker_starts_without_tensorflow_whose_import_takes_seconds() -> None:
     assert workers_of(2).run(lambda worker: "tensorflow" in sys.modules).results == [False, False]
+
+
+@pytest.mark.parametrize("module", ["collectives.measure", "failure.training", "link_times", "data_parallel"])
+def test_what_workers_run_is_imported_without_tensorflow(module: str) -> None:
+    def imported(worker: Worker, name: str) -> bool:
+        importlib.import_module(name)
+        return "tensorflow" in sys.modules
+
+    assert not workers_of(1).run(imported, f"course.lessons.{module}").results[0]
 
 
 def test_arrays_of_any_type_arrive_in_order_and_are_counted() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.replicas.figures import COMPLETE, SHADES
+from course.lessons.plots import COMPLETE, SHADES
 from course.lessons.workers import Worker
 from labkit.figures.style import drawing
 

@@ -9,12 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
+from course.lessons.plots import COMPLETE, SHADES
 from course.lessons.replicas.moments import Placement
 from course.lessons.replicas.ring import Exchange, Moment
 from labkit.figures.style import GREY, MARK, OKABE_ITO, drawing
-
-# From one contribution to the last but one: light to dark. A complete sum is green.
-SHADES, COMPLETE = ("#eaf2f8", "#bcd9ec", "#7db5da", "#56b4e9", "#2e8bc0"), "#00755a"
 
 
 def ring_state(moment: Moment) -> Figure:
