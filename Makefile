@@ -117,8 +117,6 @@ find_python = python=; for candidate in $(PYTHONS); do \
 # Renamed first, so that an interrupted removal doesn't leave a broken environment under the name .venv.
 discard = rm -rf $(VENV).discarded; if [ -e $(VENV) ]; then mv $(VENV) $(VENV).discarded; rm -rf $(VENV).discarded; fi
 
-# Without --no-compile, pip compiles all 17,000 modules, which is half of its processor time. Python compiles those that
-# are used, at their first import.
 $(LOCKED):
 	@set -e; $(find_python); \
 	rmdir $(VENV) 2>/dev/null || true; \
@@ -131,7 +129,7 @@ $(LOCKED):
 	echo "Making $(VENV) from requirements.lock (3.5 GB, 2 to 4 minutes)"; \
 	$(discard); mkdir $(VENV); touch $(OURS); "$$python" -m venv $(VENV); \
 	$(BIN)/python -m pip install --disable-pip-version-check --no-input $$([ -t 1 ] || echo --quiet) \
-	    --require-hashes --only-binary :all: --no-compile -r requirements.lock || { \
+	    --require-hashes --only-binary :all: -r requirements.lock || { \
 	    echo "The installation did not finish; what was downloaded is kept: run make env again" >&2; exit 1; }
 	@touch $@
 
