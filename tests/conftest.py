@@ -49,10 +49,12 @@ LONGEST = (
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run files with slow tests last, slow tests last in their file: what breaks quickly is seen first.
 
-    Tests that compare with PyTorch itself are left out where it isn't installed.
+    Tests about a peer of the benchmarks are left out where it isn't installed.
     """
-    if find_spec("torch") is None:
-        left_out = [item for item in items if item.get_closest_marker("torch")]
+    left_out = [
+        item for item in items for mark in item.iter_markers("peer") if find_spec(mark.args[0]) is None
+    ]
+    if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
     slow = {item.path for item in items if item.get_closest_marker("slow")}

@@ -67,7 +67,7 @@ def test_the_keras_peer_is_the_same_network_and_makes_the_same_update():
     assert min(moved) > 1e-3  # ten times the tolerance: all of them were updated
 
 
-@pytest.mark.torch
+@pytest.mark.peer("torch")
 def test_the_torch_peer_is_the_same_network_and_makes_the_same_update():
     """PyTorch pads strided convolutions on the other side: it gets kernels and images the other way round."""
     import tensorflow as tf
@@ -129,7 +129,7 @@ def _weights_of_both(ours, peer) -> Iterator[tuple[np.ndarray, Any]]:
     yield logits.bias.numpy(), peer.logits.bias
 
 
-@pytest.mark.torch
+@pytest.mark.peer("torch")
 def test_the_torch_peer_predicts_alike_with_its_norms_folded():
     import torch
 
@@ -147,7 +147,7 @@ def test_the_torch_peer_predicts_alike_with_its_norms_folded():
     assert not [module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
 
 
-@pytest.mark.torch
+@pytest.mark.peer("torch")
 def test_the_torch_peer_says_why_it_cannot_compile(shapes, tmp_path, monkeypatch):
     common.write_arrays(shapes, "test", tmp_path / "test.npz")
     told = {
@@ -181,10 +181,11 @@ def test_peers_that_are_not_installed_are_left_out_and_the_way_to_them_is_told(m
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("runtime", exported_peer.RUNTIMES)
+@pytest.mark.parametrize(
+    "runtime", [pytest.param(name, marks=pytest.mark.peer(name)) for name in exported_peer.RUNTIMES]
+)
 def test_an_exported_network_gets_every_image_of_a_batch_in_its_place(runtime, parts, tmp_path):
-    pytest.importorskip(runtime)
-    onnx = pytest.importorskip("onnx")
+    import onnx
 
     kind = onnx.TensorProto.FLOAT
     mean = onnx.helper.make_node("ReduceMean", ["images"], ["logits"], axes=[1, 2], keepdims=0)
@@ -220,7 +221,7 @@ def test_the_per_example_peer_yields_augmented_standardised_images_of_the_data_s
     _assert_augmented(shapes, batch.numpy(), labels.numpy())
 
 
-@pytest.mark.torch
+@pytest.mark.peer("torch")
 def test_the_torch_peer_yields_augmented_standardised_images_of_the_data_set(shapes, tmp_path):
     import torch
 
@@ -255,7 +256,7 @@ def _views(padded: np.ndarray, size: int) -> Iterator[np.ndarray]:
         yield crop[:, :, ::-1]
 
 
-@pytest.mark.torch
+@pytest.mark.peer("torch")
 def test_a_peer_that_was_warmed_up_trains_as_if_it_had_not_been(tmp_path):
     import torch
 

@@ -87,7 +87,7 @@ def test_a_held_training_stands_still_and_is_gone_afterwards(tmp_path, shapes):
         pytest.param(
             "inference",
             "--steps 1 --forms eager --allocators keeping --precisions float32 mixed_bfloat16",
-            marks=pytest.mark.torch,
+            marks=pytest.mark.peer("torch"),
         ),
         ("input_pipeline", "--batches 2 --warmup-batches 1 --steps 2 --warmup-steps 1"),
         ("telemetry", "--rows 2 --steps 2 --warmup-steps 1"),

@@ -203,7 +203,7 @@ BAD = [
     (SALIENCY | {"class": 10}, {"images": IMAGE}, "class is 10"),
     (SALIENCY | {"class": True}, {"images": IMAGE}, "class is True"),
     (SALIENCY | {"method": "magic"}, {"images": IMAGE}, "method is 'magic'"),
-    ({"question": "features", "split": "../..", "start": 0}, {}, "split is"),
+    ({"question": "nearest", "split": "../..", "k": 1}, {"images": IMAGE}, "split is"),
     ({"question": "nearest", "split": "test", "k": 0}, {"images": IMAGE}, "k is 0"),
     (
         {"question": "predict", "step": 3},

@@ -345,6 +345,7 @@ def test_a_note_on_a_step_is_written_beside_its_batch_and_stands_on_the_charts(s
 def test_a_key_leads_from_jump_to_jump(server, visit):
     page = visit.page
     open_live(page, server[0], "spiky")
+    page.locator(".st-key-largest-jump button").first.wait_for()
     page.locator(".lk-chart").first.focus()
     page.keyboard.press("j")
     page.get_by_role("heading", name="Batch of step 60").wait_for()

@@ -33,7 +33,7 @@ def text(item):
 
 def test_a_number_is_typed_before_the_result_and_compared_with_it(at_the_widgets):
     predict("04.a", "How long does a step take?", unit="seconds")
-    control, said = at_the_widgets[-1].children
+    control, _, said = at_the_widgets[-1].children
     control.value = "a while"
     assert said.value == "&#x27;a while&#x27; is not a number; write one such as 1200 or 0.5."
     control.value = "3 seconds"

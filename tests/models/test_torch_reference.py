@@ -8,7 +8,7 @@ import pytest
 FOLDER = Path(__file__).parent / "reference"
 NAMES = np.load(FOLDER / "logits.npz").files
 
-pytestmark = pytest.mark.torch
+pytestmark = pytest.mark.peer("torch")
 
 
 @pytest.mark.parametrize("name", NAMES)
