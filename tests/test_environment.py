@@ -177,8 +177,8 @@ def test_what_is_installed_is_what_is_locked(lock):
     assert not wrong, f"{sys.prefix} is not what the lock says (run make env): " + "; ".join(wrong)
 
 
-# Not in the lock: the benchmarks compare labkit with it.
-OPTIONAL = {"torch", "torchvision"}
+# Not in the lock: the benchmarks compare labkit with them.
+OPTIONAL = {"openvino", "torch", "torchvision"}
 
 
 @functools.cache
