@@ -161,7 +161,7 @@ def written(run: labkit.Run, name: str) -> list[int]:
     return [row[name] for row in rows if name in row and row.get("split", "train") == "train"]
 
 
-STEPS_OF_THE_TOUR = 280
+STEPS_OF_THE_TOUR = 120
 
 
 def test_the_tour_goes_on_where_its_stop_button_was_pressed(tmp_path, lesson_runs):
