@@ -27,6 +27,18 @@ def _import_the_rest() -> None:
     later.start()
 
 
+def sidebar() -> None:
+    """Draw what stands beside each page."""
+    with st.sidebar:
+        state.choose_run()
+        alerts.draw()
+        # The browser keeps the choice; the page is loaded again, with what its address says.
+        component(ASSETS / "theme.js")(key="theme", height="content")
+        component(ASSETS / "history.js")(key="history", height=1)
+        if gate.is_locked():
+            st.link_button("Give the token", gate.TOKEN_PATH.lstrip("/"), icon=":material/lock_open:")
+
+
 def main() -> None:
     """Draw the sidebar and the chosen page."""
     st.set_page_config(page_title="labkit", page_icon="🧪", layout="wide")
@@ -44,16 +56,10 @@ def main() -> None:
             address.page("runs", title="Runs", visibility="hidden"),
         ]
     )
-    with st.sidebar:
-        state.choose_run()
-        alerts.draw()
-        # The browser keeps the choice; the page is loaded again, with what its address says.
-        component(ASSETS / "theme.js")(key="theme", height="content")
-        component(ASSETS / "history.js")(key="history", height=1)
-        if gate.is_locked():
-            st.link_button("Give the token", gate.TOKEN_PATH.lstrip("/"), icon=":material/lock_open:")
+    sidebar()
     chosen.run()
     _import_the_rest()
 
 
-main()
+if __name__ == "__main__":  # as Streamlit runs it
+    main()

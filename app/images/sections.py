@@ -168,7 +168,7 @@ def history(run: RunDirectory, step: int, subject: Subject, shares: NDArray[Any]
     drawn = np.flatnonzero(subject.has | given_by(shares, subject.multi_label))
     drawn = drawn if len(drawn) else np.array([int(np.argmax(shares))])
     if known:
-        component.draw(history_board(moments, subject.classes, drawn), key="history")
+        component.draw(history_board(moments, subject.classes, drawn), key="image-history")
     for found in moments:
         if found.problem:
             st.caption(f"Step {found.step:,}: {plain(found.problem)}")

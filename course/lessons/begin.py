@@ -125,7 +125,7 @@ def few_images(source: Manifest, folder: Path, count: int) -> dict[str, str]:
     return {"dataset": made.dataset, "data_dir": str(made.directory.parent)}
 
 
-def small_images(manifest: Manifest) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+def small_features(manifest: Manifest) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
     """Return the training images averaged to 8×8 pixels, float32 [n, features], and labels int32 [n].
 
     Each feature has mean 0 and standard deviation 1.

@@ -26,7 +26,7 @@ def open_page(page: str, run: RunDirectory | str, /, **url: Any) -> AppTest:
 
 def open_main(page: str = "", **url: Any) -> AppTest:
     """Open the first page, or another one with the sidebar: AppTest opens no other page of a navigation."""
-    script = f"from app import state\nfrom app.views import {page}\nstate.choose_run()\n{page}.page()"
+    script = f"from app import navigation\nfrom app.views import {page}\nnavigation.sidebar()\n{page}.page()"
     at = AppTest.from_string(script) if page else AppTest.from_file(str(NAVIGATION))
     at.default_timeout = PATIENCE
     return _opened(at, url)

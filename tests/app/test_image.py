@@ -21,7 +21,7 @@ from labkit.analysis.predictions import load_predictions
 from labkit.run_directory import RunDirectory
 from tests.app.boards import decoded
 from tests.app.conftest import CLASSES, configure, write_predictions
-from tests.app.pages import button, checked, finished, html_of, open_page, press, words
+from tests.app.pages import button, checked, finished, html_of, open_main, open_page, press, words
 
 
 def open_image(run: RunDirectory, **url: str) -> AppTest:
@@ -66,7 +66,7 @@ def test_a_data_set_that_is_gone_gives_a_sentence_also_beside_damaged_prediction
 
 @pytest.mark.slow
 def test_every_part_of_the_page_is_there_after_a_while(trained_home):
-    at = finished(open_image(trained_home, index="3"))
+    at = finished(open_main("image", run=trained_home.name, index="3"))
     text, shown = words(at), html_of(at)
     recorded = load_predictions(trained_home)
     assert f"Recorded by the evaluation at step {recorded.summary['checkpoint_step']}" in text

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from course.lessons.begin import SIDE, small_images
+from course.lessons.begin import SIDE, small_features
 from course.lessons.failure.processes import Event, Log
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Softmax:
 
 def softmax_of(manifest: "Manifest") -> Softmax:
     """Return a regression on 2,000 training images: how far each of 8×8 blocks is from the image's mean."""
-    images, labels = small_images(manifest)
+    images, labels = small_features(manifest)
     blocks = images[:2000].reshape(-1, SIDE * SIDE, images.shape[1] // SIDE**2).astype(np.float64)
     contrast = np.abs(blocks - blocks.mean(1, keepdims=True)).mean(2)
     return Softmax((contrast - contrast.mean(0)) / contrast.std(0), labels[:2000].astype(np.int64))
