@@ -207,7 +207,7 @@ class Run:
         """Return how good the predictions are on parts of a split, the worst first.
 
         Args:
-            by: ``class``, ``brightness``, or a column of the CSV file that the data set was made from.
+            by: ``class``, ``brightness``, or a column that came with the images.
             split: as for ``confusion_matrix``.
 
         Returns objects with ``name``, ``count``, ``value`` (accuracy, or the mean absolute error where labels

@@ -11,8 +11,8 @@ from labkit.errors import InputError
 from labkit.tables import html_table
 
 NO_COLUMNS = (
-    "A data set of pictures that a CSV file lists has more to choose: each further column of the file, and "
-    "width and height of the files."
+    "There is more to choose where columns came with the images: from a CSV file of pictures, with width and "
+    "height of the files, or beside arrays in Python."
 )
 
 

@@ -129,7 +129,8 @@ def exercise(number: Any) -> Exercise:
     lesson = number.partition(".")[0]
     if not (lesson.isdecimal() and len(lesson) == 2 and int(lesson) < len(LESSONS)):
         raise InputError(
-            f"no lesson {lesson!r}; lessons are 00 to {len(LESSONS) - 1:02}, exercises 04.1, 04.2, …"
+            f"no lesson {lesson!r}; lessons are 00 to {len(LESSONS) - 1:02}, exercises 04.1, 04.2, …; "
+            "projects project.1, project.2"
         )
     known = exercises(int(lesson))
     for found in known:

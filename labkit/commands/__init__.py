@@ -44,7 +44,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "fork": Command(".resume", "Go on from a step of a run with other settings, in a run of its own."),
         "trust": Command(".resume", "Consent to run the code that a run has kept."),
         "rename": Command(".manage", "Rename a run."),
-        "note": Command(".manage", "Write tags and a note on a run, or archive it."),
+        "note": Command(".manage", "Write tags and notes on a run or its steps, or archive it."),
         "delete": Command(".manage", "Delete a run, or move it to the trash."),
         "restore": Command(".manage", "Bring back a run from the trash."),
     },

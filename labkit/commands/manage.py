@@ -105,7 +105,7 @@ def _remove_empty(run: RunDirectory) -> None:
 
 def note(
     run: RunName,
-    step: int | None = None,
+    step: Annotated[int | None, Flag(metavar="STEP")] = None,
     step_text: Annotated[str | None, Flag(metavar="TEXT")] = None,
     /,
     *,
