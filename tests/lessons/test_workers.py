@@ -120,8 +120,8 @@ def test_what_a_worker_raises_is_one_sentence_with_its_line() -> None:
 
     with pytest.raises(WorkersFailed, match=r"^worker 1 raised KeyError in line \d+ of fails: 'a'$"):
         workers_of(2).run(fails)
-    with pytest.raises(WorkersFailed, match=r"line \d+ of <lambda>: worker 0 has no peer 5; its"):
-        workers_of(2).run(lambda worker: worker.send(5, np.zeros(1)))
+    with pytest.raises(WorkersFailed, match=r"line \d+ of <lambda>: worker 1 has no peer 5; its"):
+        workers_of(2).run(lambda worker: worker.rank and worker.send(5, np.zeros(1)))
 
 
 def test_a_killed_worker_is_named_or_where_that_is_allowed_the_others_are_told() -> None:
