@@ -13,6 +13,7 @@ from labkit.notebook.install_cell import CELL_ID
 # Calls of functions and methods that show a figure first and, in JupyterLab, a widget below it.
 LIVE = re.compile(r"\b(?:CompareRuns|curves|design_schedule|mistakes|monitor|workers)\(")
 MINUTES = re.compile(r"[Aa]bout (\d+) minutes? on two CPU cores")
+WORDS_A_MINUTE, MINUTES_AN_EXERCISE = 200, 10  # an estimate: no class was timed
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class FromSource:
     lines: int
     exercises: int
     live: int
+
+    @property
+    def study_minutes(self) -> int:
+        """The minutes that a student is expected to need, to the nearest five."""
+        return 5 * round((self.words / WORDS_A_MINUTE + MINUTES_AN_EXERCISE * self.exercises) / 5)
 
 
 def count_source(notebook: Any) -> FromSource:

@@ -12,8 +12,8 @@ from labkit.run_directory import write_text_atomic
 from labkit.tables import markdown_table
 
 COLUMNS = (
-    "lesson", "minutes", "words", "figures", "claims", "exercises passed", "stubs failed", "sliders",
-    "live widgets",
+    "lesson", "minutes of study", "of the machine", "words", "figures", "claims", "exercises passed",
+    "stubs failed", "sliders", "live widgets",
 )  # fmt: skip
 BEGIN = "<!-- made by `make course`: -->"
 END = "<!-- end of the table -->"
@@ -36,7 +36,8 @@ def write_table(paths: Paths) -> list[str]:
         row = {
             **before.get(source.stem, {}),
             "lesson": f"{source.stem[:2]} [{counted.title}](../notebooks/{source.name})",
-            "minutes": str(counted.minutes),
+            "minutes of study": str(counted.study_minutes),
+            "of the machine": str(counted.minutes),
             "words": f"{counted.words:,}",
             "live widgets": str(counted.live),
         }

@@ -28,6 +28,7 @@ def test_the_source_is_counted():
     assert (counted.title, counted.minutes, counted.exercises) == ("Second", 2, 1)
     # 13 in the title, one heading, three about the exercise, four in the question; no targets of links.
     assert counted.words == 21
+    assert counted.study_minutes == 10  # one exercise, and seconds of reading
     code = "run.curves()\nlabkit.slider(draw)"
     cells = [new_markdown_cell("# T"), new_code_cell(code), new_code_cell("%cd .."), new_code_cell("f(x)")]
     assert count_source(new_notebook(cells=[*cells, new_code_cell("CompareRuns(2)")])).live == 2
@@ -89,7 +90,8 @@ def test_the_table_of_this_checkout_agrees_with_its_lessons():
     for path in lesson_files():
         row, counted = rows[path.stem], count_source(read_notebook(path))
         assert f"[{counted.title}](../notebooks/{path.name})" in row["lesson"], how
-        assert row["minutes"] == str(counted.minutes), how
+        assert row["minutes of study"] == str(counted.study_minutes), how
+        assert row["of the machine"] == str(counted.minutes), how
         assert row["words"] == f"{counted.words:,}", how
         assert row["live widgets"] == str(counted.live), how
         for column in ("exercises passed", "stubs failed"):
