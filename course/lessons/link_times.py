@@ -21,6 +21,7 @@ from labkit.tables import print_table
 WORKERS = 4  # that the check measures with; the program has two
 SECONDS = 30.0  # for a program to measure and predict on one link, and for one all-reduce of the check
 OFF = 0.3  # of the measured time, which a prediction may be off by
+HINT_WITHIN = 0.4  # logarithm of a factor: other work makes the α that a program measures longer
 ROUNDS = 4, 12  # least and most measurements of each time, of which the fastest counts
 
 
@@ -179,6 +180,7 @@ def _hint(link: Link, case: Case, own: float, right: float) -> str:
     messages, arrays = {"tree": (4, 4.0), "ring": (6, 1.5), "halving-doubling": (4, 1.5)}[case.algorithm]
     waits, sends = messages * link.latency, 8e-6 * arrays * case.num_bytes / link.rate
     known = {
+        "": right,
         "it is the time of the bytes alone; each message has its α as well": sends,
         "it is the time of the messages alone; their bytes count as well": waits,
         "a message there and back is two messages": 2 * right,
@@ -187,7 +189,7 @@ def _hint(link: Link, case: Case, own: float, right: float) -> str:
         "a byte has 8 bits": waits + 8 * sends,
     }
     hint = min(known, key=lambda text: abs(np.log(own / known[text])))
-    hint = f"; {hint}" if abs(own / known[hint] - 1) < OFF else ""
+    hint = f"; {hint}" if hint and abs(np.log(own / known[hint])) < HINT_WITHIN else ""
     return (
         f"by {case.algorithm}, {case.num_bytes:,} bytes take {right:.3f} s at {link.rate} Mbit/s and "
         f"{1e3 * link.latency:.0f} ms, predicted were {own:.3f} s; allowed: off by {OFF:.0%}{hint}"
