@@ -49,7 +49,8 @@ class Line:
 
     ``style``: ``line``; ``faint``, thin and pale, such as the raw values behind smoothed ones; ``thin``, one
     of many, which the pointer names but the legend doesn't; ``marked``, with its points; ``dots``, the points
-    alone; ``dashed``, a level to compare with, which counts no points; ``edge``, hardly visible, of a band.
+    alone; ``bars``, from zero, for x at equal distances; ``dashed``, a level to compare with, which counts no
+    points; ``edge``, hardly visible, of a band.
     ``pick``: a click on one of its points is reported. ``band``: the name of the line that the area from this
     one is filled to; both have the same x. ``other``: of another run, thinner, and last in the legend.
     ``dashed_as``: the colour whose dashes it has; empty: its own.

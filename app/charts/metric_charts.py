@@ -158,7 +158,7 @@ def controls(
                 list(metrics),
                 key="over",
                 bind="query-params",
-                width=230,
+                width=200,
                 label_visibility="collapsed",
             )
         place = panel() if panel else st.popover("Charts", icon=":material/tune:", help="Smoothing, scale")

@@ -111,11 +111,10 @@ def calibration_board(found: Calibration, axis: str, frequency: str) -> bytes:
         found: the bins.
         axis, frequency: names of the two axes.
     """
-    some, ends = found.counts > 0, np.array([0.0, 1.0])
-    confidence, counts = found.confidence[some], found.counts[some].astype(np.float64)
+    some, ends, middles = found.counts > 0, np.array([0.0, 1.0]), (np.arange(BINS) + 0.5) / BINS
     equal = Line("equal", ends, ends, GREY, "dashed")
-    bins = Line(frequency, confidence, found.frequency[some], BLUE, "marked")
-    number = Line("number", confidence, counts, BLUE, "marked")
+    bins = Line(frequency, found.confidence[some], found.frequency[some], BLUE, "marked")
+    number = Line("number", middles, found.counts.astype(np.float64), BLUE, "bars")
     charts = [
         Chart("calibration", frequency.capitalize(), [equal, bins], "percent"),
         Chart("counts", "Probabilities in a bin", [number]),
