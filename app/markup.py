@@ -5,13 +5,15 @@ import html
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import streamlit as st
 
 from labkit.run_directory.files import open_run_file
+
+T = TypeVar("T")
 
 # The label, colour and icon of each state, and whether the page is refreshed every second.
 STATES = {
@@ -67,6 +69,38 @@ def read_end(path: Path, max_bytes: int) -> bytes:
     return data[data.find(b"\n") + 1 :] if size > max_bytes else data
 
 
+def one_of(
+    label: str,
+    options: Iterable[T],
+    key: str,
+    first: T | None = None,
+    *,
+    bind: Literal["query-params"] | None = "query-params",
+    **settings: Any,
+) -> T:
+    """Draw a choice of which one always holds: the ``first``, or the first of the options, at first.
+
+    Args:
+        label, options, key, settings: of ``st.segmented_control``.
+        first: what holds before anybody chooses.
+        bind: whether the choice stands in the URL; None: it doesn't.
+    """
+    options = list(options)
+    first = options[0] if first is None else first
+    chosen = st.segmented_control(
+        label, options, default=first, key=key, required=True, bind=bind, **settings
+    )
+    return first if chosen is None else chosen
+
+
+def unfolding(label: str, draw: Callable[[], object], *, key: str, icon: str, expanded: bool = False) -> None:
+    """Draw a box that a click opens, and what is in it while it is open. ``icon``: a name of Material's."""
+    box = st.expander(label, expanded, key=key, icon=f":material/{icon}:", on_change="rerun")
+    if box.open:
+        with box:
+            draw()
+
+
 DRAWING = Path(__file__).parent / "charts" / "assets" / "drawing.js"
 WIDTHS = (680, 340)  # pixels: of a laptop's page, of a phone's
 
@@ -104,12 +138,27 @@ def number_text(value: Any, form: str = ".4g") -> str:
     return format(value, form).replace("%", " %")
 
 
-def facts_html(facts: Sequence[tuple[str, str]]) -> str:
+def escaped(text: object) -> str:
+    """Return ``text`` as HTML that shows it as it is, whatever its direction of writing."""
+    return f"<bdi>{html.escape(str(text).encode(errors='replace').decode())}</bdi>"
+
+
+def facts_html(facts: Iterable[tuple[str, str]]) -> str:
     """Return labels and values in one row, which wraps on a narrow screen."""
-    cells = "".join(
-        f"<div><dt>{html.escape(label)}</dt><dd>{html.escape(value)}</dd></div>" for label, value in facts
-    )
+    cells = (f"<div><dt>{escaped(label)}</dt><dd>{escaped(value)}</dd></div>" for label, value in facts)
     return f'<dl class="lk-facts">{"".join(cells)}</dl>'
+
+
+def table_html(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table. The first cell of each row is its heading. Without rows it is empty."""
+    body = "".join(f'<tr><th scope="row">{escaped(name)}</th>{_cells(rest)}</tr>' for name, *rest in rows)
+    head = "".join(f'<th scope="col">{escaped(name)}</th>' for name in header)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="lk-rows">{table}</div>' if body else ""
+
+
+def _cells(values: Iterable[object]) -> str:
+    return "".join(f"<td>{escaped(value)}</td>" for value in values)
 
 
 def duration(seconds: float | None) -> str:

@@ -77,6 +77,21 @@ def check_may_act() -> None:
         raise InputError(why)
 
 
+def attempt(key: str, act: Callable[..., object], *args: Any) -> None:
+    """Do what a click asks for. If it is refused, the reason is kept under ``key`` until the next attempt."""
+    st.session_state.pop(key, None)
+    try:
+        act(*args)
+    except InputError as error:
+        st.session_state[key] = str(error)
+
+
+def say_failure(key: str) -> None:
+    """Draw why the last attempt under ``key`` was refused, if it was."""
+    if why := st.session_state.get(key):
+        st.error(plain(why), icon=":material/block:")
+
+
 def allows_code() -> bool:
     """Return whether the form may name a file of code and an address to listen on."""
     return os.environ.get("LABKIT_ALLOW_CODE", "") not in ("", "0")

@@ -78,8 +78,8 @@ def _resume_button(run: RunDirectory, act: Callable[[RunDirectory], object], lab
         key=f"resume-{clean(run.path)}",
         help="Trains on from the last checkpoint with the same configuration. "
         "It goes on when this page is closed.",
-        on_click=_attempt,
-        args=(run, act),
+        on_click=state.attempt,
+        args=(_failure_key(run), act, run),
     )
 
 
@@ -135,14 +135,6 @@ def _failure_key(run: RunDirectory) -> str:
     return f"act-failed-{run.path}"
 
 
-def _attempt(run: RunDirectory, act: Callable[[RunDirectory], object]) -> None:
-    st.session_state.pop(_failure_key(run), None)
-    try:
-        act(run)
-    except InputError as error:
-        st.session_state[_failure_key(run)] = str(error)
-
-
 def _stop(run: RunDirectory) -> None:
     with st.popover("Stop", icon=":material/stop_circle:"):
         st.write("The training saves a checkpoint and ends. *Resume* continues it from there.")
@@ -150,8 +142,8 @@ def _stop(run: RunDirectory) -> None:
             "Save and stop",
             type="primary",
             key=f"stop-{clean(run.path)}",
-            on_click=_attempt,
-            args=(run, launches.stop),
+            on_click=state.attempt,
+            args=(_failure_key(run), launches.stop, run),
         )
 
 

@@ -15,6 +15,7 @@ from app.charts import component, formulas
 from app.charts.board import COLORS, PALETTE, Chart, Line, Seam, Size, Window, encode
 from app.charts.smoothing import EXPONENTIAL, KINDS, WINDOW, smoothed, spacing
 from app.charts.store import AXES, SPLITS, Snapshot, Timeline, timeline_of
+from app.markup import one_of
 from labkit.run_directory.columns import Floats
 from labkit.run_directory.rows import result_name
 
@@ -142,16 +143,8 @@ def controls(
     """
     _understand_earlier()
     with st.container(horizontal=True, vertical_alignment="center", gap="small", width="content"):
-        axis = st.segmented_control(
-            "Over",
-            [*AXES, METRIC],
-            default="step",
-            format_func=lambda name: AXES[name][0] if name in AXES else "Metric",
-            key="x",
-            required=True,
-            bind="query-params",
-            label_visibility="collapsed",
-        )
+        labels = {name: label for name, (label, _) in AXES.items()} | {METRIC: "Metric"}
+        axis: str | None = one_of("Over", labels, "x", format_func=labels.get, label_visibility="collapsed")
         if axis == METRIC:
             axis = st.selectbox(
                 "Metric of the axis",
@@ -173,18 +166,9 @@ def controls(
             what = "Window, in steps" if kind == WINDOW else "Standard deviation, in steps"
             amount = float(st.number_input(what, 0, 10**9, 20, key="width", bind="query-params"))
         followed = st.selectbox("Steps", list(FOLLOWED), key="steps", **IN_ADDRESS)
-        logarithmic = st.segmented_control(
-            "Logarithmic",
-            list(SCALES),
-            default="auto",
-            format_func=SCALES.__getitem__,
-            key="log",
-            required=True,
-            bind="query-params",
-            help=SCALE_HELP,
-        )
+        logarithmic = one_of("Logarithmic", SCALES, "log", format_func=SCALES.get, help=SCALE_HELP)
     _follow_zoom(axis or "step")
-    return Options(axis or "step", amount, FOLLOWED[followed], logarithmic or "auto", kind), place
+    return Options(axis or "step", amount, FOLLOWED[followed], logarithmic, kind), place
 
 
 def _understand_earlier() -> None:

@@ -7,13 +7,13 @@ import streamlit as st
 from app import state
 from app.address import image_address, page_below
 from app.images import cards
+from app.markup import one_of, table_html
 from app.predictions.source import evaluate_command, recorded
 from labkit.analysis.predictions import signature
 from labkit.analysis.results import Result
 from labkit.analysis.versus import Indices, OnImages, on_same_images
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.tables import html_table
 
 PAGE_SIZE = 16
 
@@ -52,14 +52,11 @@ def show_galleries(images: OnImages, runs: tuple[Result, Result]) -> None:
     classes = ["any", *images.first.classes]
     with st.container(horizontal=True, vertical_alignment="bottom"):
         chosen = st.selectbox("True class", classes, key="compare-class", width=240)
-        shown = st.segmented_control(
-            "Images",
-            ["fixed", "broken"],
-            default="fixed",
-            format_func=lambda kind: _title(kind, images),
-            key="compare-images",
-            required=True,
-        )
+        titles = {
+            "fixed": f"Fixed by B: {len(images.fixed):,}",
+            "broken": f"Broken by B: {len(images.broken):,}",
+        }
+        shown = one_of("Images", titles, "compare-images", bind=None, format_func=titles.get)
     places = images.broken if shown == "broken" else images.fixed
     if chosen != "any" and chosen in images.first.classes:
         places = places[images.first.has[places, images.first.classes.index(chosen)]]
@@ -68,7 +65,7 @@ def show_galleries(images: OnImages, runs: tuple[Result, Result]) -> None:
     else:
         page, above = page_below(len(places), PAGE_SIZE, "compare-page", (shown, places.tobytes()))
         with above:
-            _cards(images, runs, places, page, str(shown))
+            _cards(images, runs, places, page, shown)
     with st.expander("Classes"):
         rows = [
             (
@@ -78,14 +75,7 @@ def show_galleries(images: OnImages, runs: tuple[Result, Result]) -> None:
             )
             for row in images.per_class()
         ]
-        table = html_table(("Class", "Test images", "Fixed by B", "Broken by B", "B − A"), rows)
-        st.html(f'<div class="lk-compared">{table}</div>')
-
-
-def _title(kind: str, images: OnImages) -> str:
-    if kind == "fixed":
-        return f"Fixed by B: {len(images.fixed):,}"
-    return f"Broken by B: {len(images.broken):,}"
+        st.html(table_html(("Class", "Test images", "Fixed by B", "Broken by B", "B − A"), rows))
 
 
 def _cards(images: OnImages, runs: tuple[Result, Result], places: Indices, page: slice, kind: str) -> None:

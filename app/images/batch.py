@@ -38,7 +38,7 @@ from labkit.run_directory.rows import result_name
 from labkit.training.scores import indicators
 
 MOST_ASKED = 512  # in one question
-FAILED = "step-note-failed"  # in the session: why a note wasn't kept
+FAILED = "step-note-failed"  # in the session, with the step: why a note was not kept
 
 
 def section(run: RunDirectory, metrics: Snapshot | None, step: int) -> None:
@@ -116,18 +116,20 @@ def _note(run: RunDirectory, step: int) -> None:
     st.session_state[key] = text
 
     def save() -> None:
-        try:
-            state.check_may_act()
-            change_notes(run, at_step=(step, st.session_state[key]))
-        except InputError as error:
-            st.session_state[FAILED] = str(error)
+        state.check_may_act()
+        change_notes(run, at_step=(step, st.session_state[key]))
 
     what = "Note on this step: Enter puts it on the charts"
     st.text_input(
-        what, key=key, on_change=save, max_chars=MAX_STEP_NOTE, placeholder=what, label_visibility="collapsed"
+        what,
+        key=key,
+        on_change=state.attempt,
+        args=(f"{FAILED}-{step}", save),
+        max_chars=MAX_STEP_NOTE,
+        placeholder=what,
+        label_visibility="collapsed",
     )
-    if failed := st.session_state.pop(FAILED, ""):
-        st.error(plain(failed))
+    state.say_failure(f"{FAILED}-{step}")
 
 
 # ---- what the run recorded -------------------------------------------------------------------------------

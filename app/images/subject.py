@@ -8,6 +8,7 @@ import numpy as np
 import streamlit as st
 from numpy.typing import NDArray
 
+from app.markup import one_of
 from labkit.analysis.predictions import Predictions
 from labkit.config.data_sets import Targets
 from labkit.data.images.walk import shown
@@ -102,10 +103,7 @@ ANY = -1  # in place of the number of a class
 
 def split_control(splits: Sequence[str], key: str, first: str = "test", **settings: Any) -> str:
     """Draw the choice of a split, of the ``first`` one at first. ``settings``: of the widget."""
-    default = first if first in splits else splits[0]
-    settings = {"bind": "query-params"} | settings
-    chosen = st.segmented_control("Split", splits, default=default, key=key, required=True, **settings)
-    return str(chosen or default)
+    return one_of("Split", splits, key, first if first in splits else splits[0], **settings)
 
 
 def class_control(classes: Sequence[str], **settings: Any) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 import streamlit as st
 from numpy.typing import NDArray
 
+from app.markup import one_of
 from labkit.analysis.predictions import Indices, Predictions
 
 # What the examples can be sorted by, for the reader.
@@ -115,15 +116,7 @@ def choose(predictions: Predictions) -> tuple[Filters, str]:
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         picked = {"true": _class("True class", "true", classes)}
         picked["predicted"] = _class("Predicted class", "predicted", classes)
-        verdict = st.segmented_control(
-            "Show",
-            list(VERDICTS),
-            default="All",
-            key="show",
-            required=True,
-            bind="query-params",
-            on_change=first_page,
-        )
+        verdict = one_of("Show", VERDICTS, "show", on_change=first_page)
         order = st.selectbox(
             "Sort by",
             list(ORDERS),
@@ -141,7 +134,7 @@ def choose(predictions: Predictions) -> tuple[Filters, str]:
                 picked["added"] = _class("Wrongly added label", "added", classes)
         filters = Filters(
             **{name: None if value == ANY else classes.index(value) for name, value in picked.items()},
-            right=VERDICTS.get(str(verdict)),
+            right=VERDICTS[verdict],
             confidence=confidence,
             loss=loss,
         )

@@ -11,7 +11,7 @@ from app import state
 from app.address import image_address, page_below
 from app.images import cards
 from app.images.sections import same_data
-from app.markup import number_text, plain
+from app.markup import number_text, one_of, plain
 from app.predictions.images import PAGE_SIZE, part_of
 from app.predictions.source import Source, choose_checkpoint, predictions_of
 from labkit.analysis.predictions import Indices, Predictions
@@ -133,23 +133,15 @@ def _names(source: Source, predictions: Predictions, other: Source, theirs: Pred
 @st.fragment
 def _both(source: Source, pair: Pair) -> None:
     counts = {name: int(pair.outcome(name).sum()) for name in OUTCOMES}
-    names = {ALL: f"All {len(pair):,}", **{name: f"{name} {count:,}" for name, count in counts.items()}}
+    names = {ALL: f"All {len(pair):,}"} | {
+        name: f"{name}{' right' * name.startswith('only')} {count:,}" for name, count in counts.items()
+    }
 
     def first_page() -> None:
         st.session_state["pair_page"] = 1
 
-    picked = st.segmented_control(
-        "Right are",
-        list(names),
-        default=ALL,
-        format_func=lambda name: (
-            names[name].replace("only A", "only A right").replace("only B", "only B right")
-        ),
-        key="outcome",
-        required=True,
-        on_change=first_page,
-    )
-    order = pair.order(None if picked in (ALL, None) else str(picked))
+    picked = one_of("Right are", names, "outcome", bind=None, format_func=names.get, on_change=first_page)
+    order = pair.order(None if picked == ALL else picked)
     if not len(order):
         st.info("No image matches this selection.")
         return

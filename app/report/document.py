@@ -11,6 +11,7 @@ from typing import Any
 from app.charts.component import ASSETS as CHARTS
 from app.charts.store import CurveStore, Snapshot
 from app.images.cards import STYLE as CARDS
+from app.markup import escaped, table_html
 from app.report.charts import (
     board_html,
     comparison_charts,
@@ -21,14 +22,12 @@ from app.report.charts import (
 from app.report.parts import (
     COLUMNS,
     all_results,
-    escaped,
     folded,
     head,
     moment,
     note,
     overview_row,
     section,
-    table,
 )
 from app.views.configuration import flatten, shell_line
 from labkit.analysis.results import grouped, result_of, result_rows
@@ -97,11 +96,11 @@ class _Run:
         changed, values = self.summary.settings, self.configuration()
         if values is None:
             return note("config.json is damaged.")
-        every = table(("Setting", "Value"), flatten(values))
+        every = table_html(("Setting", "Value"), flatten(values))
         if changed is None:
             return note("config.json isn't one of this version of labkit: its defaults are unknown.") + every
         rows = [(name, _text(value)) for name, value in changed.items()]
-        first = table(("Setting", "Value"), rows) or "<p>All settings have their defaults.</p>"
+        first = table_html(("Setting", "Value"), rows) or "<p>All settings have their defaults.</p>"
         return "<p>Settings that differ from the defaults:</p>" + first + folded("All settings", every)
 
     def environment(self) -> str:
@@ -116,7 +115,11 @@ class _Run:
         versions = found.get("versions")
         first = [*versions.items()] if isinstance(versions, dict) else []
         first = [(f"version of {name}", value) for name, value in first if not isinstance(value, dict | list)]
-        return line + table(("Environment", ""), first) + folded("Whole environment", table(("", ""), rows))
+        return (
+            line
+            + table_html(("Environment", ""), first)
+            + folded("Whole environment", table_html(("", ""), rows))
+        )
 
     def machine(self) -> str:
         return "" if self.metrics is None else machine_board(self.run, self.metrics)
@@ -150,8 +153,8 @@ def _compared(parts: Sequence[_Run]) -> str:
     header, rows = result_rows(grouped([result_of(part.name, part.summary) for part in parts]))
     return "".join(
         [
-            section("Results", table(header, rows)),
-            section("Runs", table(COLUMNS, (overview_row(part.name, part.summary) for part in parts))),
+            section("Results", table_html(header, rows)),
+            section("Runs", table_html(COLUMNS, (overview_row(part.name, part.summary) for part in parts))),
             section("Charts", board_html(charts, "comparison", None) if charts else note("No metrics yet.")),
             *(section(part.name, _parts(part, 3)) for part in parts),
         ]

@@ -13,14 +13,13 @@ from app.acting import launches
 from app.acting.buttons import again
 from app.markup import plain
 from app.state import clean
-from labkit.errors import InputError
 from labkit.experiments.search.files import PRESET, TrialRecord
 from labkit.experiments.search.result import SearchResult
 from labkit.parts.trust import acts
 from labkit.run_directory import RunDirectory, process_alive
 from labkit.run_directory.stop import asked_to_stop
 
-FAILED = "search-failed"  # the folder of the last action that failed, and why
+FAILED = "search-failed"  # in the session, with the folder: why the last action failed
 STOPPED = (-signal.SIGTERM, 128 + signal.SIGTERM, 128 + signal.SIGINT)
 CODE = "Its settings name files of code or open ports. Look at them in search.json, and go on in a shell."
 
@@ -52,16 +51,15 @@ def draw(search: SearchResult) -> None:
         elif launch is not None and code is None and search.state != "running":
             st.caption(":material/hourglass_top: Going on: it checks and loads first …", width="content")
         elif may_act and search.state in ("interrupted", "failed", "lost") and not runs_code(search):
-            st.button("Go on", icon=":material/play_arrow:", on_click=_attempt, args=(run, "join"))
+            go_on = f"{FAILED}-{run.path}", launches.join_search, run
+            st.button("Go on", icon=":material/play_arrow:", on_click=state.attempt, args=go_on)
         best = search.best_trial and next(runs_of(search, search.best_trial), None)
         if may_act and best:
             told = "Opens the form of a new run with the settings of the best trial. Raise its steps there."
             again(best, "The best again with more steps", told)
         _commands(search)
-    folder, why = st.session_state.get(FAILED, (None, ""))
-    if folder == run.path:
-        st.error(plain(str(why)), icon=":material/block:")
-    elif launch is not None and code not in (None, 0, *STOPPED):
+    state.say_failure(f"{FAILED}-{run.path}")
+    if launch is not None and code not in (None, 0, *STOPPED):
         st.error(plain(f"It doesn't go on: {launch.refusal}"), icon=":material/block:")
 
 
@@ -72,15 +70,8 @@ def _stop(run: RunDirectory) -> None:
         return
     with st.popover("Stop", icon=":material/stop_circle:"):
         st.write("The trainings save a checkpoint and end. *Go on* continues the search from there.")
-        st.button("Save and stop", type="primary", key="search-stop", on_click=_attempt, args=(run, "stop"))
-
-
-def _attempt(run: RunDirectory, act: str) -> None:
-    st.session_state.pop(FAILED, None)
-    try:
-        launches.stop(run) if act == "stop" else launches.join_search(run)
-    except InputError as error:
-        st.session_state[FAILED] = (run.path, str(error))
+        stop = f"{FAILED}-{run.path}", launches.stop, run
+        st.button("Save and stop", type="primary", key="search-stop", on_click=state.attempt, args=stop)
 
 
 def _commands(search: SearchResult) -> None:

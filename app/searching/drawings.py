@@ -4,7 +4,6 @@ import html
 import math
 import time
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import streamlit as st
@@ -13,9 +12,9 @@ from app import background, state
 from app.charts import component
 from app.charts.board import PALETTE, Chart, Line, encode
 from app.charts.metric_charts import look_of
-from app.comparing.plots import Axis, Dot, axis_of, scatter
-from app.comparing.relations import parallel
-from app.markup import WIDTHS, draw_for_widths, number_text
+from app.comparing.plots import Axis, axis_of
+from app.comparing.relations import draw_scatter, unfold_parallel
+from app.markup import number_text, unfolding
 from labkit.experiments.search.files import TrialRecord
 from labkit.experiments.search.result import Importance, SearchResult
 
@@ -112,37 +111,19 @@ def show_slices(search: SearchResult) -> None:
     trials = [trial for trial in search.trials if trial.results]
     if not trials:
         return
-    box = st.expander("Slices", key="search-slices", on_change="rerun", icon=":material/scatter_plot:")
-    opened = st.expander(
-        "Parallel coordinates",
-        key="search-parallel",
-        on_change="rerun",
-        icon=":material/stacked_line_chart:",
-    )
-    if not (box.open or opened.open):
-        return
     found, result = axes_of(search, trials), title_of(search)
-    if box.open:
-        with box:
-            names = list(search.request.space)
-            across = st.selectbox("Setting", names, key="slice", bind="query-params", width=320)
-            dots = [
-                Dot(
-                    f"trial {trial.number}, step {trial.results[-1].step:,}",
-                    found[across].values[place],
-                    found[result].values[place],
-                    color_of_rung(search, trial.results[-1].step),
-                )
-                for place, trial in enumerate(trials)
-                if found[across].values[place] is not None
-            ]
-            if dots:
-                draw = partial(scatter, dots, found[across], found[result], what="trials")
-                draw_for_widths(*(draw(width=width) for width in WIDTHS), key="search-scatter")
-                st.caption(
-                    "The last result of each trial, in the colour of its rung in the chart above. Trials "
-                    "that were pruned have trained for fewer steps."
-                )
-    if opened.open:
-        with opened:
-            parallel([*search.request.space, "Steps", result], found, what="trials")
+
+    def slices() -> None:
+        names = list(search.request.space)
+        across = st.selectbox("Setting", names, key="slice", bind="query-params", width=320)
+        labels = [f"trial {trial.number}, step {trial.results[-1].step:,}" for trial in trials]
+        colors = [color_of_rung(search, trial.results[-1].step) for trial in trials]
+        draw_scatter(labels, colors, found[across], found[result], key="search-scatter", what="trials")
+        st.caption(
+            "The last result of each trial, in the colour of its rung in the chart above. Trials that were "
+            "pruned have trained for fewer steps."
+        )
+
+    unfolding("Slices", slices, key="search-slices", icon="scatter_plot")
+    names = [*search.request.space, "Steps", result]
+    unfold_parallel(names, found, key="search-parallel", what="trials")

@@ -12,7 +12,7 @@ from app.data_set import overview
 from app.data_set.augmented import augmentation
 from app.data_set.wrong_labels import wrong_labels
 from app.live_update import heading
-from app.markup import plain
+from app.markup import one_of, plain
 from labkit import home
 from labkit.config.config import recorded_config
 from labkit.config.data_sets import IMAGES, is_own, prepare_command
@@ -43,15 +43,7 @@ def page() -> None:
         f"{plain(manifest.dataset)}: {counts} images of {width}×{height} pixels, "
         f"{counted(manifest.num_classes, 'number') if numbers else f'{manifest.num_classes:,} classes'}"
     )
-    part = st.segmented_control(
-        "Part",
-        PARTS,
-        default=SAMPLES,
-        key="part",
-        required=True,
-        bind="query-params",
-        label_visibility="collapsed",
-    )
+    part = one_of("Part", PARTS, "part", label_visibility="collapsed")
     if part == SOURCE:
         overview.source(manifest)
     elif part == AUGMENTATION:

@@ -16,7 +16,7 @@ from app.images.subject import (
 )
 from app.images.what_if import panel
 from app.live_update import heading
-from app.markup import plain
+from app.markup import one_of, plain
 from app.predictions.source import SPLITS, recorded, recorded_step
 from labkit.analysis.predictions import Predictions
 from labkit.config.config import recorded_config
@@ -37,14 +37,7 @@ def page() -> None:
     heading(run, "Image")
     try:
         with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-            source = st.segmented_control(
-                "Picture",
-                [FROM_DATA, OWN],
-                default=FROM_DATA,
-                key="picture",
-                required=True,
-                bind="query-params",
-            )
+            source = one_of("Picture", [FROM_DATA, OWN], "picture")
             place = _place() if source == FROM_DATA else None
         subject = _own(run) if place is None else _of_data(run, *place)
     except InputError as error:

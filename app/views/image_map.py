@@ -12,6 +12,7 @@ from app.data_set.image_map import ImageMap, chosen_rows, make_map
 from app.images import answers, cards
 from app.images.subject import ANY, class_control, name_of, names_of, split_control
 from app.live_update import heading
+from app.markup import one_of
 from app.views.data import data_set_or_reason
 from labkit.data.manifest import Manifest
 from labkit.data.shards import read_rows
@@ -67,15 +68,11 @@ def _panel(
 ) -> None:
     classes = [str(name) for name in manifest.classes]
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        colour = st.segmented_control(
-            "Colour", [CLASS, RIGHT], default=CLASS, key="map-colour", required=True
-        )
+        colour = one_of("Colour", [CLASS, RIGHT], "map-colour", bind=None)
         number = class_control(
             classes, key="map-class", help="The images of a class are listed below the map, too."
         )
-        kept = st.segmented_control(
-            "List", [ALL, RIGHT_ONLY, WRONG_ONLY], default=ALL, key="map-list", required=True
-        )
+        kept = one_of("List", [ALL, RIGHT_ONLY, WRONG_ONLY], "map-list", bind=None)
         st.button("Clear selection", on_click=_clear, icon=":material/deselect:")
     chosen = None if number == ANY else number
     marks = (
@@ -101,7 +98,7 @@ def _panel(
         f"{step:,}. Images close together are alike to the network; distances between far groups mean "
         "little. Draw around points to list them, with Shift in a rectangle."
     )
-    _list(manifest, shown, split, image_map.picked(key, selection, len(shown)), chosen, str(kept))
+    _list(manifest, shown, split, image_map.picked(key, selection, len(shown)), chosen, kept)
 
 
 def _clear() -> None:

@@ -23,6 +23,7 @@ from app.charts.layer_charts import (
 )
 from app.charts.store import follow
 from app.live_update import heading
+from app.markup import one_of
 from labkit.config.config import recorded_by
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
@@ -198,16 +199,8 @@ def _distributions(run: RunDirectory, layers: Layers) -> None:
 
 def _options(run: RunDirectory, layers: Layers) -> tuple[str, int, list[str]]:
     """Draw the options. Returns the quantity, the row for the profile, and the layers for the lines."""
-    picked = st.segmented_control(
-        "Quantity",
-        list(QUANTITIES),
-        default=FIRST,
-        format_func=lambda name: QUANTITIES[name].title,
-        key="quantity",
-        required=True,
-        bind="query-params",
-    )
-    quantity = picked or FIRST
+    titles = {name: one.title for name, one in QUANTITIES.items()}
+    quantity = one_of("Quantity", titles, "quantity", FIRST, format_func=titles.get)
     offered = np.unique(np.linspace(0, len(layers.step) - 1, MAX_STEPS).astype(int))[::-1]
     rows = {LATEST: len(layers.step) - 1, **{f"{layers.step[row]:.0f}": int(row) for row in offered}}
     left, right = st.columns([4, 1])
