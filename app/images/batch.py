@@ -17,10 +17,11 @@ from app.charts import component, picked
 from app.charts.metric_charts import look_of
 from app.charts.store import Snapshot
 from app.images import answers, cards
-from app.images.subject import given_by
 from app.markup import facts_html, number_text, plain
 from app.state import changed_at
+from labkit.analysis.predictions import Predictions
 from labkit.config.config import recorded_config
+from labkit.data.batch import StepBatch
 from labkit.data.manifest import MANIFEST_NAME
 from labkit.data.of_run import data_set_of
 from labkit.errors import InputError
@@ -35,7 +36,6 @@ from labkit.plurals import counted, numbers_in_words
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.notes import MAX_STEP_NOTE, change_notes, read_notes
 from labkit.run_directory.rows import result_name
-from labkit.training.scores import indicators
 
 MOST_ASKED = 512  # in one question
 FAILED = "step-note-failed"  # in the session, with the step: why a note was not kept
@@ -350,30 +350,32 @@ def highest_share(losses: NDArray[np.float64]) -> tuple[int, float] | None:
 
 def grid(batch: RunBatch, found: Prediction | None) -> None:
     """Draw the cards; with losses, the highest first."""
-    seen = batch.seen
-    order = np.arange(len(seen))
+    seen, order, predictions = batch.seen, np.arange(len(batch.seen)), None
     if found is not None and found.losses is not None:  # NaN first: it is what a reader looks for
         order = np.argsort(-np.where(np.isnan(found.losses), np.inf, found.losses), kind="stable")
+        predictions = Predictions(
+            seen.images,
+            seen.labels,
+            found.probabilities.astype(np.float32),
+            seen.index,
+            list(seen.classes),
+            computed_losses=found.losses,
+        )
     page, above = page_below(len(seen), SHOWN, "batch-page", seen.index.tobytes())
     if len(seen) > SHOWN:
         st.caption(f"Images {page.start + 1:,} to {page.stop:,} of {len(seen):,}")
-    above.html(cards.grid((_card(batch, found, place) for place in order[page].tolist()), cards.NARROW))
+    above.html(cards.grid((_card(seen, predictions, place) for place in order[page].tolist()), cards.NARROW))
 
 
-def _card(batch: RunBatch, found: Prediction | None, place: int) -> cards.Card:
-    seen, number = batch.seen, int(batch.seen.index[place])
-    lines, wrong = [seen.names(place)], False
-    if found is not None and found.losses is not None:
-        shares = found.probabilities[place]
-        loss = number_text(float(found.losses[place]), ".3g")
-        if seen.labels.dtype.kind == "f":
-            lines += [f"loss {loss}", f"predicted: {numbers_in_words(shares, seen.classes)}"]
-            return cards.Card(seen.images[place], [*lines, f"#{number}"], image_address("train", number))
-        given = given_by(shares, batch.multi_label)
-        names = " + ".join(seen.classes[label] for label in np.flatnonzero(given).tolist()) or "none"
-        share = "" if batch.multi_label else " " + number_text(float(shares.max()), ".0%")
-        has = indicators(seen.labels[place][None], len(seen.classes))[0]
-        wrong = bool((has != given).any())
-        lines += [f"loss {loss}", f"{'✗' if wrong else '✓'} {names}{share}"]
-    address = image_address("train", number)
-    return cards.Card(seen.images[place], [*lines, f"#{number}"], address, "wrong" if wrong else "")
+def _card(seen: StepBatch, predictions: Predictions | None, place: int) -> cards.Card:
+    number, kind = int(seen.index[place]), ""
+    lines: list[str | tuple[str, str]] = [seen.names(place)]
+    if predictions is not None and predictions.computed_losses is not None:
+        lines.append(f"loss {number_text(float(predictions.computed_losses[place]), '.3g')}")
+        if predictions.are_numbers:
+            words = numbers_in_words(predictions.probabilities[place], seen.classes)
+            lines.append(f"predicted: {words}")
+        else:
+            lines.append(cards.verdict(predictions, place))
+            kind = "wrong" if predictions.wrong[place] else ""
+    return cards.Card(seen.images[place], [*lines, f"#{number}"], image_address("train", number), kind)

@@ -14,7 +14,7 @@ from app.ask.client import AskedNetwork, Moment, Neighbours
 from app.charts import component
 from app.charts.board import PALETTE, Chart, Line, encode
 from app.images import answers, cards
-from app.images.subject import Subject, checkpoint_to_ask, given_by, names_of, of_predictions
+from app.images.subject import Subject, checkpoint_to_ask, names_of, of_predictions
 from app.markup import number_text, plain
 from app.predictions.source import evaluate_command
 from labkit.analysis.predictions import load_predictions
@@ -165,7 +165,7 @@ def history(run: RunDirectory, step: int, subject: Subject, shares: NDArray[Any]
     if subject.label is not None:
         right = [subject.is_right(found) for _, found in known]
         st.write(learned_in_words([found for found, _ in known], right))
-    drawn = np.flatnonzero(subject.has | given_by(shares, subject.multi_label))
+    drawn = np.flatnonzero(subject.has | subject.predicted(shares).given[0])
     drawn = drawn if len(drawn) else np.array([int(np.argmax(shares))])
     if known:
         component.draw(history_board(moments, subject.classes, drawn), key="image-history")
@@ -206,8 +206,7 @@ def _likeliest(subject: Subject, shares: NDArray[Any]) -> None:
     if subject.are_numbers:
         st.html(cards.sentence(subject.in_words(shares)))
         return
-    given = given_by(shares, subject.multi_label)
-    st.html(cards.bars(subject.classes, shares, subject.has, given, 10, known=subject.label is not None))
+    st.html(subject.bars(shares, 10))
 
 
 def same_data(run: RunDirectory) -> Mapping[str, RunDirectory]:

@@ -8,6 +8,7 @@ import numpy as np
 import streamlit as st
 from numpy.typing import NDArray
 
+from app.images import cards
 from app.markup import one_of
 from labkit.analysis.predictions import Predictions
 from labkit.config.data_sets import Targets
@@ -18,7 +19,7 @@ from labkit.errors import InputError
 from labkit.plurals import numbers_in_words
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import best_checkpoint
-from labkit.training.scores import indicators, right
+from labkit.training.scores import indicators
 
 
 @dataclass(frozen=True)
@@ -42,20 +43,21 @@ class Subject:
     recorded_step: int | None = None
 
     @property
-    def multi_label(self) -> bool:
-        """Whether an image may have any number of classes."""
-        return self.targets == "classes"
-
-    @property
     def are_numbers(self) -> bool:
         """Whether the label isn't a class."""
         return self.targets == "numbers"
+
+    def predicted(self, probabilities: NDArray[Any]) -> Predictions:
+        """Return a prediction [classes] for the image as those of a split of one; no label is class 0."""
+        label = 0 if self.targets == "class" else np.zeros(len(self.classes), int)
+        labels = np.asarray(label if self.label is None else self.label)[None]
+        return Predictions(self.image[None], labels, probabilities[None], np.zeros(1, int), [*self.classes])
 
     def in_words(self, probabilities: NDArray[Any]) -> str:
         """Return what is predicted: the names of classes, or numbers with their names."""
         if self.are_numbers:
             return numbers_in_words(probabilities, self.classes)
-        return self.names(given_by(probabilities, self.multi_label))
+        return names_of(self.classes, self.predicted(probabilities).given[0])
 
     @property
     def true(self) -> str:
@@ -65,37 +67,22 @@ class Subject:
     @property
     def has(self) -> NDArray[np.bool_]:
         """Which classes the image has, bool [classes]; none if that is unknown."""
-        if self.label is None or self.are_numbers:
+        if self.label is None:
             return np.zeros(len(self.classes), bool)
         return indicators(np.asarray(self.label)[None], len(self.classes))[0]
 
-    @property
-    def labels(self) -> NDArray[Any] | None:
-        """The label in a batch of one."""
-        return None if self.label is None else np.asarray(self.label)[None]
-
     def is_right(self, probabilities: NDArray[Any]) -> bool:
         """Return whether a prediction [classes] is right. The image must have a label."""
-        assert self.label is not None
-        predicted = probabilities > 0.5 if self.multi_label else probabilities.argmax()
-        return bool(right(np.asarray(predicted)[None], np.asarray(self.label)[None])[0])
-
-    def names(self, which: NDArray[np.bool_]) -> str:
-        """Return the names of the classes in ``which``, bool [classes]."""
-        return names_of(self.classes, which)
+        return not self.predicted(probabilities).wrong[0]
 
     def loss(self, probabilities: NDArray[Any]) -> float | None:
-        """Return the cross-entropy in nats of probabilities [classes]; None without a label.
+        """Return the cross-entropy in nats of probabilities [classes]; None without a label."""
+        return None if self.label is None else float(self.predicted(probabilities).losses[0])
 
-        Of numbers it is None, too.
-        """
-        if self.label is None or self.are_numbers:
-            return None
-        shares = np.clip(np.asarray(probabilities, np.float64), 1e-45, 1.0)
-        if not self.multi_label:
-            return float(-np.log(shares[int(self.label)]))
-        others = np.clip(1 - np.asarray(probabilities, np.float64), 1e-45, 1.0)
-        return float(-np.where(self.has, np.log(shares), np.log(others)).sum())
+    def bars(self, probabilities: NDArray[Any], top: int | None = None, **more: Any) -> str:
+        """Return the HTML of a bar for each class. ``top``, ``more``: of ``cards.bars``."""
+        given, known = self.predicted(probabilities).given[0], self.label is not None
+        return cards.bars(self.classes, probabilities, self.has, given, top, known=known, **more)
 
 
 ANY = -1  # in place of the number of a class
@@ -137,13 +124,6 @@ def file_of(manifest: Manifest, split: str, index: int) -> str:
 def name_of(manifest: Manifest, split: str, index: int) -> str:
     """Return the file that an image was made from; where that isn't known, its split and number."""
     return file_of(manifest, split, index) or f"{split} #{index}"
-
-
-def given_by(probabilities: NDArray[Any], multi_label: bool) -> NDArray[np.bool_]:
-    """Return which classes are predicted, bool [classes]: the most probable, or all over one half."""
-    if multi_label:
-        return np.asarray(probabilities > 0.5)
-    return np.arange(len(probabilities)) == int(np.argmax(probabilities))
 
 
 def of_predictions(predictions: Predictions, split: str, index: int) -> Subject | None:

@@ -146,7 +146,13 @@ def predictions_html(run: RunDirectory) -> str:
 def _part(predictions: Predictions, kept: NDArray[np.intp]) -> Predictions:
     """Return some of the predictions, their images no larger than they are drawn."""
     images = cards.shrunk(predictions.images[kept], MOST_PIXELS, Image.Resampling.LANCZOS)
-    return replace(predictions.only(kept), images=images)
+    return replace(
+        predictions,
+        images=images,
+        labels=predictions.labels[kept],
+        probabilities=predictions.probabilities[kept],
+        index=predictions.index[kept],
+    )
 
 
 def _confusion(predictions: Predictions) -> str:

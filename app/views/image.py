@@ -9,7 +9,6 @@ from app.images.subject import (
     Subject,
     checkpoint_to_ask,
     file_of,
-    given_by,
     of_predictions,
     read_example,
     split_control,
@@ -164,25 +163,19 @@ def _file(run: RunDirectory, subject: Subject) -> str:
 
 
 def _verdict(subject: Subject, shares: np.ndarray, source: str) -> None:
+    mark = "" if subject.label is None or subject.are_numbers else "✓ " if subject.is_right(shares) else "✗ "
+    true = f" · true: {subject.true}" if subject.true else ""
+    st.html(cards.sentence(f"{mark}Predicted: {subject.in_words(shares)}{true}"))
     if subject.are_numbers:
-        true = f" · true: {subject.true}" if subject.true else ""
-        st.html(cards.sentence(f"Predicted: {subject.in_words(shares)}{true}"))
         st.caption(source)
         return
-    given = given_by(shares, subject.multi_label)
-    if subject.label is None:
-        st.html(cards.sentence(f"Predicted: {subject.in_words(shares)}"))
-    else:
-        mark = "✓" if subject.is_right(shares) else "✗"
-        text = f"{mark} Predicted: {subject.in_words(shares)} · true: {subject.true}"
-        st.html(cards.sentence(text))
+    if subject.label is not None:
         st.caption(f"Loss {subject.loss(shares):.4f} nats")
     many = len(subject.classes) > FEW
-    known = subject.label is not None
-    st.html(cards.bars(subject.classes, shares, subject.has, given, FEW if many else None, known=known))
+    st.html(subject.bars(shares, FEW if many else None))
     if many:
         with st.expander(f"All {len(subject.classes):,} classes"):
-            st.html(cards.bars(subject.classes, shares, subject.has, given, known=known))
+            st.html(subject.bars(shares))
     st.caption(source)
 
 

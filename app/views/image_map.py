@@ -10,7 +10,7 @@ from app.charts.component import key_of
 from app.data_set import image_map
 from app.data_set.image_map import ImageMap, chosen_rows, make_map
 from app.images import answers, cards
-from app.images.subject import ANY, class_control, name_of, names_of, split_control
+from app.images.subject import ANY, class_control, name_of, split_control
 from app.live_update import heading
 from app.markup import one_of
 from app.views.data import data_set_or_reason
@@ -108,14 +108,14 @@ def _clear() -> None:
 
 @st.cache_data(max_entries=8, show_spinner=False)
 def _sheet(version: str, _shown: ImageMap) -> tuple[str, tuple[int, int], int]:
-    return image_map.sprite(_shown.thumbnails)
+    return image_map.sprite(_shown.predictions.images[:])
 
 
 def _words(manifest: Manifest, shown: ImageMap, split: str, number: int) -> list[str]:
-    true = names_of(manifest.classes, shown.labels[number])
-    predicted = names_of(manifest.classes, np.asarray(shown.predicted[number]))
-    mark = "✓" if shown.right[number] else "✗"
-    return [f"{mark} {predicted}", f"true: {true}", name_of(manifest, split, int(shown.index[number]))]
+    found = shown.predictions
+    said, _ = cards.verdict(found, number)
+    place = name_of(manifest, split, int(found.index[number]))
+    return [said, f"true: {found.names(found.has[number])}", place]
 
 
 def _list(
@@ -125,24 +125,20 @@ def _list(
     if not points and chosen is None and kept == ALL:
         st.caption("Nothing is selected yet.")
         return
-    numbers = np.array(points or range(len(shown)), np.int64)
+    found, numbers = shown.predictions, np.array(points or range(len(shown)), np.int64)
     if chosen is not None:
-        has = shown.labels[:, chosen] > 0 if manifest.multi_label else shown.labels == chosen
-        numbers = numbers[has[numbers]]
+        numbers = numbers[found.has[numbers, chosen]]
     if kept != ALL:
-        numbers = numbers[shown.right[numbers] == (kept == RIGHT_ONLY)]
-    wrong = int((~shown.right[numbers]).sum())
+        numbers = numbers[found.wrong[numbers] == (kept == WRONG_ONLY)]
+    wrong = int(found.wrong[numbers].sum())
     st.write(f"**{len(numbers):,} images**, {wrong:,} of them predicted wrongly")
     part = numbers[page_of(len(numbers), PAGE_SIZE, "map-page", numbers.tobytes())]
     with cards.readable():
-        images, _ = read_rows(manifest, split, shown.index[part])
+        index = found.index[part]
+        images, _ = read_rows(manifest, split, index)
         st.html(
             cards.grid(
-                cards.Card(
-                    image,
-                    _words(manifest, shown, split, place),
-                    image_address(split, int(shown.index[place])),
-                )
-                for place, image in zip(part.tolist(), images, strict=True)
+                cards.Card(image, _words(manifest, shown, split, number), image_address(split, place))
+                for number, place, image in zip(part.tolist(), index.tolist(), images, strict=True)
             )
         )
