@@ -137,7 +137,7 @@ def encode(
     charts: Sequence[Chart],
     *,
     axis: str,
-    x_title: str,
+    x_title: str = "",
     window: Window | None = None,
     seams: Sequence[Seam] = (),
     name: str = "",

@@ -1,13 +1,14 @@
 """The board of charts as a Streamlit component: uPlot (in ``assets/``) on a canvas, updated in place."""
 
 import gc
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import streamlit as st
 
+from app.charts.board import Chart, Window, encode
 from app.markup import component
 from app.state import clean
 
@@ -100,6 +101,22 @@ def draw(
     )
 
 
+def draw_charts(
+    key: str, wanted: Hashable, make: Callable[[Window | None], Sequence[Chart]], **settings: Any
+) -> None:
+    """Draw charts on a board with a zoom of its own.
+
+    Args:
+        key: of the component.
+        wanted: what the charts depend on, beside the zoom.
+        make: returns the charts. It gets the part of the axis that is shown; None: all.
+        settings: of ``encode``.
+    """
+    window = shown_window(key)
+    board = made(f"{key} made", (wanted, window), lambda: encode(make(window), window=window, **settings))
+    draw(board, key=key)
+
+
 def follow(address: str, seconds: float, *, key: str) -> None:
     """Let the page fetch its figures and boards every ``seconds`` from an ``address`` of app/feed.py.
 
@@ -115,7 +132,7 @@ def draw_heat(heat: bytes, *, key: str) -> None:
     _calling("Heat")(key=key, data=heat, height="content")
 
 
-def shown_window(key: str) -> tuple[float, float] | None:
+def shown_window(key: str) -> Window | None:
     """Return the part of the axis that a person has zoomed into on the board ``key``; None: all."""
     window = st.session_state.get(key, {}).get("window")
     try:

@@ -14,7 +14,7 @@ import streamlit as st
 
 from app import state
 from app.charts import component
-from app.charts.board import PALETTE, Chart, Line, Window, encode
+from app.charts.board import PALETTE, Chart, Line
 from app.charts.metric_charts import Options
 from app.charts.smoothing import smoothed, spacing
 from app.charts.store import Curve, Floats, Snapshot, follow, timeline_of
@@ -251,20 +251,21 @@ def show_shares(run: RunDirectory) -> None:
     workers = _polled(_store(run.cluster_path), run) if run.cluster_path.is_dir() else Workers({}, 0)
     if not workers.rows:
         return
-    key = component.key_of("workers-staleness", run.path)
-    window = component.shown_window(key)
-
-    def make() -> tuple[str, bytes | None]:
-        board = staleness_board(workers.staleness, run.name, window) if workers.staleness else None
-        return shares_html(last_shares(workers)), board
-
-    shares, staleness = component.made("worker-charts", (run.path, workers.version, window), make)
     left, right = st.columns(2)
     with left:
-        st.html(shares)
-    if staleness is not None:
+        st.html(shares_html(last_shares(workers)))
+    if workers.staleness:
+        key, wanted = component.key_of("workers-staleness", run.path), (run.path, workers.version)
+        title = "Updates by other workers since the weights were read"
         with right:
-            component.draw(staleness, key=key)
+            component.draw_charts(
+                key,
+                wanted,
+                lambda _: [staleness_chart(workers.staleness)],
+                axis="count",
+                x_title=title,
+                name=run.name,
+            )
 
 
 def last_shares(workers: Workers) -> dict[str, list[float]]:
@@ -306,15 +307,10 @@ def _shares_row(name: str, values: Sequence[float]) -> str:
     )
 
 
-def staleness_board(
-    counts: Mapping[str, Mapping[int, int]], name: str, window: Window | None = None
-) -> bytes:
-    """Return the board with, for each worker, the share of its updates at each staleness.
+def staleness_chart(counts: Mapping[str, Mapping[int, int]]) -> Chart:
+    """Return the chart with, for each worker, the share of its updates at each staleness.
 
-    Args:
-        counts: updates at each staleness, by the worker's name.
-        name: of the run.
-        window: the part of the axis to show; None: all.
+    ``counts``: updates at each staleness, by the worker's name.
     """
     lines = []
     for number, (worker, of_worker) in enumerate(counts.items()):
@@ -325,6 +321,4 @@ def staleness_board(
         updates = np.array([of_worker.get(value, 0) for value in x.tolist()], np.float64)
         color = PALETTE[number % len(PALETTE)]
         lines.append(Line(worker, x.astype(np.float64), updates / total, color, "marked"))
-    chart = Chart("staleness", "Staleness of the updates", lines, "percent")
-    title = "Updates by other workers since the weights were read"
-    return encode([chart], axis="count", x_title=title, window=window, name=name)
+    return Chart("staleness", "Staleness of the updates", lines, "percent")

@@ -149,18 +149,21 @@ def _both(source: Source, pair: Pair) -> None:
     page, above = page_below(len(order), PAGE_SIZE, "pair_page", bound=True)
     with above, cards.readable():
         part = part_of(order, page, f"disagreement first ({disagreeing:,} images differ).")
-        st.html(cards.grid(_cards(pair, part, source.split), 104))
+        st.html(cards.grid(cards_of(pair, part, source.split), 104))
 
 
-def _cards(pair: Pair, places: NDArray[np.intp], split: str) -> list[cards.Card]:
-    """Return a card for each of these common images. Raises InputError if their data set is gone."""
+def cards_of(pair: Pair, places: Indices, split: str, run: str | None = None) -> list[cards.Card]:
+    """Return a card for each of these common images. Raises InputError if their data set is gone.
+
+    ``run``: the label of the run whose page of the image a click opens; None: the selected one.
+    """
     in_a, in_b = pair.in_a[places], pair.in_b[places]
     made = []
     for a, b, image in zip(in_a.tolist(), in_b.tolist(), pair.a.images[in_a], strict=True):
-        true, number = pair.a.names(pair.a.has[a]), int(pair.a.index[a])
+        true, number = pair.a.names(pair.a.has[a]), int(pair.b.index[b])
         first, second = pair.a.names(pair.a.given[a]), pair.b.names(pair.b.given[b])
         alt = f"{split.capitalize()} image {number}: {true}, predicted {first} by A and {second} by B"
         lines = [cards.verdict(pair.a, a, "A "), cards.verdict(pair.b, b, "B "), (f"true: {true}", "")]
         kind = "wrong" if pair.a.wrong[a] and pair.b.wrong[b] else "right"
-        made.append(cards.Card(image, lines, image_address(split, number), kind, alt))
+        made.append(cards.Card(image, lines, image_address(split, number, run), kind, alt))
     return made

@@ -104,22 +104,19 @@ BLUE, GREY = PALETTE[0], PALETTE[-1]
 POINTS = 60  # of a drawn curve
 
 
-def calibration_board(found: Calibration, axis: str, frequency: str) -> bytes:
-    """Return the reliability diagram, and beside it the number of probabilities in each bin.
+def calibration_charts(found: Calibration, frequency: str) -> list[Chart]:
+    """Return the reliability diagram, and the number of probabilities in each bin.
 
-    Args:
-        found: the bins.
-        axis, frequency: names of the two axes.
+    ``frequency``: what stands up in the diagram.
     """
     some, ends, middles = found.counts > 0, np.array([0.0, 1.0]), (np.arange(BINS) + 0.5) / BINS
     equal = Line("equal", ends, ends, GREY, "dashed")
     bins = Line(frequency, found.confidence[some], found.frequency[some], BLUE, "marked")
     number = Line("number", middles, found.counts.astype(np.float64), BLUE, "bars")
-    charts = [
+    return [
         Chart("calibration", frequency.capitalize(), [equal, bins], "percent"),
         Chart("counts", "Probabilities in a bin", [number]),
     ]
-    return encode(charts, axis="percent", x_title=axis.capitalize(), height=190)
 
 
 def precision_recall_figures(curves: Sequence[PrecisionRecall], classes: Sequence[str]) -> str:
@@ -193,7 +190,10 @@ def _calibration(predictions: Predictions) -> None:
         else ("confidence", "accuracy")
     )
     st.html(sentence(f"Expected calibration error {found.error:.4f}"))
-    component.draw(calibration_board(found, axis, frequency), key="calibration")
+    board = encode(
+        calibration_charts(found, frequency), axis="percent", x_title=axis.capitalize(), height=190
+    )
+    component.draw(board, key="calibration")
     what = (
         "the fraction of images that have the label"
         if predictions.multi_label

@@ -3,7 +3,9 @@
 import threading
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import streamlit as st
@@ -15,10 +17,10 @@ from app.charts.board import PALETTE
 from app.charts.layer_charts import (
     QUANTITIES,
     Layers,
-    distribution_board,
+    distribution_charts,
     heat_map,
-    lines_board,
-    profile_board,
+    lines_chart,
+    profile_chart,
     value_text,
 )
 from app.charts.store import follow
@@ -33,6 +35,7 @@ from labkit.run_directory.layers import QUANTITIES as NAMES
 from labkit.run_directory.rows import ResumePoint
 
 REFRESH_SECONDS = 2.0
+HEIGHT = 300  # of a chart's drawing area, in pixels
 MAX_ROWS = 10_000  # the last ones are kept; with 60 layers they take some 30 MB
 MAX_STEPS = 200  # offered for the profile
 LINES = 5  # layers that are chosen at first
@@ -151,21 +154,21 @@ def _panel(run: RunDirectory) -> None:
 
 
 def _draw(run: RunDirectory, layers: Layers, quantity: str, row: int, chosen: list[str]) -> None:
-    keys = [component.key_of("layers", kind, quantity, run.path) for kind in ("lines", "profile")]
-    windows = [component.shown_window(key) for key in keys]
-    heat, *boards = component.made(
-        "layer-charts",
-        (run.path, layers.version, quantity, row, *chosen, *windows),
-        lambda: (
-            heat_map(layers, quantity),
-            lines_board(layers, quantity, chosen, window=windows[0], name=run.name),
-            profile_board(layers, quantity, row, window=windows[1], name=run.name),
-        ),
-    )
+    wanted = run.path, layers.version, quantity
+    heat = component.made("layer-heat", wanted, lambda: heat_map(layers, quantity))
     component.draw_heat(heat, key=component.key_of("layers-heat", run.path))
-    for place, key, board in zip(st.columns(2), keys, boards, strict=True):
-        with place:
-            component.draw(board, key=key)
+    lines, profile = (component.key_of("layers", kind, quantity, run.path) for kind in ("lines", "profile"))
+    left, right = st.columns(2)
+    look: dict[str, Any] = {"name": run.name, "height": HEIGHT}
+    with left:
+        make = partial(lines_chart, layers, quantity, chosen)
+        component.draw_charts(
+            lines, (*wanted, *chosen), lambda _: [make()], axis="step", x_title="Step", **look
+        )
+    with right:
+        names = [layers.names[index] for index in layers.of(quantity)[0]]
+        make = partial(profile_chart, layers, quantity, row)
+        component.draw_charts(profile, (*wanted, row), lambda _: [make()], axis="name", ticks=names, **look)
 
 
 def _distributions(run: RunDirectory, layers: Layers) -> None:
@@ -184,17 +187,13 @@ def _distributions(run: RunDirectory, layers: Layers) -> None:
         width=320,
         help="The median, and bands: 25 to 75 %, 5 to 95 %, 1 to 99 %, lowest to highest value.",
     )
-    key = component.key_of("layers-distribution", run.path)
-    window = component.shown_window(key)
-    board = component.made(
-        "distribution",
-        (run.path, layers.version, layer, window),
-        lambda: distribution_board(layers, layer or names[0], window=window, name=run.name),
-    )
-    if board:
-        component.draw(board, key=key)
-    else:
+    layer = layer or names[0]
+    if not any(len(layers.distribution(kind, layer)[0]) for kind in DISTRIBUTIONS):
         st.caption("No distribution of this layer was recorded.")
+        return
+    key, make = component.key_of("layers-distribution", run.path), partial(distribution_charts, layers, layer)
+    wanted = run.path, layers.version, layer
+    component.draw_charts(key, wanted, make, axis="step", x_title="Step", name=run.name)
 
 
 def _options(run: RunDirectory, layers: Layers) -> tuple[str, int, list[str]]:
