@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import streamlit as st
 
@@ -149,16 +149,38 @@ def facts_html(facts: Iterable[tuple[str, str]]) -> str:
     return f'<dl class="lk-facts">{"".join(cells)}</dl>'
 
 
+class Bar(NamedTuple):
+    """A cell of a table: a text, over a bar of a share from 0 to 1."""
+
+    text: str
+    share: float
+    color: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
 def table_html(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table. The first cell of each row is its heading. Without rows it is empty."""
+    """Return a table of numbers, or without a header of texts; nothing without rows.
+
+    The first cell of each row is its heading. Other cells may be a ``Bar``.
+    """
     body = "".join(f'<tr><th scope="row">{escaped(name)}</th>{_cells(rest)}</tr>' for name, *rest in rows)
+    if not body:
+        return ""
     head = "".join(f'<th scope="col">{escaped(name)}</th>' for name in header)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="lk-rows">{table}</div>' if body else ""
+    table = f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
+    return f'<div class="{"lk-rows" if head else "lk-list"}">{table}</div>'
 
 
 def _cells(values: Iterable[object]) -> str:
-    return "".join(f"<td>{escaped(value)}</td>" for value in values)
+    return "".join(f"<td{_style(value)}>{escaped(value)}</td>" for value in values)
+
+
+def _style(value: object) -> str:
+    if not isinstance(value, Bar):
+        return ""
+    return f' class="lk-bar-of" style="--share:{100 * value.share:.1f}%;--color:{value.color}"'
 
 
 def duration(seconds: float | None) -> str:

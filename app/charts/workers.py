@@ -1,11 +1,11 @@
 """The tasks and workers of a cluster on the live page: their state, speed, shares of time and staleness."""
 
+import math
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from app.charts.board import PALETTE, Chart, Line
 from app.charts.metric_charts import Options
 from app.charts.smoothing import smoothed, spacing
 from app.charts.store import Curve, Floats, Snapshot, follow, timeline_of
-from app.markup import duration, number_text
+from app.markup import Bar, duration, number_text, table_html
 from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, process_space, read_heartbeats
 from labkit.run_directory import RunDirectory, process_alive
 from labkit.run_directory.rows import RowReader
@@ -277,34 +277,13 @@ def last_shares(workers: Workers) -> dict[str, list[float]]:
 
 
 def shares_html(shares: Mapping[str, Sequence[float]]) -> str:
-    """Return the HTML of a bar for each worker with its shares of time.
-
-    Args:
-        shares: of compute, communication, and input or waiting, by the worker's name; NaN if unknown.
-    """
-    legend = "".join(
-        f'<span><i style="background:{color}"></i>{kind}</span>' for kind, color in SHARE_KINDS.items()
-    )
-    rows = "".join(_shares_row(name, values) for name, values in shares.items())
-    return (
-        f'<div class="lk-shares"><b>Shares of time in the last minute</b>'
-        f'<div class="lk-shares-legend">{legend}</div><dl>{rows}</dl></div>'
-    )
+    """Return a table with each worker's shares of time, which are in ``SHARE_KINDS``; NaN if unknown."""
+    rows = ((name, *map(_share, values, SHARE_KINDS.values())) for name, values in shares.items())
+    return table_html(("Shares of time in the last minute", *SHARE_KINDS), rows)
 
 
-def _shares_row(name: str, values: Sequence[float]) -> str:
-    texts = ["–" if value != value else number_text(value, ".0%") for value in values]
-    parts = "".join(
-        f'<i style="width:{100 * max(0.0, value):.1f}%;background:{color}" title="{kind}: {text}"></i>'
-        for value, text, (kind, color) in zip(values, texts, SHARE_KINDS.items(), strict=True)
-        if value == value
-    )
-    words = ", ".join(f"{kind} {text}" for kind, text in zip(SHARE_KINDS, texts, strict=True))
-    return (
-        f"<dt>{escape(name)}</dt>"
-        f'<dd><div class="lk-shares-bar" role="img" aria-label="{words}">{parts}</div>'
-        f'<span aria-hidden="true">{" · ".join(texts)}</span></dd>'
-    )
+def _share(value: float, color: str) -> Bar:
+    return Bar("–" if math.isnan(value) else number_text(value, ".0%"), max(0.0, np.nan_to_num(value)), color)
 
 
 def staleness_chart(counts: Mapping[str, Mapping[int, int]]) -> Chart:

@@ -1,7 +1,6 @@
 """What the data set holds: samples of each class, balance, mean images, statistics, source, duplicates."""
 
 import html
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,10 @@ from numpy.typing import NDArray
 from app import background
 from app.address import image_address, page_of
 from app.charts.board import PALETTE
-from app.data_set.scan import DataScan, Duplicates, find_duplicates, scan_data
+from app.data_set.scan import DataScan, Duplicates, SplitScan, find_duplicates, scan_data
 from app.images import cards, marking
 from app.images.subject import ANY, class_control, name_of, names_of, split_control
-from app.markup import number_text, plain
+from app.markup import Bar, number_text, plain, table_html
 from labkit.data.manifest import Manifest
 from labkit.data.shards import read_rows
 from labkit.plurals import counted, listed
@@ -113,10 +112,10 @@ def balance(scan: DataScan) -> None:
     st.markdown(f"#### {title}")
     numbers = _page_of_classes(len(scan.names), ROWS_AT_ONCE, "balance-page")
     names = [scan.names[number] for number in numbers]
-    counts = {name: found.class_counts for name, found in scan.splits.items()}
-    sizes = {name: len(found) for name, found in scan.splits.items()}
-    most = {name: int(of.max(initial=1)) for name, of in counts.items()}
-    st.html(_bars_table(names, {name: of[numbers] for name, of in counts.items()}, sizes, most))
+    splits = zip(scan.splits.values(), PALETTE, strict=False)
+    columns = [_bars(found, numbers, color) for found, color in splits]
+    table = table_html(("Class", *scan.splits), zip(names, *columns, strict=True))
+    st.html(f'<div class="lk-scroll" tabindex="0" role="region" aria-label="Class balance">{table}</div>')
     if manifest.multi_label:
         per_image = scan.splits["train"].labels.sum(axis=1)
         st.caption(
@@ -138,6 +137,16 @@ def balance(scan: DataScan) -> None:
         "deviation, with the values of the training split."
     )
     st.dataframe(_statistics(scan), hide_index=True, key="data-statistics")
+
+
+def _bars(found: SplitScan, numbers: list[int], color: str) -> list[Bar]:
+    """Return a cell for each of these classes: how many images of the split it has."""
+    counts, size = found.class_counts, max(len(found), 1)
+    most = max(int(counts.max(initial=0)), 1)
+    return [
+        Bar(f"{count:,} ({number_text(count / size, '.1%')})", count / most, color)
+        for count in counts[numbers].tolist()
+    ]
 
 
 def _statistics(scan: DataScan) -> list[dict[str, str]]:
@@ -201,8 +210,7 @@ def source(manifest: Manifest) -> None:
         rows.append(("Licence", "labkit's own: it draws these images itself"))
     elif not {"licence", "license"} & recorded.keys():
         rows.append(("Licence", "not recorded; the publisher of the source knows it"))
-    shown = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in rows)
-    st.html(f'<dl class="lk-list">{shown}</dl>')
+    st.html(table_html((), rows))
 
 
 def _in_words(value: Any) -> str:
@@ -274,39 +282,6 @@ def _duplicate_group(scan: DataScan, found: Duplicates, group: int) -> tuple[str
     ]
 
 
-# ---- HTML ---------------------------------------------------------------------------------------------
-
-
 def _heading(name: str, note: str) -> str:
     """Return the HTML of a heading for a class, with a note beside it."""
     return f'<div class="lk-heading">{html.escape(name)}<span>{html.escape(note)}</span></div>'
-
-
-def _bars_table(
-    names: Sequence[str], counts: dict[str, NDArray[np.int64]], sizes: dict[str, int], most: dict[str, int]
-) -> str:
-    """Return the HTML of a table: the number of each class's images in each split, with bars.
-
-    Args:
-        names: of the classes.
-        counts: int64 [classes] by split.
-        sizes: the number of images by split.
-        most: the number of images of the largest class, by split.
-    """
-    head = "".join(f'<th class="lk-split" colspan="2">{html.escape(name)}</th>' for name in counts)
-    rows = []
-    for number, name in enumerate(names):
-        cells = "".join(
-            _cells(int(of[number]), sizes[split], most[split], PALETTE[place % len(PALETTE)])
-            for place, (split, of) in enumerate(counts.items())
-        )
-        rows.append(f'<tr><th scope="row">{html.escape(name)}</th>{cells}</tr>')
-    table = f'<table class="lk-balance"><tr><th scope="col">Class</th>{head}</tr>{"".join(rows)}</table>'
-    return f'<div class="lk-scroll" tabindex="0" role="region" aria-label="Class balance">{table}</div>'
-
-
-def _cells(count: int, size: int, most: int, color: str) -> str:
-    share = number_text(count / size if size else None, ".1%")
-    bar = f'<div class="lk-bar-of" style="width:{100 * count / max(most, 1):.1f}%;background:{color}"></div>'
-    number = f'<td class="lk-num" title="{share} of the split">{count:,}</td>'
-    return f'{number}<td class="lk-bars">{bar}</td>'

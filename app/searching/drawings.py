@@ -1,6 +1,5 @@
 """What the Search page draws: results over time, importance, slices, parallel coordinates."""
 
-import html
 import math
 import time
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from app.charts.board import PALETTE, Chart, Line, encode
 from app.charts.metric_charts import look_of
 from app.comparing.plots import Axis, axis_of
 from app.comparing.relations import draw_scatter, unfold_parallel
-from app.markup import number_text, unfolding
+from app.markup import Bar, number_text, table_html, unfolding
 from labkit.experiments.search.files import TrialRecord
 from labkit.experiments.search.result import Importance, SearchResult
 
@@ -79,13 +78,8 @@ def show_importance(search: SearchResult) -> None:
     if found is None:
         return
     shares, step, trials = found
-    bars = "".join(
-        f'<tr><th scope="row">{html.escape(name)}</th><td>{number_text(share, ".0%")}</td>'
-        '<td style="width:60%">'
-        f'<div class="lk-bar-of" style="width:{100 * share:.1f}%;background:{PALETTE[0]}"></div></td></tr>'
-        for name, share in shares
-    )
-    st.html(f'<table class="lk-balance">{bars}</table>')
+    bars = ((name, Bar(number_text(share, ".0%"), share, PALETTE[0])) for name, share in shares)
+    st.html(table_html(("Setting", "Importance"), bars))
     st.caption(
         f"How much of the differences between {trials:,} results at step {step:,} each setting explains "
         "(fANOVA). It says nothing of values that weren't tried."
