@@ -5,7 +5,7 @@ import html
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -57,12 +57,15 @@ def tail(path: Path, max_bytes: int) -> str:
     return read_end(path, max_bytes).decode(errors="replace")
 
 
-def read_end(path: Path, max_bytes: int) -> bytes:
-    """Return the last whole lines of a file of a run, at most ``max_bytes``; empty if it can't be read."""
+def read_end(path: Path, max_bytes: int, since: int = 0) -> bytes:
+    """Return the last whole lines of a file of a run, at most ``max_bytes``; empty if it can't be read.
+
+    ``since``: how many bytes at its beginning are left out.
+    """
     try:
         with open_run_file(path) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - max_bytes))
+            size = file.seek(0, os.SEEK_END) - since
+            file.seek(since + max(0, size - max_bytes))
             data: bytes = file.read(max_bytes)
     except OSError:
         return b""
@@ -99,6 +102,13 @@ def unfolding(label: str, draw: Callable[[], object], *, key: str, icon: str, ex
     if box.open:
         with box:
             draw()
+
+
+def show_commands(commands: Mapping[str, str]) -> None:
+    """Draw commands for a shell, each below what it does."""
+    for title, command in commands.items():
+        st.caption(title)
+        st.code(command.encode(errors="replace").decode(), language="bash", wrap_lines=True)
 
 
 DRAWING = Path(__file__).parent / "charts" / "assets" / "drawing.js"

@@ -12,7 +12,7 @@ import streamlit as st
 
 from app import address, gate
 from app.charts.machine import Machine, MachineStore
-from app.charts.store import CurveStore, Snapshot
+from app.charts.store import CurveStore, Snapshot, store_of
 from app.markup import plain
 from labkit.config.config import describe
 from labkit.errors import InputError
@@ -259,27 +259,27 @@ def selected_run() -> RunDirectory:
         watch("none", lambda: bool(run_labels()))
         st.stop()
     run = find_run(label)
-    if not run.exists():
+    if why := _why_not_shown(run):
         st.title(plain(run.name))
-        st.warning(_why_missing(run), icon=":material/folder_off:")
-        watch(f"missing-{run.path}", lambda: (run.exists(), _why_missing(run)))
-        st.stop()
-    if not is_unicode(run):
-        st.title(plain(clean(run.name)))
-        st.warning(
-            f"The path {as_code(run.path)} has bytes that aren't Unicode. "
-            "Rename the folder to see the run here.",
-            icon=":material/folder_off:",
-        )
-        st.stop()
-    try:
-        check_folders(run)
-    except InputError as error:
-        st.title(plain(run.name))
-        st.warning(plain(str(error)), icon=":material/folder_off:")
+        st.warning(why, icon=":material/folder_off:")
+        watch(f"missing-{clean(run.path)}", lambda: _why_not_shown(run), seen=why)
         st.stop()
     st.session_state[SEEN] = run.path
     return run
+
+
+def _why_not_shown(run: RunDirectory) -> str:
+    """Return in Markdown why a run can't be shown; "" if it can."""
+    if not run.exists():
+        return _why_missing(run)
+    if not is_unicode(run):
+        words = "has bytes that aren't Unicode. Rename the folder to see the run here."
+        return f"The path {as_code(run.path)} {words}"
+    try:
+        check_folders(run)
+    except InputError as error:
+        return plain(str(error))
+    return ""
 
 
 def say_no_runs() -> None:
@@ -337,21 +337,11 @@ def watch(name: str, look: Callable[[], Any], seconds: float = WATCH_SECONDS, se
     again()
 
 
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _curve_store(path: Path) -> CurveStore:
-    return CurveStore(path)
-
-
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _machine_store(path: Path) -> MachineStore:
-    return MachineStore(RunDirectory(path))
-
-
 def machine(run: RunDirectory) -> Machine:
     """Return what the processes of a run have taken of their machines. Raises OSError."""
-    return _machine_store(run.path).poll()
+    return store_of(MachineStore, run.path).poll()
 
 
 def curves(run: RunDirectory) -> Snapshot:
     """Return the current metrics of a run. Only what was appended since the last call is read."""
-    return _curve_store(run.metrics_path).poll()
+    return store_of(CurveStore, run.metrics_path).poll()

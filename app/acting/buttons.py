@@ -10,7 +10,7 @@ import streamlit as st
 from app import address, state
 from app.acting import launches
 from app.charts.picked import choose_step
-from app.markup import plain
+from app.markup import plain, show_commands
 from app.state import clean
 from labkit.cluster.flags import acts, making_command
 from labkit.config.config import recorded_by, recorded_config
@@ -152,14 +152,11 @@ def _commands(run: RunDirectory, liveness: str) -> None:
         try:
             words = making_command(run)
             if not acts(words) or is_accepted(config := recorded_config(run), files_of(config)):
-                st.caption("Makes this run:")
-                st.code(clean(shlex.join(words)), language="bash", wrap_lines=True)
-            if liveness not in RUNS and liveness != "finished":
-                st.caption("Continues it:")
-                st.code(clean(launches.resumption(run).command), language="bash", wrap_lines=True)
-            elif liveness in RUNS:
-                st.caption("Saves and stops it:")
-                st.code(clean(shlex.join(["labkit", "stop", str(run.path)])), language="bash")
+                show_commands({"Makes this run:": shlex.join(words)})
+            if liveness in RUNS:
+                show_commands({"Saves and stops it:": shlex.join(["labkit", "stop", str(run.path)])})
+            elif liveness != "finished":
+                show_commands({"Continues it:": launches.resumption(run).command})
         except InputError as error:
             st.text(clean(error))
 

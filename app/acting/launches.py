@@ -4,7 +4,6 @@ short commands.
 Each function that acts refuses where the dashboard is read-only, whatever the page has drawn.
 """
 
-import os
 import shlex
 import shutil
 import signal
@@ -21,6 +20,7 @@ from typing import IO
 
 from app import background, state
 from app.ask.client import Progress
+from app.markup import read_end
 from labkit.cluster.flags import local_cluster_command, tasks_of
 from labkit.config import Config
 from labkit.config.config import recorded_config
@@ -72,13 +72,7 @@ class Launch:
     @property
     def output(self) -> list[str]:
         """The last lines that its process has printed."""
-        try:
-            with open_run_file(self.run.console_path) as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(self.offset, size - LAST_BYTES))
-                text = file.read(LAST_BYTES).decode(errors="replace")
-        except OSError:
-            return []
+        text = read_end(self.run.console_path, LAST_BYTES, self.offset).decode(errors="replace")
         return [line for line in text.splitlines() if line.strip()]
 
     @property

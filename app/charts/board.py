@@ -197,14 +197,7 @@ def packed(header: dict[str, Any], parts: Iterable[bytes]) -> bytes:
 
 def _chart(chart: Chart, window: Window | None, points: int, arrays: _Arrays) -> dict[str, Any]:
     lines = [_line(line, chart.logarithmic, window, points, arrays) for line in chart.lines if len(line.x)]
-    return {
-        "key": chart.key,
-        "title": chart.title,
-        "unit": chart.unit,
-        "logarithmic": chart.logarithmic,
-        "named": chart.named,
-        "lines": lines,
-    }
+    return vars(chart) | {"lines": lines}
 
 
 def _placed(line: Line) -> Line:
@@ -230,14 +223,8 @@ def _line(
 ) -> dict[str, Any]:
     x, y, inside = _within(line, window)
     kept, gaps = _kept(y, points, logarithmic)
-    return {
-        "name": line.name,
-        "color": line.color,
-        "style": line.style,
+    return vars(line) | {
         "dash": DASHES.get(line.dashed_as or line.color, ()) if line.style in ("line", "marked") else (),
-        "pick": line.pick,
-        "band": line.band,
-        "other": line.other,
         "of": inside,
         "x": arrays.add(np.insert(x[kept], gaps, x[kept][gaps] if len(gaps) else ())),
         "y": arrays.add(np.insert(y[kept], gaps, np.nan)),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL.ImageColor import getrgb
 
 from app.charts.board import COLORS, ends, packed
 from labkit.run_directory.columns import Floats
@@ -108,19 +109,11 @@ def encode_heat(
 
 def _colors(values: Floats, present: NDArray[np.bool_], scale: Scale) -> NDArray[np.uint8]:
     """Return red, green, blue and opacity of each cell, uint8 [rows, columns, 4]."""
-    stops = np.array([_rgb(color) for color in scale.stops], np.float64)
     places = scale.places(values)
-    drawn = present & np.isfinite(places)
-    at = np.where(drawn, places, 0.0) * (len(stops) - 1)
-    below = np.minimum(at.astype(np.intp), len(stops) - 2)
-    part = (at - below)[..., None]
-    cells = np.zeros((*values.shape, 4), np.uint8)
-    cells[..., :3] = np.round(stops[below] * (1 - part) + stops[below + 1] * part)
-    cells[..., 3] = np.where(drawn, 255, 0)
-    cells[present & ~np.isfinite(values)] = (*_rgb(COLORS["not finite"]), 255)
+    at, stops = np.nan_to_num(places), np.array([getrgb(color) for color in scale.stops])
+    cells = np.empty((*values.shape, 4), np.uint8)
+    for channel, of_stops in enumerate(stops.T):
+        cells[..., channel] = np.round(np.interp(at, np.linspace(0, 1, len(stops)), of_stops))
+    cells[..., 3] = np.where(present & np.isfinite(places), 255, 0)
+    cells[present & ~np.isfinite(values)] = (*getrgb(COLORS["not finite"]), 255)
     return cells
-
-
-def _rgb(color: str) -> tuple[int, int, int]:
-    red, green, blue = bytes.fromhex(color[1:])
-    return red, green, blue

@@ -272,9 +272,8 @@ def board_of(
     charts: Callable[[], Sequence[Chart]],
     *,
     window: Window | None = None,
-    ident: str = "",
     marks: tuple[Seam, ...] = (),
-    pick: str = "",
+    **more: Any,
 ) -> bytes:
     """Return a board of a run's charts, made once for each change of the metrics, the options and the zoom.
 
@@ -285,9 +284,8 @@ def board_of(
         version: of all else that the charts depend on.
         charts: makes them.
         window: the part of the axis to show; None: all.
-        ident: tells the board from others of its page.
         marks: vertical lines beside those of the resume points.
-        pick: what a click on a point of a training curve shows.
+        more: of ``encode``.
     """
 
     def make() -> bytes:
@@ -298,12 +296,11 @@ def board_of(
             window=window,
             seams=[*seams_of(metrics, options), *marks],
             name=run,
-            pick=pick,
-            ident=ident,
             size=options.size,
+            **more,
         )
 
-    return metrics.memo.get(("board", options, window, run, version, ident, marks, pick), make)
+    return metrics.memo.get(("board", options, window, run, version, marks, *more.values()), make)
 
 
 def seams_of(metrics: Snapshot, options: Options) -> list[Seam]:

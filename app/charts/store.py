@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import streamlit as st
 from numpy.typing import NDArray
 
 from labkit.config.config import recorded_config
@@ -60,6 +61,12 @@ class Memo:
             while self._bytes > self._most_bytes and len(self._values) > 1:
                 self._bytes -= self._values.pop(next(iter(self._values)))[1]
         return made
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def store_of(kind: type[Made], path: Path) -> Made:
+    """Return what all sessions follow a file or a folder with: a ``kind`` of store, made once for a path."""
+    return kind(path)  # type: ignore[call-arg]
 
 
 def follow(

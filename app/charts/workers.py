@@ -17,7 +17,7 @@ from app.charts import component
 from app.charts.board import PALETTE, Chart, Line
 from app.charts.metric_charts import Options
 from app.charts.smoothing import smoothed, spacing
-from app.charts.store import Curve, Floats, Snapshot, follow, timeline_of
+from app.charts.store import Curve, Floats, Snapshot, follow, store_of, timeline_of
 from app.markup import Bar, duration, number_text, table_html
 from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, process_space, read_heartbeats
 from labkit.run_directory import RunDirectory, process_alive
@@ -169,17 +169,11 @@ MAX_STALENESS = 100_000  # that is drawn; a damaged row may tell any number
 SHARE_KINDS = {"compute": PALETTE[0], "communication": PALETTE[1], "input, waiting": PALETTE[7]}
 
 
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _store(folder: Path) -> ClusterStore:
-    return ClusterStore(folder)
-
-
 def show_tasks(run: RunDirectory) -> None:
     """Draw the table of the tasks. Draws nothing for a run that no cluster has trained."""
     if not run.cluster_path.is_dir():
         return
-    store = _store(run.cluster_path)
-    tasks, workers = store.tasks(), _polled(store, run)
+    tasks, workers = store_of(ClusterStore, run.cluster_path).tasks(), _polled(run)
     if tasks:
         st.dataframe(
             [_row(task, workers) for task in tasks],
@@ -216,9 +210,12 @@ def _row(task: Task, workers: Workers) -> dict[str, Any]:
     }
 
 
-def _polled(store: ClusterStore, run: RunDirectory) -> Workers:
+def _polled(run: RunDirectory) -> Workers:
+    """Return the metrics of the workers; none if no cluster trains the run."""
+    if not run.cluster_path.is_dir():
+        return Workers({}, 0)
     try:
-        return store.poll()
+        return store_of(ClusterStore, run.cluster_path).poll()
     except OSError as error:
         st.error(f"{state.as_code(run.cluster_path)} can't be read: {error.strerror}")
         return Workers({}, 0)
@@ -231,7 +228,7 @@ def worker_rates(
 
     There is no chart if no cluster trains the run, or nothing is known yet.
     """
-    workers = _polled(_store(run.cluster_path), run) if run.cluster_path.is_dir() else Workers({}, 0)
+    workers = _polled(run)
 
     def charts() -> list[Chart]:
         timeline, lines = timeline_of(metrics), []
@@ -248,7 +245,7 @@ def worker_rates(
 
 def show_shares(run: RunDirectory) -> None:
     """Draw each worker's shares of time, and staleness. Draws nothing if there are no metrics yet."""
-    workers = _polled(_store(run.cluster_path), run) if run.cluster_path.is_dir() else Workers({}, 0)
+    workers = _polled(run)
     if not workers.rows:
         return
     left, right = st.columns(2)

@@ -75,8 +75,6 @@ def _more(name: str, first: int, by: int) -> None:
 
 
 def _page_of_classes(count: int, at_once: int, key: str) -> list[int]:
-    if count <= at_once:
-        return list(range(count))
     return list(range(count))[page_of(count, at_once, key, count)]
 
 

@@ -145,6 +145,14 @@ def of_predictions(predictions: Predictions, split: str, index: int) -> Subject 
     )
 
 
+def check_index(manifest: Manifest, split: str, index: int) -> None:
+    """Raise InputError if a split has no image of this number."""
+    count = find_split(manifest, split).count
+    if not 0 <= index < count:
+        numbers = f"{count:,} images, numbered 0 to {count - 1:,}"
+        raise InputError(f"the {split} split has {numbers}; there is no number {index:,}")
+
+
 def read_example(manifest: Manifest, split: str, index: int) -> Subject:
     """Read one image with its label.
 
@@ -155,12 +163,7 @@ def read_example(manifest: Manifest, split: str, index: int) -> Subject:
 
     Raises InputError if there is no such image, or if its file is missing or damaged.
     """
-    count = find_split(manifest, split).count
-    if not 0 <= index < count:
-        raise InputError(
-            f"the {split} split has {count:,} images, numbered 0 to {count - 1:,}; "
-            f"there is no number {index:,}"
-        )
+    check_index(manifest, split, index)
     images, labels = read_rows(manifest, split, np.array([index]))
     return Subject(images[0], manifest.classes, manifest.targets, labels[0], split, index)
 

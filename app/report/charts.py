@@ -65,7 +65,7 @@ def comparison_charts(runs: Sequence[tuple[str, Snapshot]]) -> list[Chart]:
 def machine_board(run: RunDirectory, metrics: Snapshot) -> str:
     """Return the charts of what the run took of its machines; nothing if that wasn't recorded."""
     try:
-        machine = MachineStore(run).poll()
+        machine = MachineStore(run.path).poll()
     except OSError:
         return ""
     charts = machine_charts(machine, metrics, OPTIONS.axis)

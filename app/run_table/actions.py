@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import streamlit as st
 
@@ -35,23 +35,13 @@ def bar(chosen: Sequence[RunSummary], labels: dict[str, str]) -> None:
         labels: of the runs by their paths.
     """
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="runs-bar"):
-        several = 1 < len(chosen) <= MAX_RUNS
-        st.button(
-            "Compare",
-            icon=":material/stacked_line_chart:",
-            disabled=not several,
-            help=None if several else f"Select 2 to {MAX_RUNS} runs.",
-            on_click=link,
-            args=("compare", [labels[run.path] for run in chosen]),
-        )
-        st.button(
-            "Open live",
-            icon=":material/monitoring:",
-            disabled=len(chosen) != 1,
-            help=None if len(chosen) == 1 else "Select one run.",
-            on_click=link,
-            args=("live", [labels[run.path] for run in chosen]),
-        )
+        there = [labels[run.path] for run in chosen]
+        for label, icon, page, fits, how in (
+            ("Compare", "stacked_line_chart", "compare", 1 < len(there) <= MAX_RUNS, f"2 to {MAX_RUNS} runs"),
+            ("Open live", "monitoring", "live", len(there) == 1, "one run"),
+        ):
+            about: dict[str, Any] = {} if fits else {"disabled": True, "help": f"Select {how}."}
+            st.button(label, icon=f":material/{icon}:", on_click=link, args=(page, there), **about)
         if state.may_act():
             _tags(chosen)
             _note(chosen)

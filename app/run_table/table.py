@@ -194,11 +194,14 @@ def settings_of_others(runs: Iterable[RunSummary]) -> dict[str, str]:
 
 def column_of(name: str, runs: Iterable[RunSummary] = ()) -> Column:
     """Return a column by its name. A setting that is a number in all of ``runs`` stands on the right."""
-    if name in COLUMNS or name == "name":
-        return COLUMNS.get(name, NAME)
-    known = [value for run in runs if (value := run.values.get(name)) is not None]
+    return NAME if name == "name" else COLUMNS.get(name) or setting_column(name, runs)
+
+
+def setting_column(name: str, entries: Iterable[Any]) -> Column:
+    """Return the column of a setting in the ``values`` of runs or trials."""
+    known = [value for entry in entries if (value := entry.values.get(name)) is not None]
     numbers = bool(known) and all(type(value) in (int, float) for value in known)
-    return Column(name, lambda run: run.values.get(name), kind="number" if numbers else "text")
+    return Column(name, lambda entry: entry.values.get(name), kind="number" if numbers else "text")
 
 
 def in_order(

@@ -11,7 +11,7 @@ import streamlit as st
 from app import state
 from app.acting import launches
 from app.acting.buttons import again
-from app.markup import plain
+from app.markup import plain, show_commands
 from app.state import clean
 from labkit.experiments.search.files import PRESET, TrialRecord
 from labkit.experiments.search.result import SearchResult
@@ -88,8 +88,6 @@ def _commands(search: SearchResult) -> None:
     with st.popover("Commands", icon=":material/content_copy:"):
         if runs_code(search):
             st.text(CODE)
-        for title, command in shown.items():
-            st.caption(title)
-            st.code(command, language="bash", wrap_lines=True)
+        show_commands(shown)
         if search.state == "running":
             st.caption(f"Ctrl-C where it runs, in process {search.progress.pid}, saves and stops it.")

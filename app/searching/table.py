@@ -72,18 +72,12 @@ def _columns(search: SearchResult) -> dict[str, Column]:
     def last(attribute: str) -> Callable[[TrialRecord], Any]:
         return lambda trial: getattr(trial.last, attribute, None)
 
-    def setting(name: str) -> Column:
-        values = [trial.values.get(name) for trial in search.trials]
-        numbers = all(type(value) in (int, float) for value in values if value is not None)
-        kind = "number" if numbers else "text"
-        return Column(name, lambda trial: trial.values.get(name), kind=kind)
-
     shown = partial(value_shown, search)
     return {
         "state": Column("State", lambda trial: trial.state),
         "step": Column("Step", last("step"), "{:,}".format, "number", "Of its last result."),
         "value": Column(title_of(search), last("value"), shown, "number", "At that step."),
-        **{f"setting {name}": setting(name) for name in search.request.space},
+        **{f"setting {name}": table.setting_column(name, search.trials) for name in search.request.space},
         "seconds": Column("Seconds", _seconds, "{:,.0f}".format, "number", "Of training, all rungs."),
         "why": Column("Why it ended", lambda trial: trial.why or None),
     }

@@ -44,14 +44,8 @@ def page() -> None:
     )
     if shown is None:
         return
-
     version = f"{run.path}-{split}-{step}-{answers.written(run, step)}-{manifest.checksum}"
-
-    @st.fragment(key="map-panel")
-    def panel() -> None:
-        _panel(run, manifest, split, step, shown, version)
-
-    panel()
+    st.fragment(_panel, key="map-panel")(run, manifest, split, step, shown, version)
 
 
 def _asked(run: RunDirectory, manifest: Manifest, split: str, step: int) -> answers.Asked[ImageMap]:

@@ -23,7 +23,7 @@ from app.charts.layer_charts import (
     profile_chart,
     value_text,
 )
-from app.charts.store import follow
+from app.charts.store import follow, store_of
 from app.live_update import heading
 from app.markup import one_of
 from labkit.config.config import recorded_by
@@ -108,22 +108,12 @@ def _stacked(rows: list[_Row], damaged_lines: int, version: int) -> Layers:
     return Layers(names, step, wall_time, values, present, damaged_lines, version, quantiles)
 
 
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _store(path: Path) -> LayerStore:
-    return LayerStore(path)
-
-
 def page() -> None:
     """Draw the page of the selected run."""
     run = state.selected_run()
     component.prepare()
     heading(run, "Inside the network")
-
-    @st.fragment(run_every=REFRESH_SECONDS, key="inside")
-    def panel() -> None:
-        _panel(run)
-
-    panel()
+    st.fragment(_panel, run_every=REFRESH_SECONDS, key="inside")(run)
 
 
 def _panel(run: RunDirectory) -> None:
@@ -131,7 +121,7 @@ def _panel(run: RunDirectory) -> None:
     try:
         resume_points = state.curves(run).resume_points
         path = run.layers_path
-        layers = _store(path).poll(resume_points)
+        layers = store_of(LayerStore, path).poll(resume_points)
     except OSError as error:
         st.error(f"{state.as_code(path)} can't be read: {error.strerror}")
         return

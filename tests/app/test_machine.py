@@ -156,7 +156,7 @@ def test_speeds_and_shares_are_drawn_and_grow(make_run):
     shares = bars(at)
     assert list(rates(at).lines) == ["worker:0", "worker:1"]
     assert "Staleness of the updates" not in [chart.title for chart in charts(at)], "it is synchronous"
-    assert shares == dict.fromkeys(["worker:0", "worker:1"], ["70 %", "20 %", "10 %"])
+    assert shares == {f"worker:{number}": ["70 %", "20 %", "10 %"] for number in (0, 1)}
     append_worker(run, "worker:1", 99.0, step=12)
     at.slider(key="smoothing").set_value(0.0)
     drawn = rates(checked(at.run())).lines["worker:1"]
