@@ -259,16 +259,16 @@ def selected_run() -> RunDirectory:
         watch("none", lambda: bool(run_labels()))
         st.stop()
     run = find_run(label)
-    if why := _why_not_shown(run):
+    if why := why_not_shown(run):
         st.title(plain(run.name))
         st.warning(why, icon=":material/folder_off:")
-        watch(f"missing-{clean(run.path)}", lambda: _why_not_shown(run), seen=why)
+        watch(f"missing-{clean(run.path)}", lambda: why_not_shown(run), seen=why)
         st.stop()
     st.session_state[SEEN] = run.path
     return run
 
 
-def _why_not_shown(run: RunDirectory) -> str:
+def why_not_shown(run: RunDirectory) -> str:
     """Return in Markdown why a run can't be shown; "" if it can."""
     if not run.exists():
         return _why_missing(run)

@@ -9,7 +9,6 @@ import streamlit as st
 from pandas.io.formats.style import Styler
 
 from app import state
-from app.markup import plain
 from app.state import MAX_RUNS, clean
 from labkit.analysis.results import (
     MEASURES,
@@ -24,9 +23,7 @@ from labkit.analysis.results import (
     value_text,
 )
 from labkit.config.config import describe
-from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.directory import check_folders
 from labkit.run_directory.summary import RunSummary, Summaries
 
 WATCH_SECONDS = 5.0
@@ -52,32 +49,23 @@ def choose_runs() -> dict[str, RunDirectory]:
             placeholder=f"Choose up to {MAX_RUNS} runs",
         )
     found = {label: state.find_run(label) for label in chosen[:MAX_RUNS]}
-    there = {label: run for label, run in found.items() if run.exists() and state.is_unicode(run)}
-    for label, run in list(there.items()):
-        try:
-            check_folders(run)
-        except InputError as error:
-            st.warning(plain(f"Not compared: {error}"), icon=":material/folder_off:")
-            del there[label], found[label]
-    if gone := [label for label in found if label not in there]:
-        names = ", ".join(map(state.as_code, gone))
+    there = {label: run for label, run in found.items() if not state.why_not_shown(run)}
+    for run in found.values():
+        if run.exists() and (why := state.why_not_shown(run)):
+            st.warning(f"Not compared: {why}", icon=":material/folder_off:")
+    if gone := [state.as_code(label) for label, run in found.items() if not run.exists()]:
         st.warning(
-            f"Not found, perhaps deleted or renamed meanwhile: {names}. The others are compared.",
+            f"Not found, perhaps deleted or renamed meanwhile: {', '.join(gone)}. The others are compared.",
             icon=":material/folder_off:",
         )
-    return {label: there[label] for label in _once(there)}
+    by_path = {run.path: label for label, run in reversed(there.items())}  # each run once
+    return {label: run for label, run in there.items() if by_path[run.path] == label}
 
 
 def set_runs(runs: Iterable[RunDirectory]) -> None:
     """Compare these runs. Call it from a callback, before the selection is drawn."""
     labels = {run.path: label for label, run in state.listed_runs().items()}
     st.session_state[KEY] = [labels.get(run.path, state.clean(run.path)) for run in runs][:MAX_RUNS]
-
-
-def _once(runs: dict[str, RunDirectory]) -> list[str]:
-    """Return the labels without those of a run that is there already, by its path."""
-    by_path = {run.path: label for label, run in reversed(runs.items())}
-    return [label for label, run in runs.items() if by_path[run.path] == label]
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)

@@ -62,19 +62,19 @@ def chosen_rows(count: int) -> NDArray[np.int64]:
 
 
 def make_map(
-    network: AskedNetwork,
     manifest: Manifest,
     split: str,
     rows: NDArray[np.int64],
+    network: AskedNetwork,
     progress: Progress = silent,
 ) -> ImageMap:
     """Ask a network for the features of some images and arrange them; takes seconds to minutes.
 
     Args:
-        network: the network.
-        manifest: the prepared data set that it was trained on.
+        manifest: the prepared data set that the network was trained on.
         split: ``train``, ``validation`` or ``test``.
         rows: positions in the split, ascending, at least one.
+        network: the network.
         progress: called with the number of images whose features are ready, and of all.
 
     Raises InputError if the images can't be read, ``NoAnswer`` if a process fails.

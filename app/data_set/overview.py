@@ -232,7 +232,7 @@ def duplicates(run: RunDirectory, scan: DataScan) -> None:
     _duplicate_counts(found)
     shown = st.session_state.get("duplicate-groups", GROUPS)
     with cards.readable():
-        groups = [_duplicate_group(scan, found, group) for group in found.worst_first()[:shown].tolist()]
+        groups = [_duplicate_group(scan, found, group) for group in found.worst_first()[:shown]]
         marking.grid(scan.manifest, groups, 110, "duplicates-grid")
     marking.summary(run, scan.manifest)
     if shown < len(found):
@@ -247,7 +247,7 @@ def _duplicate_counts(found: Duplicates) -> None:
         | {f"also in {other}": int(found.shared[row, column]) for column, other in enumerate(names)}
         for row, name in enumerate(names)
     ]
-    images, differ = counted(len(found.index), "image"), int(found.disagree.sum())
+    images, differ = counted(sum(map(len, found.groups)), "image"), int(found.disagree.sum())
     st.write(
         f"{images} in {counted(len(found), 'group')} of equal pixels; in {differ:,} of the groups the labels "
         "differ."
@@ -257,7 +257,7 @@ def _duplicate_counts(found: Duplicates) -> None:
 
 def _duplicate_group(scan: DataScan, found: Duplicates, group: int) -> tuple[str, list[marking.Markable]]:
     """Return the heading and the cards of a group. Raises InputError if the images can't be read."""
-    places, manifest = found.places(group), scan.manifest
+    places, manifest = found.groups[group], scan.manifest
     every = [scan.splits[place.split].labels[place.index] for place in places]
     first = places[0]
     images, _ = read_images(manifest, first.split, np.array([first.index]))

@@ -155,13 +155,9 @@ def _what_it_is_worth(split: str) -> None:
             "wrong labels by heart. Take the list as a hint; it misses most wrong labels of a long training.",
             icon=":material/info:",
         )
-    elif split == "validation":
-        st.caption(
-            "Out of sample: the network wasn't trained on these images. The checkpoint may have been chosen "
-            "by them."
-        )
     else:
-        st.caption("Out of sample: the network wasn't trained on these images.")
+        best = " The checkpoint may have been chosen by them." if split == "validation" else ""
+        st.caption(f"Out of sample: the network wasn't trained on these images.{best}")
 
 
 def _asked(

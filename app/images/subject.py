@@ -19,6 +19,7 @@ from labkit.errors import InputError
 from labkit.plurals import numbers_in_words
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import best_checkpoint
+from labkit.run_directory.files import read_object
 from labkit.training.scores import indicators
 
 
@@ -176,3 +177,8 @@ def checkpoint_to_ask(run: RunDirectory, preferred: Any = None) -> int | None:
         preferred: taken if this step is kept; otherwise the best on validation, otherwise the newest.
     """
     return int(preferred) if preferred in run.checkpoint_steps() else best_checkpoint(run.checkpoints_path)
+
+
+def recorded_step(run: RunDirectory, split: str = "test") -> object:
+    """Return the step of a recorded evaluation. The page of an image asks the network of that on ``test``."""
+    return read_object(run.predictions_path / f"{split}.json").get("checkpoint_step")

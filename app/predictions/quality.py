@@ -184,21 +184,14 @@ def _calibration(predictions: Predictions) -> None:
         )
         label = picked - 1 if picked else None
     found = calibration(predictions, label)
-    axis, frequency = (
-        ("probability of the label", "images with the label")
-        if predictions.multi_label
-        else ("confidence", "accuracy")
-    )
+    axis, frequency, what = "confidence", "accuracy", "the accuracy of its images"
+    if predictions.multi_label:
+        axis, frequency = "probability of the label", "images with the label"
+        what = "the fraction of images that have the label"
     st.html(sentence(f"Expected calibration error {found.error:.4f}"))
-    board = encode(
-        calibration_charts(found, frequency), axis="percent", x_title=axis.capitalize(), height=190
-    )
+    charts = calibration_charts(found, frequency)
+    board = encode(charts, axis="percent", x_title=axis.capitalize(), height=190)
     component.draw(board, key="calibration")
-    what = (
-        "the fraction of images that have the label"
-        if predictions.multi_label
-        else "the accuracy of its images"
-    )
     left_out = f" {found.left_out:,} values that aren't numbers are left out." if found.left_out else ""
     st.caption(
         f"A point for each of {BINS} bins of equal width that has probabilities. The error is the "

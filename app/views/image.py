@@ -11,12 +11,13 @@ from app.images.subject import (
     file_of,
     of_predictions,
     read_example,
+    recorded_step,
     split_control,
 )
 from app.images.what_if import panel
 from app.live_update import heading
 from app.markup import one_of, plain
-from app.predictions.source import SPLITS, recorded, recorded_step
+from app.predictions.source import SPLITS, recorded
 from labkit.analysis.predictions import Predictions
 from labkit.config.config import recorded_config
 from labkit.data.images.pictures import FORMATS, MAX_BYTES, read_picture

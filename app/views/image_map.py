@@ -1,11 +1,12 @@
 """The map page: images that the network finds alike lie close together."""
 
+from functools import partial
+
 import numpy as np
 import streamlit as st
 
 from app import background, state
 from app.address import image_address, page_of
-from app.ask.client import AskedNetwork
 from app.charts.component import key_of
 from app.data_set import image_map
 from app.data_set.image_map import ImageMap, chosen_rows, make_map
@@ -39,22 +40,14 @@ def page() -> None:
         return
     splits = [name for name in manifest.splits if manifest.count(name)]
     split = split_control(splits, "map-split", label_visibility="collapsed")
-    shown = background.shown(
-        _asked(run, manifest, split, step), "Asking the network, then placing the images", "map"
-    )
+    rows = chosen_rows(manifest.count(split))
+    work = partial(make_map, manifest, split, rows)
+    asked = answers.ask(run, step, ("map", split, manifest.checksum), work)
+    shown = background.shown(asked, "Asking the network, then placing the images", "map")
     if shown is None:
         return
     version = f"{run.path}-{split}-{step}-{answers.written(run, step)}-{manifest.checksum}"
     st.fragment(_panel, key="map-panel")(run, manifest, split, step, shown, version)
-
-
-def _asked(run: RunDirectory, manifest: Manifest, split: str, step: int) -> answers.Asked[ImageMap]:
-    rows = chosen_rows(manifest.count(split))
-
-    def work(network: AskedNetwork, progress: background.Progress) -> ImageMap:
-        return make_map(network, manifest, split, rows, progress)
-
-    return answers.ask(run, step, ("map", split, manifest.checksum), work)
 
 
 def _panel(
