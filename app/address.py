@@ -112,6 +112,11 @@ def page(name: str, **settings: Any) -> Any:
     return st.Page(draw, **({"url_path": name} | settings))
 
 
+def link(name: str, label: str, icon: str, help: str | None = None, **parameters: Any) -> None:
+    """Draw a link to another page, which takes these parameters. ``icon``: a name of Material's."""
+    st.page_link(page(name), label=label, icon=f":material/{icon}:", help=help, query_params=parameters)
+
+
 def page_below(
     count: int, size: int, key: str, selection: Hashable = None, *, bound: bool = False
 ) -> tuple[slice, DeltaGenerator]:

@@ -82,16 +82,16 @@ def _jump(run: RunDirectory, metrics: Snapshot | None) -> None:
     """Draw the button that leads to the largest jump of the loss."""
     if metrics is not None and not recorded_by(run) and (jumps := picked.jumps(metrics)):
         step, ratio = jumps[0]
-        st.button(
+        picked.step_button(
             f"Largest jump of the loss: step {step:,}",
+            run,
+            step,
+            scroll=True,
             icon=":material/photo_library:",
             key="largest-jump",
             help=f"Shows the images of its batch. The loss is {number_text(ratio, '.2g')} times as high "
             "as around it. A click on a point of a training curve shows those of its step; J goes on to the "
             "next jump.",
-            on_click=picked.choose_step,
-            args=(run, step),
-            kwargs={"scroll": True},
         )
 
 

@@ -134,8 +134,9 @@ def draw_markup(markup: str, *, key: str) -> None:
     component(DRAWING)(key=key, data={"markup": markup}, height="content")
 
 
-def draw_for_widths(wide: str, narrow: str, *, key: str) -> None:
-    """Draw one of two SVGs, made for the widths of ``WIDTHS``, so that texts keep their size."""
+def draw_for_widths(draw: Callable[[int], str], *, key: str) -> None:
+    """Draw one of two SVGs, which ``draw`` makes for each of ``WIDTHS``, so that texts keep their size."""
+    wide, narrow = map(draw, WIDTHS)
     draw_markup(f'<div class="lk-wide">{wide}</div><div class="lk-narrow">{narrow}</div>', key=key)
 
 

@@ -285,7 +285,7 @@ def why_not_shown(run: RunDirectory) -> str:
 def say_no_runs() -> None:
     """Say that there are no runs yet, with the ways to start one."""
     st.write("No runs yet. Start a training, and it appears here within seconds:")
-    st.page_link(address.page("start"), label="Start a training", icon=":material/add_circle:")
+    address.link("start", "Start a training", "add_circle")
     st.code("labkit train --preset smoke", language="bash")
 
 

@@ -110,7 +110,8 @@ def start(arguments: Sequence[str], run: RunDirectory) -> None:
         known = _started.get(run.path)
         if known is not None and known.process.poll() is None:
             return
-        refuse_taken(run)
+        if why := why_taken(run):
+            raise InputError(why)
         try:
             make_private(run.path)
         except OSError as error:
@@ -118,16 +119,15 @@ def start(arguments: Sequence[str], run: RunDirectory) -> None:
         _started[run.path] = _launched(arguments, run, is_new=True)
 
 
-def refuse_taken(run: RunDirectory) -> None:
-    """Raise InputError, with the way out, where the directory of a new run holds something."""
+def why_taken(run: RunDirectory) -> str:
+    """Return why the directory can't be that of a new run, with the way out; "" if it can."""
     if run.exists():
-        raise InputError(f"{run.name} is there already; choose another name, or continue it on its Live page")
+        return f"{run.name} is there already; choose another name, or continue it on its Live page"
     try:
         taken = run.path.exists() and (not run.path.is_dir() or holds_something_else(run))
     except OSError as error:
-        raise InputError(f"{str(run.path)[:200]}: {error.strerror}; choose another name") from None
-    if taken:
-        raise InputError(f"{run.path} holds something else; choose another name")
+        return f"{str(run.path)[:200]}: {error.strerror}; choose another name"
+    return f"{run.path} holds something else; choose another name" if taken else ""
 
 
 def _launched(

@@ -37,12 +37,9 @@ def _calling(name: str) -> Any:
 
 
 @cache
-def _code() -> tuple[str, str]:
-    script = "\n".join(
-        (ASSETS / name).read_text() for name in ("uPlot.iife.min.js", "board.js", "feed.js", "heat.js")
-    )
-    style = (ASSETS / "uPlot.min.css").read_text() + "\n" + (ASSETS / "board.css").read_text()
-    return script, style
+def code(*names: str) -> str:
+    """Return the text of files of ``assets/``, one after the other."""
+    return "\n".join((ASSETS / name).read_text() for name in names)
 
 
 @st.cache_resource(show_spinner=False)
@@ -58,10 +55,10 @@ def spare_the_collector() -> None:
 def prepare() -> None:
     """Load the code of the charts (some 70 KB) into the page. Call it once a page, outside of fragments."""
     spare_the_collector()
-    script, style = _code()
-    st.components.v2.component("labkit_board_code", js=script, css=style, isolate_styles=False)(
-        key="board-code", height=1
-    )
+    script = code("uPlot.iife.min.js", "board.js", "feed.js", "heat.js")
+    style = code("uPlot.min.css", "board.css")
+    load = st.components.v2.component("labkit_board_code", js=script, css=style, isolate_styles=False)
+    load(key="board-code", height=1)
 
 
 def key_of(*parts: object) -> str:

@@ -92,11 +92,6 @@ class Layers:
         return having.tolist(), values[:, having], present[:, having]
 
 
-def value_text(value: float, present: bool = True) -> str:
-    """Return a value as text with six digits; a dash where there is none."""
-    return f"{value:.6g}" if present else "–"
-
-
 def heat_map(layers: Layers, quantity: str) -> bytes:
     """Return the heat map of a quantity, layers from the first at the top, steps from the left.
 

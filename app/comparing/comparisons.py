@@ -28,14 +28,7 @@ def found_folders(name: str, runs: Iterable[RunDirectory], folders: Iterable[Pat
                 places += sorted(folder / entry.name for entry in entries if entry.is_dir())
         except OSError:
             continue
-    return [place for place in dict.fromkeys(places) if _is_file(place / name)]
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:
-        return False
+    return [place for place in dict.fromkeys(places) if os.path.isfile(place / name)]
 
 
 def show_comparisons(chosen: Iterable[RunDirectory]) -> None:

@@ -9,7 +9,7 @@ import streamlit as st
 from app import state
 from app.charts.board import PALETTE
 from app.comparing.plots import Axis, Dot, axis_of, scatter
-from app.markup import WIDTHS, draw_for_widths, plain, unfolding
+from app.markup import draw_for_widths, plain, unfolding
 from labkit.analysis.results import MEASURES, Group, Result, differing, known_measures, title_of
 
 
@@ -46,8 +46,7 @@ def draw_scatter(
     if not dots:
         st.info(f"None of the {what} has both {plain(x.title)} and {plain(y.title)}.")
         return
-    wide, narrow = (scatter(dots, x, y, width, what=what) for width in WIDTHS)
-    draw_for_widths(wide, narrow, key=key)
+    draw_for_widths(partial(scatter, dots, x, y, what=what), key=key)
 
 
 _PARALLEL = tuple(

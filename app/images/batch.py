@@ -4,6 +4,7 @@ import shlex
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import streamlit as st
@@ -75,28 +76,18 @@ def _head(run: RunDirectory, step: int) -> DeltaGenerator:
     last = _last_step(run)
     with st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key="batch-head"):
         st.subheader(f"Batch of step {step:,}", anchor=False, width="content")
-        for name, icon, other in (
-            ("Previous", ":material/chevron_left:", step - 1),
-            ("Next", ":material/chevron_right:", step + 1),
-        ):
-            st.button(
+        for name, icon, other in (("Previous", "left", step - 1), ("Next", "right", step + 1)):
+            picked.step_button(
                 name,
-                icon=icon,
+                run,
+                other,
+                icon=f":material/chevron_{icon}:",
                 key=f"batch-{name}",
                 type="tertiary",
                 help=f"The batch of step {other:,}: arrow keys, here and on the chart",
                 disabled=other < 1 or other > last,
-                on_click=picked.choose_step,
-                args=(run, other),
             )
-        st.button(
-            "Close",
-            icon=":material/close:",
-            key="batch-close",
-            type="tertiary",
-            on_click=picked.choose_step,
-            args=(run, None),
-        )
+        picked.step_button("Close", run, None, icon=":material/close:", key="batch-close", type="tertiary")
         return st.popover("About", icon=":material/info:", type="tertiary")
 
 
@@ -161,14 +152,9 @@ def _jumps(run: RunDirectory, metrics: Snapshot, step: int) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key="batch-jumps"):
         st.caption("Largest jumps:", width="content")
         for other, ratio in jumps:
-            st.button(
-                f"{other:,} ({number_text(ratio, '.2g')} ×)",
-                key=f"jump-{other}",
-                type="tertiary",
-                disabled=other == step,
-                on_click=picked.choose_step,
-                args=(run, other),
-            )
+            label = f"{other:,} ({number_text(ratio, '.2g')} ×)"
+            look: dict[str, Any] = {"type": "tertiary", "disabled": other == step}
+            picked.step_button(label, run, other, key=f"jump-{other}", **look)
 
 
 # ---- the batch -------------------------------------------------------------------------------------------

@@ -13,10 +13,11 @@ import streamlit as st
 from app import background, state
 from app.acting import launches
 from app.acting.buttons import again
+from app.acting.draft import free_name, prepared
 from app.images import cards
 from app.markup import component, plain
 from labkit import home
-from labkit.data.manifest import Manifest, find_manifest, prepared_names
+from labkit.data.manifest import Manifest, prepared_names
 from labkit.data.marks import (
     EXCLUDE,
     KEEP,
@@ -197,7 +198,8 @@ def summary(run: RunDirectory, manifest: Manifest | None) -> None:
 def _correction(run: RunDirectory, manifest: Manifest, corrections: Corrections) -> None:
     """Draw the command that makes the corrected data set; where it is made, the link to a new run on it."""
     made = _made_of(manifest, corrections)
-    name = made or _free_name(manifest)
+    taken = prepared_names(manifest.directory.parent)
+    name = made or free_name(f"{manifest.dataset[:50]}-fixed", taken.__contains__)
     if not made and state.may_act():
         name = st.text_input("Name of the corrected data set", name, width=320) or name
     arguments = ["data", "correct", manifest.dataset, "--name", name]
@@ -229,20 +231,7 @@ def _made_of(manifest: Manifest, corrections: Corrections) -> str:
     """Return the name of a data set that was made of these marks; "" without one."""
     wanted = manifest.checksum, corrections.sha256
     for name in prepared_names(manifest.directory.parent):
-        try:
-            found = find_manifest(manifest.directory.parent, name)
-        except InputError:
-            continue
+        found = prepared(manifest.directory.parent, name)
         if found is not None and (found.source["sha256"], found.source.get("marks_sha256")) == wanted:
             return name
     return ""
-
-
-def _free_name(manifest: Manifest) -> str:
-    """Return a name that no data set has yet, such as ``cifar10-fixed``."""
-    taken, number = set(prepared_names(manifest.directory.parent)), 1
-    name = first = f"{manifest.dataset[:50]}-fixed"
-    while name in taken:
-        number += 1
-        name = f"{first}-{number}"
-    return name

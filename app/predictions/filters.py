@@ -174,36 +174,35 @@ def _clear() -> None:
     first_page()
 
 
+def _of_cell(row: int, column: int, several: bool) -> dict[str, int | None]:
+    """Return the class filters that a cell stands for, of the matrix or of the labels; -1: any."""
+    names = ("true", "predicted")
+    if not several:
+        return {name: None if of < 0 else of for name, of in zip(names, (row, column), strict=True)}
+    of_column = {-1: ("true",), 0: names, 1: ("missed",), 2: ("added",)}[column]
+    return {name: row if name in of_column and row >= 0 else None for name in CLASS_FILTERS}
+
+
 def open_cell(predictions: Predictions, row: int, column: int) -> None:
     """Filter by a cell that was clicked, of the confusion matrix or the table of labels; -1: any.
 
     Called before the page is drawn again.
     """
-    name = predictions.classes[row] if row >= 0 else ANY
-    values = dict.fromkeys(CLASS_FILTERS[: 4 if predictions.multi_label else 2], ANY)
-    if not predictions.multi_label:
-        values["true"] = name
-        values["predicted"] = predictions.classes[column] if column >= 0 else ANY
-    elif column == 0:
-        values["true"] = values["predicted"] = name
-    elif column > 0:
-        values["missed" if column == 1 else "added"] = name
-    else:
-        values["true"] = name
-    st.session_state.update(values)
+    for name, number in _of_cell(row, column, predictions.multi_label).items():
+        st.session_state[name] = ANY if number is None else predictions.classes[number]
     first_page()
 
 
 def open_cell_of(predictions: Predictions, filters: Filters) -> tuple[int, int] | None:
     """Return the cell that the filters open, row and column; -1 for a whole row or column."""
-    if not predictions.multi_label:
-        if filters.true is None and filters.predicted is None:
-            return None
-        return tuple(-1 if place is None else place for place in (filters.true, filters.predicted))  # type: ignore[return-value]
-    if filters.missed is not None:
-        return filters.missed, 1
-    if filters.added is not None:
-        return filters.added, 2
-    if filters.true is None:
+    chosen = {name: number for name in CLASS_FILTERS if (number := getattr(filters, name)) is not None}
+    if not chosen:
         return None
-    return filters.true, 0 if filters.predicted == filters.true else -1
+    if not predictions.multi_label:
+        return chosen.get("true", -1), chosen.get("predicted", -1)
+    for column, name in ((1, "missed"), (2, "added")):
+        if name in chosen:
+            return chosen[name], column
+    if "true" not in chosen:
+        return None
+    return chosen["true"], 0 if chosen.get("predicted") == chosen["true"] else -1

@@ -202,17 +202,16 @@ def _calibration(predictions: Predictions) -> None:
 
 def _per_class(predictions: Predictions) -> None:
     st.markdown("**Per class**")
+    columns = st.column_config
     share = {"format": "percent", "min_value": 0.0, "max_value": 1.0}
+    shares: dict[str, Any] = {
+        name: columns.ProgressColumn(name.capitalize(), **share)  # type: ignore[arg-type]
+        for name in ("accuracy", "recall", "precision", "f1")
+    }
     st.dataframe(
         predictions.per_class(),
         hide_index=True,
         height="content" if len(predictions.classes) <= 20 else 640,
-        column_config={
-            "class": "Class",
-            "examples": st.column_config.NumberColumn("Examples", format="localized"),
-            "accuracy": st.column_config.ProgressColumn("Accuracy", **share),  # type: ignore[arg-type]
-            "recall": st.column_config.ProgressColumn("Recall", **share),  # type: ignore[arg-type]
-            "precision": st.column_config.ProgressColumn("Precision", **share),  # type: ignore[arg-type]
-            "f1": st.column_config.ProgressColumn("F1", **share),  # type: ignore[arg-type]
-        },
+        column_config={"class": "Class", "examples": columns.NumberColumn("Examples", format="localized")}
+        | shares,
     )

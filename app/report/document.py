@@ -8,7 +8,7 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from app.charts.component import ASSETS as CHARTS
+from app.charts.component import code
 from app.charts.store import CurveStore, Snapshot
 from app.images.cards import STYLE as CARDS
 from app.markup import escaped, table_html
@@ -189,9 +189,8 @@ def _assets() -> tuple[str, str]:
         themes = tomllib.load(file)["theme"]
     light, dark = (_variables(themes[name]) for name in ("light", "dark"))
     colours = f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root:not(.paper){{{dark}}}}}"
-    read = lambda folder, *names: "\n".join((folder / name).read_text() for name in names)  # noqa: E731
-    style = read(CHARTS, "uPlot.min.css", "board.css") + CARDS.read_text() + read(OWN, "report.css")
-    script = read(CHARTS, "uPlot.iife.min.js", "board.js") + read(OWN, "report.js")
+    style = code("uPlot.min.css", "board.css") + CARDS.read_text() + (OWN / "report.css").read_text()
+    script = code("uPlot.iife.min.js", "board.js") + (OWN / "report.js").read_text()
     return colours + style, script.replace("export default function () {}", "").replace(
         "</script", "<\\/script"
     )

@@ -13,12 +13,6 @@ from labkit.errors import InputError
 from labkit.export.metrics import write_metrics
 from labkit.run_directory import RunDirectory
 
-# On a wide screen the button stands beside the head of the page, which leaves room for it.
-CORNER = """<style>@media (min-width: 641px) {
-.stMainBlockContainer > .stVerticalBlock { position: relative; }
-.st-key-live-share { position: absolute; top: 1.2rem; right: 0; width: auto; z-index: 3; }
-.st-key-run-head { padding-right: 120px; } }</style>"""
-
 # Streamlit keeps a file in memory while it is downloaded. The command line has no such limit.
 MAX_METRICS_BYTES = 500_000_000
 MAX_LISTED = 8  # runs of a report, as of `labkit report`
@@ -54,7 +48,6 @@ def share(runs: Sequence[RunDirectory], key: str) -> None:
 
 def share_in_corner(run: RunDirectory) -> None:
     """Draw the button in the corner of the page of a run, above what a fragment refreshes."""
-    st.html(CORNER)
     with st.container(key="live-share", width="content"):
         share([run], "live")
 

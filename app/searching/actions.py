@@ -10,14 +10,13 @@ import streamlit as st
 
 from app import state
 from app.acting import launches
-from app.acting.buttons import again
+from app.acting.buttons import again, stop
 from app.markup import plain, show_commands
 from app.state import clean
 from labkit.experiments.search.files import PRESET, TrialRecord
 from labkit.experiments.search.result import SearchResult
 from labkit.parts.trust import acts
-from labkit.run_directory import RunDirectory, process_alive
-from labkit.run_directory.stop import asked_to_stop
+from labkit.run_directory import RunDirectory
 
 FAILED = "search-failed"  # in the session, with the folder: why the last action failed
 STOPPED = (-signal.SIGTERM, 128 + signal.SIGTERM, 128 + signal.SIGINT)
@@ -47,7 +46,8 @@ def draw(search: SearchResult) -> None:
     code = None if launch is None else launch.process.poll()
     with st.container(horizontal=True, vertical_alignment="center"):
         if may_act and search.state == "running" and search.progress.host == socket.gethostname():
-            _stop(run)
+            words = "The trainings save a checkpoint and end. *Go on* continues the search from there."
+            stop(run, words, f"{FAILED}-{run.path}")
         elif launch is not None and code is None and search.state != "running":
             st.caption(":material/hourglass_top: Going on: it checks and loads first …", width="content")
         elif may_act and search.state in ("interrupted", "failed", "lost") and not runs_code(search):
@@ -61,17 +61,6 @@ def draw(search: SearchResult) -> None:
     state.say_failure(f"{FAILED}-{run.path}")
     if launch is not None and code not in (None, 0, *STOPPED):
         st.error(plain(f"It doesn't go on: {launch.refusal}"), icon=":material/block:")
-
-
-def _stop(run: RunDirectory) -> None:
-    asked = asked_to_stop(run)
-    if asked is not None and process_alive(asked):
-        st.caption(":material/hourglass_top: Stopping: its trainings save first …", width="content")
-        return
-    with st.popover("Stop", icon=":material/stop_circle:"):
-        st.write("The trainings save a checkpoint and end. *Go on* continues the search from there.")
-        stop = f"{FAILED}-{run.path}", launches.stop, run
-        st.button("Save and stop", type="primary", key="search-stop", on_click=state.attempt, args=stop)
 
 
 def _commands(search: SearchResult) -> None:

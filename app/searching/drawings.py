@@ -35,7 +35,7 @@ def is_percent(search: SearchResult) -> bool:
 
 def value_shown(search: SearchResult, value: float) -> str:
     """Return a value of the objective as text."""
-    return f"{100 * value:.2f} %" if is_percent(search) else f"{value:.4g}"
+    return number_text(value, ".2%" if is_percent(search) else ".4g")
 
 
 def color_of_rung(search: SearchResult, step: int) -> str:

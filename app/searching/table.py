@@ -97,12 +97,8 @@ def _one(search: SearchResult, trial: TrialRecord) -> None:
     st.text(state.clean(f"Trial {trial.number}, {trial.state}: {given}. {trial.why}\n{'; '.join(results)}"))
     with st.container(horizontal=True):
         for run in runs_of(search, trial):
-            st.page_link(
-                address.page("live"),
-                label=plain(state.clean(run.name)),
-                icon=":material/monitoring:",
-                query_params={"run": state.clean(run.path)},
-            )
+            label = plain(state.clean(run.name))
+            address.link("live", label, "monitoring", run=state.clean(run.path))
 
 
 def show_rungs(search: SearchResult) -> None:

@@ -21,11 +21,10 @@ from app.charts.layer_charts import (
     heat_map,
     lines_chart,
     profile_chart,
-    value_text,
 )
 from app.charts.store import follow, store_of
 from app.live_update import heading
-from app.markup import one_of
+from app.markup import number_text, one_of
 from labkit.config.config import recorded_by
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
@@ -224,7 +223,7 @@ def _table(layers: Layers, row: int) -> None:
             [
                 {"Layer": name}
                 | {
-                    QUANTITIES[quantity].title: value_text(value, present)
+                    QUANTITIES[quantity].title: number_text(float(value) if present else None, ".6g")
                     for quantity, value, present in zip(
                         NAMES, layers.values[row, :, index], layers.present[row, :, index], strict=True
                     )

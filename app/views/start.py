@@ -87,7 +87,7 @@ def _command(checked: Checked, shown: Draft) -> None:
     _expectation(checked, shown)
     key = f"{FAILED} {checked.command}"
     failure = st.session_state.get(key, "")
-    sentence = checked.problem or next(iter(checked.errors.values()), "") or _taken(run)
+    sentence = checked.problem or next(iter(checked.errors.values()), "") or launches.why_taken(run)
     if failure or sentence:
         st.error(plain(str(sentence or failure)), icon=":material/block:")
     if why := state.why_not():
@@ -102,14 +102,6 @@ def _command(checked: Checked, shown: Draft) -> None:
         args=(key, _start, checked.arguments, str(run.path), shown.is_search),
         help="The training goes on when this page and its server are closed.",
     )
-
-
-def _taken(run: RunDirectory) -> str:
-    try:
-        launches.refuse_taken(run)
-    except InputError as error:
-        return str(error)
-    return ""
 
 
 def _expectation(checked: Checked, shown: Draft) -> None:
