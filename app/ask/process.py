@@ -151,7 +151,6 @@ class NetworkProcess:
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         self.run, self.step = run, step
-        self.about: dict[str, Any] = {}  # what the process said of itself; empty before it is ready
         self.loading_since: float | None = None  # by time.monotonic; None: it isn't being loaded
         self._new_worker = worker
         self._load_seconds, self._answer_seconds = load_seconds, answer_seconds
@@ -207,7 +206,7 @@ class NetworkProcess:
         try:
             self._worker = self._new_worker()
             wanted = {"question": "load", "run": str(self.run), "step": self.step}
-            self.about = self._exchange(wanted, None, self._load_seconds, "Loading the network").content
+            self._exchange(wanted, None, self._load_seconds, "Loading the network")
         except (InputError, NoAnswer) as error:
             self._refused = error if isinstance(error, InputError) else None
             self._end()
@@ -239,7 +238,7 @@ class NetworkProcess:
 
     def _end(self) -> None:
         """End the process if there is one, and forget it."""
-        self.about, self.loading_since = {}, None
+        self.loading_since = None
         if self._worker is not None:
             self._worker.close()
         self._worker = None

@@ -100,8 +100,8 @@ def draw(
 
 def draw_charts(
     key: str, wanted: Hashable, make: Callable[[Window | None], Sequence[Chart]], **settings: Any
-) -> None:
-    """Draw charts on a board with a zoom of its own.
+) -> bool:
+    """Draw charts on a board with a zoom of its own. Returns whether there are any.
 
     Args:
         key: of the component.
@@ -110,8 +110,14 @@ def draw_charts(
         settings: of ``encode``.
     """
     window = shown_window(key)
-    board = made(f"{key} made", (wanted, window), lambda: encode(make(window), window=window, **settings))
-    draw(board, key=key)
+
+    def board() -> bytes | None:
+        charts = make(window)
+        return encode(charts, window=window, **settings) if charts else None
+
+    if (encoded := made(f"{key} made", (wanted, window), board)) is not None:
+        draw(encoded, key=key)
+    return encoded is not None
 
 
 def follow(address: str, seconds: float, *, key: str) -> None:

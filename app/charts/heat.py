@@ -54,15 +54,22 @@ def diverging(most: float) -> Scale:
 def logarithmic(low: float, high: float) -> Scale:
     """Return the scale of values from 10**``low`` to 10**``high``."""
     low, high = ends(low, high)
-    digits = (1,) if high - low > 3 else (1, 2, 5)
-    every = max(1, round((high - low) / 6))
     ticks = [
-        (float((np.log10(digit) + power - low) / (high - low)), f"{digit * 10.0**power:g}")
+        (float((np.log10(mark) - low) / (high - low)), f"{mark:g}")
+        for mark in powers(low, high, max(1, round((high - low) / 6)), 3.0)
+    ]
+    return Scale(low, high, SEQUENTIAL, tuple(ticks), log=True)
+
+
+def powers(low: float, high: float, every: int, most: float) -> list[float]:
+    """Return every so many powers of ten from 10**``low`` to 10**``high``; with fewer than ``most``, more."""
+    known = [
+        digit * 10.0**power
         for power in range(int(np.floor(low)), int(np.ceil(high)) + 1)
         if power % every == 0
-        for digit in digits
+        for digit in ((1,) if high - low > most else (1, 2, 5))
     ]
-    return Scale(low, high, SEQUENTIAL, tuple(tick for tick in ticks if 0 <= tick[0] <= 1), log=True)
+    return [mark for mark in known if low <= np.log10(mark) <= high]
 
 
 def _linear(low: float, high: float, percent: bool) -> tuple[tuple[float, str], ...]:

@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,11 @@ from labkit.run_directory import RunDirectory, process_alive
 from labkit.run_directory.rows import RowReader
 from labkit.run_directory.worker_metrics import KEPT_ROWS, Straggler, find_stragglers
 
-SHARES = ("compute_fraction", "communication_fraction", "input_wait_fraction")
+SHARES = {  # of a worker's time, with their titles and colours
+    "compute_fraction": ("compute", PALETTE[0]),
+    "communication_fraction": ("communication", PALETTE[1]),
+    "input_wait_fraction": ("input, waiting", PALETTE[7]),
+}
 COLUMNS = ("wall_time", "step", "examples_per_second", *SHARES)
 STALLED_AFTER_SECONDS = 15.0  # without a heartbeat; a task writes one a second
 MAX_ROWS = 7200  # of each worker, which writes one a second: the last two hours
@@ -165,9 +169,6 @@ RATES = "workers", "Examples per second of each worker"  # key and title of a ch
 LAST_ROWS = 60  # of each worker: the last minute
 MAX_STALENESS = 100_000  # that is drawn; a damaged row may tell any number
 
-# The parts of a worker's time, as in ``SHARES``.
-SHARE_KINDS = {"compute": PALETTE[0], "communication": PALETTE[1], "input, waiting": PALETTE[7]}
-
 
 def show_tasks(run: RunDirectory) -> None:
     """Draw the table of the tasks. Draws nothing for a run that no cluster has trained."""
@@ -250,7 +251,7 @@ def show_shares(run: RunDirectory) -> None:
         return
     left, right = st.columns(2)
     with left:
-        st.html(shares_html(last_shares(workers)))
+        st.html(shares_html(workers))
     if workers.staleness:
         key, wanted = component.key_of("workers-staleness", run.path), (run.path, workers.version)
         title = "Updates by other workers since the weights were read"
@@ -265,22 +266,18 @@ def show_shares(run: RunDirectory) -> None:
             )
 
 
-def last_shares(workers: Workers) -> dict[str, list[float]]:
-    """Return each worker's mean shares of time in its last minute, as in ``SHARES``; NaN if unknown."""
-    return {
-        name: [float(workers.column(name, share)[-LAST_ROWS:].mean()) for share in SHARES]
-        for name in workers.rows
-    }
+def shares_html(workers: Workers) -> str:
+    """Return a table with each worker's mean shares of time in its last minute."""
+    rows = [
+        (worker, *(_share(workers.column(worker, name), color) for name, (_, color) in SHARES.items()))
+        for worker in workers.rows
+    ]
+    return table_html(("Shares of time in the last minute", *(title for title, _ in SHARES.values())), rows)
 
 
-def shares_html(shares: Mapping[str, Sequence[float]]) -> str:
-    """Return a table with each worker's shares of time, which are in ``SHARE_KINDS``; NaN if unknown."""
-    rows = ((name, *map(_share, values, SHARE_KINDS.values())) for name, values in shares.items())
-    return table_html(("Shares of time in the last minute", *SHARE_KINDS), rows)
-
-
-def _share(value: float, color: str) -> Bar:
-    return Bar("–" if math.isnan(value) else number_text(value, ".0%"), max(0.0, np.nan_to_num(value)), color)
+def _share(values: Floats, color: str) -> Bar:
+    share = float(values[-LAST_ROWS:].mean())
+    return Bar("–" if math.isnan(share) else number_text(share, ".0%"), max(0.0, np.nan_to_num(share)), color)
 
 
 def staleness_chart(counts: Mapping[str, Mapping[int, int]]) -> Chart:

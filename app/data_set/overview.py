@@ -64,7 +64,9 @@ def samples(scan: DataScan) -> None:
     if not len(found):
         st.info(f"The {plain(split)} split has no images.")
         return
-    numbers = _page_of_classes(len(names), CLASSES_AT_ONCE, "samples-page") if chosen == ANY else [chosen]
+    numbers, many = [chosen], len(names)
+    if chosen == ANY:
+        numbers = list(range(many))[page_of(many, CLASSES_AT_ONCE, "samples-page", many)]
     for number in numbers:
         _samples_of(scan, split, number, many=chosen != ANY)
 
@@ -72,10 +74,6 @@ def samples(scan: DataScan) -> None:
 def _more(name: str, first: int, by: int) -> None:
     """Show more of something, or others: what is kept under ``name`` begins with ``first`` and grows."""
     st.session_state[name] = st.session_state.get(name, first) + by
-
-
-def _page_of_classes(count: int, at_once: int, key: str) -> list[int]:
-    return list(range(count))[page_of(count, at_once, key, count)]
 
 
 def _samples_of(scan: DataScan, split: str, number: int, many: bool) -> None:
@@ -108,7 +106,8 @@ def balance(scan: DataScan) -> None:
     manifest = scan.manifest
     title = plain(manifest.classes[0]) if manifest.targets == "numbers" else "Class balance"
     st.markdown(f"#### {title}")
-    numbers = _page_of_classes(len(scan.names), ROWS_AT_ONCE, "balance-page")
+    many = len(scan.names)
+    numbers = list(range(many))[page_of(many, ROWS_AT_ONCE, "balance-page", many)]
     names = [scan.names[number] for number in numbers]
     splits = zip(scan.splits.values(), PALETTE, strict=False)
     columns = [_bars(found, numbers, color) for found, color in splits]

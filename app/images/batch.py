@@ -18,10 +18,10 @@ from app.charts import component, picked
 from app.charts.metric_charts import look_of
 from app.charts.store import Snapshot
 from app.images import answers, cards
+from app.images.subject import known_config
 from app.markup import facts_html, number_text, plain
 from app.state import changed_at
 from labkit.analysis.predictions import Predictions
-from labkit.config.config import recorded_config
 from labkit.data.batch import StepBatch
 from labkit.data.manifest import MANIFEST_NAME
 from labkit.data.of_run import data_set_of
@@ -73,7 +73,7 @@ def section(run: RunDirectory, metrics: Snapshot | None, step: int) -> None:
 
 def _head(run: RunDirectory, step: int) -> DeltaGenerator:
     """Draw the step and the buttons. Returns where to say how images and losses were made."""
-    last = _last_step(run)
+    last = config.run.train_steps if (config := known_config(run)) else 0
     with st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key="batch-head"):
         st.subheader(f"Batch of step {step:,}", anchor=False, width="content")
         for name, icon, other in (("Previous", "left", step - 1), ("Next", "right", step + 1)):
@@ -89,13 +89,6 @@ def _head(run: RunDirectory, step: int) -> DeltaGenerator:
             )
         picked.step_button("Close", run, None, icon=":material/close:", key="batch-close", type="tertiary")
         return st.popover("About", icon=":material/info:", type="tertiary")
-
-
-def _last_step(run: RunDirectory) -> int:
-    try:
-        return recorded_config(run).run.train_steps
-    except InputError:
-        return 0
 
 
 def _note(run: RunDirectory, step: int) -> None:
@@ -297,9 +290,7 @@ def _distance(step: int, checkpoint: int) -> str:
 
 def _differences(run: RunDirectory) -> list[str]:
     """Return sentences on what the recorded loss has and these losses don't."""
-    try:
-        config = recorded_config(run)
-    except InputError:
+    if (config := known_config(run)) is None:
         return []
     data, words = config.data, []
     if config.optimizer.label_smoothing:

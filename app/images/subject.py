@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from app.images import cards
 from app.markup import one_of
 from labkit.analysis.predictions import Predictions
+from labkit.config import Config
+from labkit.config.config import recorded_config
 from labkit.config.data_sets import Targets
 from labkit.data.images.walk import shown
 from labkit.data.manifest import Manifest, files_of
@@ -96,11 +98,8 @@ def split_control(splits: Sequence[str], key: str, first: str = "test", **settin
 
 def class_control(classes: Sequence[str], **settings: Any) -> int:
     """Draw the choice of a class; return its number, or ``ANY``. ``settings``: of the widget."""
-
-    def name(number: int) -> str:
-        return "all" if number == ANY else classes[number]
-
-    return st.selectbox("Class", [ANY, *range(len(classes))], format_func=name, width=200, **settings)
+    names = {ANY: "all", **dict(enumerate(classes))}
+    return st.selectbox("Class", list(names), format_func=names.__getitem__, width=200, **settings)
 
 
 def names_of(classes: Sequence[str], label: NDArray[Any]) -> str:
@@ -182,3 +181,11 @@ def checkpoint_to_ask(run: RunDirectory, preferred: Any = None) -> int | None:
 def recorded_step(run: RunDirectory, split: str = "test") -> object:
     """Return the step of a recorded evaluation. The page of an image asks the network of that on ``test``."""
     return read_object(run.predictions_path / f"{split}.json").get("checkpoint_step")
+
+
+def known_config(run: RunDirectory) -> Config | None:
+    """Return the configuration of a run; None if it is damaged."""
+    try:
+        return recorded_config(run)
+    except InputError:
+        return None

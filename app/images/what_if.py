@@ -158,14 +158,18 @@ def panel(run: RunDirectory, step: int, subject: Subject, before: NDArray[Any]) 
     left, right = st.columns([2, 3], gap="large")
     with right:
         changes = _controls(*subject.image.shape[:2])
-    image = changed(subject.image, changes)
+    image, part, words = changed(subject.image, changes), changes.cover, "Nothing is covered."
+    if part != Rectangle():
+        words = (
+            f"{part.width} by {part.height} pixels from column {part.left} and row {part.top} are covered."
+        )
     with left:
         st.caption("Drag on the picture to cover a part of it.")
         drawing(
             image,
-            changes.cover,
+            part,
             key="wi-drawing",
-            label=f"The changed image. To cover a part, drag, or use the sliders. {_cover_words(changes)}",
+            label=f"The changed image. To cover a part, drag, or use the sliders. {words}",
             on_drawn=_take_drawn,
         )
         # Below the picture, so that both are in sight on a telephone, too.
@@ -199,13 +203,6 @@ def _controls(height: int, width: int) -> Changes:
     chosen["cover"] = part if part.width and part.height else Rectangle()
     chosen["jpeg_quality"] = None if chosen["jpeg_quality"] == "off" else chosen["jpeg_quality"]
     return Changes(**chosen | ({} if chosen["noise"] else {"seed": 0}))
-
-
-def _cover_words(changes: Changes) -> str:
-    part = changes.cover
-    if part == Rectangle():
-        return "Nothing is covered."
-    return f"{part.width} by {part.height} pixels from column {part.left} and row {part.top} are covered."
 
 
 def _take_drawn() -> None:

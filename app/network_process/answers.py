@@ -138,18 +138,6 @@ class Answers:
         self._loaded: dict[str, tuple[NDArray[np.uint8], NDArray[Any]]] = {}
         self._splits: dict[str, SplitFeatures] = {}
 
-    @property
-    def about(self) -> dict[str, Any]:
-        """The first message: step, classes, shape of an image, counts of the splits, precision of the run."""
-        return {
-            "step": self._network.step,
-            "classes": list(self._manifest.classes),
-            "image_shape": list(self._manifest.image_shape),
-            "multi_label": self._manifest.multi_label,
-            "counts": {name: split.count for name, split in self._manifest.splits.items()},
-            "precision": recorded_config(self._run).model.precision,
-        }
-
     def answer(self, question: Message) -> Answer:
         """Return content and arrays. Raises InputError for a question that can't be answered."""
         asked = {

@@ -13,11 +13,13 @@ from app.comparing.table import choose_runs, results_of, show_table
 from app.comparing.verdict import choose_pair, show_verdict
 from app.markup import plain, unfolding
 from app.report import downloads
+from app.run_table.actions import follow_link
 from labkit.analysis.results import Group, Result, grouped
 
 
 def page() -> None:
     """Draw the comparison of the selected runs. At first, the sidebar's run is one of them."""
+    follow_link()
     st.subheader("Compare runs", anchor=False)
     runs = choose_runs()
     show_comparisons(runs.values())

@@ -9,6 +9,7 @@ from app.images.subject import (
     Subject,
     checkpoint_to_ask,
     file_of,
+    known_config,
     of_predictions,
     read_example,
     recorded_step,
@@ -19,7 +20,6 @@ from app.live_update import heading
 from app.markup import one_of, plain
 from app.predictions.source import SPLITS, recorded
 from labkit.analysis.predictions import Predictions
-from labkit.config.config import recorded_config
 from labkit.data.images.pictures import FORMATS, MAX_BYTES, read_picture
 from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_set_of
@@ -181,10 +181,7 @@ def _verdict(subject: Subject, shares: np.ndarray, source: str) -> None:
 
 
 def _precision(run: RunDirectory) -> str:
-    try:
-        precision = recorded_config(run).model.precision
-    except InputError:
-        return ""
+    precision = config.model.precision if (config := known_config(run)) else "float32"
     if precision == "float32":
         return ""
     return f" In float32; the run used {plain(precision)}, so recorded values may differ slightly."

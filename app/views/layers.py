@@ -177,12 +177,10 @@ def _distributions(run: RunDirectory, layers: Layers) -> None:
         help="The median, and bands: 25 to 75 %, 5 to 95 %, 1 to 99 %, lowest to highest value.",
     )
     layer = layer or names[0]
-    if not any(len(layers.distribution(kind, layer)[0]) for kind in DISTRIBUTIONS):
-        st.caption("No distribution of this layer was recorded.")
-        return
     key, make = component.key_of("layers-distribution", run.path), partial(distribution_charts, layers, layer)
     wanted = run.path, layers.version, layer
-    component.draw_charts(key, wanted, make, axis="step", x_title="Step", name=run.name)
+    if not component.draw_charts(key, wanted, make, axis="step", x_title="Step", name=run.name):
+        st.caption("No distribution of this layer was recorded.")
 
 
 def _options(run: RunDirectory, layers: Layers) -> tuple[str, int, list[str]]:
