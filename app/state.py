@@ -54,11 +54,6 @@ def run_folders() -> list[Path]:
     return list(dict.fromkeys([*folders, runs_home()]))
 
 
-def missing_folders() -> list[Path]:
-    """Return the folders that were named, in the field or in ``LABKIT_RUNS``, and aren't there."""
-    return [folder for folder in run_folders() if folder != runs_home() and not os.path.isdir(folder)]
-
-
 def may_act() -> bool:
     """Return whether the pages may change something."""
     return not why_not()
@@ -208,7 +203,7 @@ def choose_run() -> None:
         placeholder="/path/to/a/folder/of/runs",
         help="Listed in addition to the folders of the variable LABKIT_RUNS and of labkit's home.",
     )
-    missing = missing_folders()
+    missing = [folder for folder in run_folders() if folder != runs_home() and not os.path.isdir(folder)]
     for folder in missing:
         st.warning(f"There is no folder {as_code(folder)}.", icon=":material/folder_off:")
     there = [as_code(folder) for folder in run_folders() if folder not in missing]

@@ -182,7 +182,8 @@ def draft_of(run: RunDirectory) -> Draft:
         values["input_path"] = "auto"
     tasks = [name.partition(":")[0] for name in read_heartbeats(run.cluster_path)]
     # The preset that leaves the shortest command.
-    preset = min(("", *PRESETS), key=lambda name: _count_changes(values, base_values(name)))
+    bases = {name: base_values(name) for name in ("", *PRESETS)}
+    preset = min(bases, key=lambda name: sum(value != bases[name][key] for key, value in values.items()))
     shown = {name: shown_value(value) for name, value in values.items()}
     workers = tasks.count("worker") or 1
     return Draft(preset, shown, stem=run.name, workers=workers, ps=tasks.count("ps"))
@@ -219,10 +220,6 @@ def with_rates(draft: Draft, factor: float) -> Draft:
         with suppress(ValueError):
             rates[name] = f"{float(draft.shown.get(name) or '') * factor:.6g}"
     return replace(draft, shown=draft.shown | rates)
-
-
-def _count_changes(values: Mapping[str, Any], base: Mapping[str, Any]) -> int:
-    return sum(value != base[name] for name, value in values.items())
 
 
 def data_sets(draft: Draft) -> tuple[dict[str, str], str]:

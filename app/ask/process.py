@@ -110,16 +110,13 @@ class Worker:
 
     def end_in_words(self) -> str:
         """Return how a process has ended by itself, and what to do."""
-        code, said = self._process.wait(END_SECONDS), self._last_line()
+        code = self._process.wait(END_SECONDS)
         if code is not None and code < 0:
             memory = "; perhaps the memory is full" if -code == signal.SIGKILL else ""
             return f"was killed by {signal_name(-code)}{memory}. Try again to start a new one."
-        return f"has ended{f' ({said})' if said else ''}. Try again to start a new one."
-
-    def _last_line(self) -> str:
         self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - 4096))
         lines = self._stderr.read().decode(errors="replace").strip().splitlines()
-        return lines[-1][:200] if lines else ""
+        return f"has ended{f' ({lines[-1][:200]})' if lines else ''}. Try again to start a new one."
 
     def close(self) -> None:
         """End the process."""

@@ -38,18 +38,12 @@ QUANTITIES = {
 
 MAX_BAND_STEPS = 800
 MEDIAN = "median"
+NAMES_OF_LEVELS = ("lowest", "1 %", "5 %", "25 %", MEDIAN, "75 %", "95 %", "99 %", "highest")
 # The number of each of ``LEVELS``, its name, and the line that a band reaches to from here.
-BANDS = (
-    (8, "highest", "lowest"),
-    (7, "99 %", "1 %"),
-    (6, "95 %", "5 %"),
-    (5, "75 %", "25 %"),
-    (4, MEDIAN, ""),
-    (3, "25 %", ""),
-    (2, "5 %", ""),
-    (1, "1 %", ""),
-    (0, "lowest", ""),
-)
+BANDS = [
+    (number, name, NAMES_OF_LEVELS[8 - number] if number > 4 else "")
+    for number, name in reversed(list(enumerate(NAMES_OF_LEVELS)))
+]
 DISTRIBUTION_LOOKS = {
     "weight_quantiles": ("Weights", PALETTE[0]),
     "gradient_quantiles": ("Gradients", PALETTE[1]),
@@ -61,14 +55,13 @@ DISTRIBUTION_LOOKS = {
 class Layers:
     """What each layer did at each recorded step. Later polls don't change it.
 
-    ``names``: of the layers in the order of the forward pass. ``step``, ``wall_time``: float64 [steps].
+    ``names``: of the layers in the order of the forward pass. ``step``: float64 [steps].
     ``values``: float64 [steps, quantities, layers] in the order of ``QUANTITIES``; ``present``: bool of the
     same shape, false where a layer has no such value. ``version`` grows with every change.
     """
 
     names: tuple[str, ...]
     step: Floats
-    wall_time: Floats
     values: Floats
     present: NDArray[np.bool_]
     damaged_lines: int

@@ -13,7 +13,7 @@ from labkit.errors import InputError
 from labkit.experiments.comparison.files import request_path, run_directory
 from labkit.experiments.comparison.read import Comparison, read_comparison
 from labkit.experiments.comparison.tables import results_path
-from labkit.plurals import counted
+from labkit.plurals import counted, listed
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.files import open_run_file
 
@@ -38,8 +38,7 @@ def show_comparisons(chosen: Iterable[RunDirectory]) -> None:
     if not places:
         return
     inside = {run.path.parent for run in chosen}
-    title = "Made by labkit compare: " + ", ".join(plain(place.name) for place in places[:3])
-    title += f" and {len(places) - 3} more" if len(places) > 3 else ""
+    title = "Made by labkit compare: " + listed([plain(place.name) for place in places], 3)
     is_open = places[0] in inside
     unfolding(title, lambda: _show(places), key="comparisons", icon="table_chart", expanded=is_open)
 

@@ -116,12 +116,9 @@ def _steps(manifest: Manifest, config: Config, index: int, epochs: list[int]) ->
     if choose_input_path(manifest, config.data.input_path) != "memory":
         return [None] * len(epochs)
     count, key = find_split(manifest, "train").count, order_key(config.run.seed)
-    samples = [epoch * count + _position(count, key, epoch, index) for epoch in epochs]
+    places = [int(np.flatnonzero(permutation(count, key, epoch) == index)[0]) for epoch in epochs]
+    samples = [epoch * count + place for epoch, place in zip(epochs, places, strict=True)]
     return [sample // config.data.images_per_step + 1 for sample in samples]
-
-
-def _position(count: int, key: int, epoch: int, index: int) -> int:
-    return int(np.flatnonzero(permutation(count, key, epoch) == index)[0])
 
 
 def _resized(image: NDArray[np.uint8], size: int | None) -> NDArray[np.uint8]:

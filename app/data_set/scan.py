@@ -4,6 +4,7 @@ Doesn't import TensorFlow.
 """
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -137,16 +138,17 @@ def _scanned(
     labels = labels.astype(np.int32)
     flat = images.reshape(len(images), int(np.prod(manifest.image_shape)))
     digests = b"".join(hashlib.blake2b(row.data, digest_size=DIGEST_BYTES).digest() for row in flat)
-    factor = _reduction(manifest)
+    values = manifest.num_classes * math.prod(manifest.image_shape)
+    factor = max(1, math.ceil(math.sqrt(values / MOST_VALUES)))  # that reduces the sides of the mean images
     small = _reduced(np.zeros((1, *manifest.image_shape), np.float32), factor)
     class_sums = np.zeros((count, *small.shape[1:]))
     sums, squares = np.zeros(flat.shape[1]), np.zeros(flat.shape[1])
     for start in range(0, len(flat), EXACT_ROWS):
         part = slice(start, start + EXACT_ROWS)
-        values = flat[part].astype(np.float32)
-        sums += values.sum(axis=0, dtype=np.float64)
-        squares += np.einsum("nv,nv->v", values, values)
-        _add_classes(class_sums, _reduced(values.reshape(-1, *manifest.image_shape), factor), labels[part])
+        pixels = flat[part].astype(np.float32)
+        sums += pixels.sum(axis=0, dtype=np.float64)
+        squares += np.einsum("nv,nv->v", pixels, pixels)
+        _add_classes(class_sums, _reduced(pixels.reshape(-1, *manifest.image_shape), factor), labels[part])
     return SplitScan(
         labels,
         np.frombuffer(digests, np.dtype((np.void, DIGEST_BYTES))),
@@ -167,12 +169,6 @@ def _add_classes(
         has = labels[:, None] == present
     added = has.astype(np.float32).T @ images.reshape(len(images), -1)
     class_sums[present] += added.reshape(-1, *images.shape[1:])
-
-
-def _reduction(manifest: Manifest) -> int:
-    """Return the factor by which the sides of the classes' images are reduced."""
-    values = manifest.num_classes * int(np.prod(manifest.image_shape))
-    return max(1, int(np.ceil(np.sqrt(values / MOST_VALUES))))
 
 
 def _reduced(images: NDArray[np.float32], factor: int) -> NDArray[np.float32]:

@@ -193,6 +193,7 @@ def _found(scan: DataScan, split: str, step: int, found: SuspectedLabels) -> Non
 def _cards(
     scan: DataScan, split: str, found: SuspectedLabels, part: slice, images: "np.ndarray"
 ) -> list[marking.Markable]:
+    columns = (values[part] for values in (found.suggested, found.given, found.score, found.index))
     classes = scan.names
     return [
         marking.Markable(
@@ -211,12 +212,5 @@ def _cards(
             int(given.argmax()),
             int(suggested.argmax()),
         )
-        for image, suggested, given, score, index in zip(
-            images,
-            found.suggested[part],
-            found.given[part],
-            found.score[part],
-            found.index[part],
-            strict=True,
-        )
+        for image, suggested, given, score, index in zip(images, *columns, strict=True)
     ]

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,10 @@ def panel(run: RunDirectory, step: int, subject: Subject, before: NDArray[Any]) 
         )
         # Below the picture, so that both are in sight on a telephone, too.
         _prediction(run, step, subject, image, before)
-        st.button("Reset", icon=":material/restart_alt:", on_click=_reset, disabled=changes == Changes())
+        neutral = {f"wi-{name}": value for name, value in NEUTRAL.items()}
+        take_back = partial(st.session_state.update, neutral)
+        same = changes == Changes()
+        st.button("Reset", icon=":material/restart_alt:", on_click=take_back, disabled=same)
 
 
 def _controls(height: int, width: int) -> Changes:
@@ -209,10 +213,6 @@ def _take_drawn() -> None:
     part = dragged("wi-drawing")
     if part is not None:
         st.session_state.update({f"wi-{name}": value for name, value in vars(part).items()})
-
-
-def _reset() -> None:
-    st.session_state.update({f"wi-{name}": value for name, value in NEUTRAL.items()})
 
 
 def _prediction(

@@ -118,7 +118,6 @@ class _Evaluations:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: OrderedDict[_Key, Predictions] = OrderedDict()
-        self._labels: dict[tuple[str, str], NDArray[np.int32]] = {}
 
     def get(self, key: _Key) -> Predictions | None:
         """Return an evaluation; that of a checkpoint that is gone (written at 0) is the last one known."""
@@ -134,12 +133,9 @@ class _Evaluations:
         if (known := self.get(key)) is not None:
             return known
         manifest = data_set_of(RunDirectory(key.run))
-        place = (manifest.checksum, key.split)
-        if place not in self._labels:
-            self._labels[place] = split_labels(manifest, key.split)
         found = network.evaluate(key.split, key.step, progress)
         assert found.losses is not None  # of a split, whose labels are known
-        labels = self._labels[place]
+        labels = split_labels(manifest, key.split)
         made = computed_predictions(manifest, key.split, key.step, labels, found.probabilities, found.losses)
         with self._lock:
             self._known[key] = made

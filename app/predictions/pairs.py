@@ -137,16 +137,13 @@ def _both(source: Source, pair: Pair) -> None:
         name: f"{name}{' right' * name.startswith('only')} {count:,}" for name, count in counts.items()
     }
 
-    def first_page() -> None:
-        st.session_state["pair_page"] = 1
-
-    picked = one_of("Right are", names, "outcome", bind=None, format_func=names.get, on_change=first_page)
+    picked = one_of("Right are", names, "outcome", bind=None, format_func=names.get)
     order = pair.order(None if picked == ALL else picked)
     if not len(order):
         st.info("No image matches this selection.")
         return
     disagreeing = int(pair.disagree.sum())
-    page, above = page_below(len(order), PAGE_SIZE, "pair_page", bound=True)
+    page, above = page_below(len(order), PAGE_SIZE, "pair_page", picked, bound=True)
     with above, cards.readable():
         part = part_of(order, page, f"disagreement first ({disagreeing:,} images differ).")
         st.html(cards.grid(cards_of(pair, part, source.split), 104))

@@ -1,6 +1,5 @@
 """A report of a run, or of several: one HTML file with its style, its script and its points."""
 
-import json
 import tomllib
 from collections.abc import Sequence
 from functools import cache
@@ -99,7 +98,7 @@ class _Run:
         every = table_html(("Setting", "Value"), flatten(values))
         if changed is None:
             return note("config.json isn't one of this version of labkit: its defaults are unknown.") + every
-        rows = [(name, _text(value)) for name, value in changed.items()]
+        rows = [row for name, value in changed.items() for row in flatten(value, name)]
         first = table_html(("Setting", "Value"), rows) or "<p>All settings have their defaults.</p>"
         return "<p>Settings that differ from the defaults:</p>" + first + folded("All settings", every)
 
@@ -121,9 +120,6 @@ class _Run:
             + folded("Whole environment", table_html(("", ""), rows))
         )
 
-    def machine(self) -> str:
-        return "" if self.metrics is None else machine_board(self.run, self.metrics)
-
 
 def _unique_names(runs: Sequence[RunDirectory]) -> list[str]:
     """Return the names of the runs, or the path of each run whose name isn't unique."""
@@ -142,7 +138,7 @@ def _parts(one: _Run, level: int = 2, charts: str = "") -> str:
             section("Predictions", predictions_html(one.run), level),
             section("Configuration", one.settings(), level),
             section("Command and versions", one.environment(), level),
-            section("Machine", one.machine(), level),
+            section("Machine", machine_board(one.run, one.metrics) if one.metrics else "", level),
         ]
     )
 
@@ -159,10 +155,6 @@ def _compared(parts: Sequence[_Run]) -> str:
             *(section(part.name, _parts(part, 3)) for part in parts),
         ]
     )
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _page(title: str, body: str) -> str:

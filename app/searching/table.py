@@ -72,19 +72,18 @@ def _columns(search: SearchResult) -> dict[str, Column]:
     def last(attribute: str) -> Callable[[TrialRecord], Any]:
         return lambda trial: getattr(trial.last, attribute, None)
 
+    def seconds(trial: TrialRecord) -> float | None:
+        return sum(result.seconds for result in trial.results) or None
+
     shown = partial(value_shown, search)
     return {
         "state": Column("State", lambda trial: trial.state),
         "step": Column("Step", last("step"), "{:,}".format, "number", "Of its last result."),
         "value": Column(title_of(search), last("value"), shown, "number", "At that step."),
         **{f"setting {name}": table.setting_column(name, search.trials) for name in search.request.space},
-        "seconds": Column("Seconds", _seconds, "{:,.0f}".format, "number", "Of training, all rungs."),
+        "seconds": Column("Seconds", seconds, "{:,.0f}".format, "number", "Of training, all rungs."),
         "why": Column("Why it ended", lambda trial: trial.why or None),
     }
-
-
-def _seconds(trial: TrialRecord) -> float | None:
-    return sum(result.seconds for result in trial.results) or None
 
 
 def _one(search: SearchResult, trial: TrialRecord) -> None:

@@ -1,5 +1,7 @@
 """An image's own page: what the network makes of it, why, and what it would make of a changed one."""
 
+from contextlib import suppress
+
 import numpy as np
 import streamlit as st
 
@@ -19,7 +21,6 @@ from app.images.what_if import panel
 from app.live_update import heading
 from app.markup import one_of, plain
 from app.predictions.source import SPLITS, recorded
-from labkit.analysis.predictions import Predictions
 from labkit.data.images.pictures import FORMATS, MAX_BYTES, read_picture
 from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_set_of
@@ -71,13 +72,6 @@ def page() -> None:
 # ---- The image ------------------------------------------------------------------------------------------
 
 
-def _predictions(run: RunDirectory, split: str) -> Predictions | None:
-    try:
-        return recorded(run, split)
-    except (FileNotFoundError, InputError):  # the page can do without them
-        return None
-
-
 def _place() -> tuple[str, int]:
     """Draw the choice of an image; return its split and number. Raises InputError for an invalid address."""
     raw = st.query_params.get("index", "0")
@@ -92,9 +86,9 @@ def _place() -> tuple[str, int]:
 
 def _of_data(run: RunDirectory, split: str, index: int) -> Subject | None:
     """Return an image of the data set. Raises InputError if there is none."""
-    predictions = _predictions(run, split)
-    if predictions is not None and (found := of_predictions(predictions, split, index)):
-        return found
+    with suppress(FileNotFoundError, InputError):  # the page can do without them
+        if found := of_predictions(recorded(run, split), split, index):
+            return found
     return read_example(data_set_of(run), split, index)
 
 

@@ -102,9 +102,8 @@ def _stacked(rows: list[_Row], damaged_lines: int, version: int) -> Layers:
         there = [indices[names[index]] for index in shared]
         values[number][:, shared], present[number][:, shared] = row.values[:, there], row.present[:, there]
     step = np.array([row.step for row in rows], np.float64)
-    wall_time = np.array([row.wall_time for row in rows], np.float64)
     quantiles = [(row.layers, row.quantiles) for row in rows]
-    return Layers(names, step, wall_time, values, present, damaged_lines, version, quantiles)
+    return Layers(names, step, values, present, damaged_lines, version, quantiles)
 
 
 def page() -> None:
