@@ -105,24 +105,18 @@ VERDICTS = {"All": None, "Right": True, "Wrong": False}
 CLASS_FILTERS = ("true", "predicted", "missed", "added")
 
 
-def first_page() -> None:
-    """Go back to the first page of images: called when a filter or the order changes."""
-    st.session_state["page"] = 1
-
-
 def choose(predictions: Predictions) -> tuple[Filters, str]:
     """Draw the controls; return the filters and the order."""
     classes = predictions.classes
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         picked = {"true": _class("True class", "true", classes)}
         picked["predicted"] = _class("Predicted class", "predicted", classes)
-        verdict = one_of("Show", VERDICTS, "show", on_change=first_page)
+        verdict = one_of("Show", VERDICTS, "show")
         order = st.selectbox(
             "Sort by",
             list(ORDERS),
             key="sort",
             bind="query-params",
-            on_change=first_page,
             width=140,
             help="Confidence of the mistake; margin between the two largest probabilities; loss; forgetting: "
             "between how many kept checkpoints an image went from right to wrong.",
@@ -143,16 +137,12 @@ def choose(predictions: Predictions) -> tuple[Filters, str]:
 
 
 def _class(label: str, key: str, classes: Sequence[str]) -> str:
-    return str(
-        st.selectbox(label, [ANY, *classes], key=key, bind="query-params", width=140, on_change=first_page)
-    )
+    return str(st.selectbox(label, [ANY, *classes], key=key, bind="query-params", width=140))
 
 
 def _ranges(predictions: Predictions) -> tuple[tuple[float, float], tuple[float, float] | None]:
     name = "Largest error of a label" if predictions.multi_label else "Confidence"
-    confidence = st.slider(
-        name, *EVERY_SHARE, EVERY_SHARE, 0.01, key="confidence", bind="query-params", on_change=first_page
-    )
+    confidence = st.slider(name, *EVERY_SHARE, EVERY_SHARE, 0.01, key="confidence", bind="query-params")
     losses = predictions.losses[np.isfinite(predictions.losses)]
     top = math.ceil(float(losses.max(initial=0.0)) * 10) / 10
     if top <= 0:
@@ -161,9 +151,7 @@ def _ranges(predictions: Predictions) -> tuple[tuple[float, float], tuple[float,
     before = st.session_state.get("loss")
     if before and before[1] > top:  # it was chosen for predictions with larger losses
         st.session_state["loss"] = (min(before[0], top), top)
-    loss = st.slider(
-        "Loss in nats", 0.0, top, every, 0.1, key="loss", bind="query-params", on_change=first_page
-    )
+    loss = st.slider("Loss in nats", 0.0, top, every, 0.1, key="loss", bind="query-params")
     return confidence, None if loss == every else loss
 
 
@@ -171,7 +159,6 @@ def _clear() -> None:
     known = {**dict.fromkeys(CLASS_FILTERS, ANY), "show": "All", "confidence": EVERY_SHARE}
     known["loss"] = (0.0, float("inf"))  # is limited to the largest loss when the page is drawn
     st.session_state.update({name: value for name, value in known.items() if name in st.session_state})
-    first_page()
 
 
 def _of_cell(row: int, column: int, several: bool) -> dict[str, int | None]:
@@ -190,7 +177,6 @@ def open_cell(predictions: Predictions, row: int, column: int) -> None:
     """
     for name, number in _of_cell(row, column, predictions.multi_label).items():
         st.session_state[name] = ANY if number is None else predictions.classes[number]
-    first_page()
 
 
 def open_cell_of(predictions: Predictions, filters: Filters) -> tuple[int, int] | None:

@@ -103,7 +103,7 @@ def _grid(
 
     no_mistake = shown_order == "confidence" and not predictions.wrong[positions].any()
     first = "the least confident first" if no_mistake else ORDERS[shown_order]
-    page, above = page_below(len(positions), PAGE_SIZE, "page", bound=True)
+    page, above = page_below(len(positions), PAGE_SIZE, "page", positions.tobytes(), bound=True)
     with above, cards.readable():
         part = part_of(positions, page, f"{first}.")
         split, link = source.split, functools.partial(image_address, source.split)
