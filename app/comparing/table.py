@@ -1,6 +1,7 @@
 """Which runs are compared, and the table of their results: a row for each configuration or run."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 import streamlit as st
@@ -89,7 +90,7 @@ TABLE, SORT = "compare-table", "compare-sort"
 def show_table(groups: Sequence[Group]) -> list[Group]:
     """Draw the results of the configurations, each above its runs. Returns those of which one is ticked."""
     columns = _columns(groups)
-    named = {"name": table.NAME, **columns}
+    named = {"name": replace(table.NAME, title="Configuration"), **columns}
     sort = st.session_state.get(SORT, "")
     sort = sort if sort.removeprefix("-") in named else ""
     ordered = table.in_order(groups, sort, table.group_value, named.__getitem__)
@@ -108,6 +109,7 @@ def show_table(groups: Sequence[Group]) -> list[Group]:
         rows,
         key=TABLE,
         label="Results and differing settings of each configuration",
+        name=named["name"],
         view=tuple(sorted(labels)),
         sort=sort,
         on_sort=lambda: st.session_state.update({SORT: str(st.session_state[TABLE]["sorted"])}),
