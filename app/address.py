@@ -1,7 +1,7 @@
 """The pages, their addresses, and what an address keeps beside the widgets for links, Back and Forward."""
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NoReturn
@@ -105,16 +105,16 @@ def page(name: str, **settings: Any) -> Any:
         name: of the module in ``app.views``; it is also the path of the address unless ``settings`` say so.
         settings: of ``st.Page``.
     """
-    return st.Page(_drawn_by(name), **({"url_path": name} | settings))
 
-
-def _drawn_by(name: str) -> Callable[[], None]:
-    """Return what draws a page. All modules together would take a second to import."""
-
-    def draw() -> None:
+    def draw() -> None:  # all modules together would take a second to import
         import_module(f"app.views.{name}").page()
 
-    return draw
+    return st.Page(draw, **({"url_path": name} | settings))
+
+
+def link(name: str, label: str, icon: str, help: str | None = None, **parameters: Any) -> None:
+    """Draw a link to another page, which takes these parameters. ``icon``: a name of Material's."""
+    st.page_link(page(name), label=label, icon=f":material/{icon}:", help=help, query_params=parameters)
 
 
 def page_below(

@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 import webbrowser
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -225,15 +226,10 @@ def _name_of(address: str) -> str:
 
 
 def _is_own(name: str, names: list[str]) -> bool:
-    try:
+    with suppress(ValueError):
         ipaddress.ip_address(name)
-    except ValueError:
-        return _matches(name, names)
-    return True  # nobody can make a number lead elsewhere
-
-
-def _matches(name: str, patterns: list[str]) -> bool:
-    return any(name.endswith(one[1:]) if one.startswith("*.") else name == one for one in patterns if name)
+        return True  # nobody can make a number lead elsewhere
+    return any(name.endswith(one[1:]) if one.startswith("*.") else name == one for one in names if name)
 
 
 def _names() -> list[str]:

@@ -5,7 +5,6 @@ What a visitor chooses is in the address, where it differs from what is kept for
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -17,7 +16,7 @@ from app.charts.layout import Layout, keep, kept_path, read_kept
 from app.charts.metric_charts import BESIDE, KNOWN, USUAL, controls, look_of, standard
 from app.charts.store import MAX_METRICS, Snapshot
 from app.live_update import Drawn
-from app.markup import number_text, plain
+from app.markup import number_text, one_of, plain
 from labkit.config.config import recorded_by
 from labkit.errors import InputError, short
 from labkit.run_directory import RunDirectory
@@ -83,16 +82,16 @@ def _jump(run: RunDirectory, metrics: Snapshot | None) -> None:
     """Draw the button that leads to the largest jump of the loss."""
     if metrics is not None and not recorded_by(run) and (jumps := picked.jumps(metrics)):
         step, ratio = jumps[0]
-        st.button(
+        picked.step_button(
             f"Largest jump of the loss: step {step:,}",
+            run,
+            step,
+            scroll=True,
             icon=":material/photo_library:",
             key="largest-jump",
             help=f"Shows the images of its batch. The loss is {number_text(ratio, '.2g')} times as high "
             "as around it. A click on a point of a training curve shows those of its step; J goes on to the "
             "next jump.",
-            on_click=picked.choose_step,
-            args=(run, step),
-            kwargs={"scroll": True},
         )
 
 
@@ -154,8 +153,7 @@ def _arrange(kept: Layout, titles: Mapping[str, str]) -> Layout:
     )
     first = several("first", "First, in this order", titles.values(), kept.first)
     hidden = several("hidden", "Hidden", titles.values(), kept.hidden)
-    more: dict[str, Any] = {"key": "size", "required": True, "bind": "query-params"}
-    size = st.segmented_control("Size", list(SIZES), default=kept.size, **more)
+    size = one_of("Size", SIZES, "size", kept.size)
     layout = Layout(st.session_state["formulas"], first, hidden, size, find or "")
     with st.container(horizontal=True, gap="small"):
         if state.may_act():
@@ -167,8 +165,7 @@ def _arrange(kept: Layout, titles: Mapping[str, str]) -> Layout:
             args=(None,),
             help="The usual smoothing, scale and order of all charts, no formulas; order also for all runs.",
         )
-    if failed := st.session_state.pop(FAILED, ""):
-        st.error(plain(failed))
+    state.say_failure(FAILED)
     return layout
 
 
@@ -182,12 +179,10 @@ def _kept(wrong: list[str]) -> Layout:
 
 def _keep(kept: Layout | None) -> None:
     """Keep this for all runs. None forgets it, and what the visitor chose."""
-    try:
-        if kept or state.may_act():
-            keep(kept)
+    if kept or state.may_act():
+        state.attempt(FAILED, keep, kept)
+        if FAILED not in st.session_state:
             st.toast("Kept for all runs." if kept else "Nothing is kept for all runs.")
-    except InputError as error:
-        st.session_state[FAILED] = str(error)
     if not kept:
         usual = _kept([])
         first, hidden = list(usual.first), list(usual.hidden)

@@ -5,13 +5,15 @@ import html
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import streamlit as st
 
 from labkit.run_directory.files import open_run_file
+
+T = TypeVar("T")
 
 # The label, colour and icon of each state, and whether the page is refreshed every second.
 STATES = {
@@ -55,16 +57,58 @@ def tail(path: Path, max_bytes: int) -> str:
     return read_end(path, max_bytes).decode(errors="replace")
 
 
-def read_end(path: Path, max_bytes: int) -> bytes:
-    """Return the last whole lines of a file of a run, at most ``max_bytes``; empty if it can't be read."""
+def read_end(path: Path, max_bytes: int, since: int = 0) -> bytes:
+    """Return the last whole lines of a file of a run, at most ``max_bytes``; empty if it can't be read.
+
+    ``since``: how many bytes at its beginning are left out.
+    """
     try:
         with open_run_file(path) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - max_bytes))
+            size = file.seek(0, os.SEEK_END) - since
+            file.seek(since + max(0, size - max_bytes))
             data: bytes = file.read(max_bytes)
     except OSError:
         return b""
     return data[data.find(b"\n") + 1 :] if size > max_bytes else data
+
+
+def one_of(
+    label: str,
+    options: Iterable[T],
+    key: str,
+    first: T | None = None,
+    *,
+    bind: Literal["query-params"] | None = "query-params",
+    **settings: Any,
+) -> T:
+    """Draw a choice of which one always holds: the ``first``, or the first of the options, at first.
+
+    Args:
+        label, options, key, settings: of ``st.segmented_control``.
+        first: what holds before anybody chooses.
+        bind: whether the choice stands in the URL; None: it doesn't.
+    """
+    options = list(options)
+    first = options[0] if first is None else first
+    chosen = st.segmented_control(
+        label, options, default=first, key=key, required=True, bind=bind, **settings
+    )
+    return first if chosen is None else chosen
+
+
+def unfolding(label: str, draw: Callable[[], object], *, key: str, icon: str, expanded: bool = False) -> None:
+    """Draw a box that a click opens, and what is in it while it is open. ``icon``: a name of Material's."""
+    box = st.expander(label, expanded, key=key, icon=f":material/{icon}:", on_change="rerun")
+    if box.open:
+        with box:
+            draw()
+
+
+def show_commands(commands: Mapping[str, str]) -> None:
+    """Draw commands for a shell, each below what it does."""
+    for title, command in commands.items():
+        st.caption(title)
+        st.code(command.encode(errors="replace").decode(), language="bash", wrap_lines=True)
 
 
 DRAWING = Path(__file__).parent / "charts" / "assets" / "drawing.js"
@@ -90,8 +134,9 @@ def draw_markup(markup: str, *, key: str) -> None:
     component(DRAWING)(key=key, data={"markup": markup}, height="content")
 
 
-def draw_for_widths(wide: str, narrow: str, *, key: str) -> None:
-    """Draw one of two SVGs, made for the widths of ``WIDTHS``, so that texts keep their size."""
+def draw_for_widths(draw: Callable[[int], str], *, key: str) -> None:
+    """Draw one of two SVGs, which ``draw`` makes for each of ``WIDTHS``, so that texts keep their size."""
+    wide, narrow = map(draw, WIDTHS)
     draw_markup(f'<div class="lk-wide">{wide}</div><div class="lk-narrow">{narrow}</div>', key=key)
 
 
@@ -104,12 +149,49 @@ def number_text(value: Any, form: str = ".4g") -> str:
     return format(value, form).replace("%", " %")
 
 
-def facts_html(facts: Sequence[tuple[str, str]]) -> str:
+def escaped(text: object) -> str:
+    """Return ``text`` as HTML that shows it as it is, whatever its direction of writing."""
+    return f"<bdi>{html.escape(str(text).encode(errors='replace').decode())}</bdi>"
+
+
+def facts_html(facts: Iterable[tuple[str, str]]) -> str:
     """Return labels and values in one row, which wraps on a narrow screen."""
-    cells = "".join(
-        f"<div><dt>{html.escape(label)}</dt><dd>{html.escape(value)}</dd></div>" for label, value in facts
-    )
+    cells = (f"<div><dt>{escaped(label)}</dt><dd>{escaped(value)}</dd></div>" for label, value in facts)
     return f'<dl class="lk-facts">{"".join(cells)}</dl>'
+
+
+class Bar(NamedTuple):
+    """A cell of a table: a text, over a bar of a share from 0 to 1."""
+
+    text: str
+    share: float
+    color: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def table_html(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table of numbers, or without a header of texts; nothing without rows.
+
+    The first cell of each row is its heading. Other cells may be a ``Bar``.
+    """
+    body = "".join(f'<tr><th scope="row">{escaped(name)}</th>{_cells(rest)}</tr>' for name, *rest in rows)
+    if not body:
+        return ""
+    head = "".join(f'<th scope="col">{escaped(name)}</th>' for name in header)
+    table = f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
+    return f'<div class="{"lk-rows" if head else "lk-list"}">{table}</div>'
+
+
+def _cells(values: Iterable[object]) -> str:
+    return "".join(f"<td{_style(value)}>{escaped(value)}</td>" for value in values)
+
+
+def _style(value: object) -> str:
+    if not isinstance(value, Bar):
+        return ""
+    return f' class="lk-bar-of" style="--share:{100 * value.share:.1f}%;--color:{value.color}"'
 
 
 def duration(seconds: float | None) -> str:

@@ -2,17 +2,17 @@
 
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import streamlit as st
 
-from app.markup import read_end, show_log, tail
+from app.markup import read_end, show_log, table_html, tail, unfolding
 from app.report.downloads import file_name
 from app.state import as_code, clean
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import best_checkpoint, checkpoint_path
-from labkit.tables import html_table
 
 LAST_BYTES = 32_768  # of a log that are shown
 SEARCHED_BYTES = 16_000_000  # of the end of a log
@@ -34,11 +34,9 @@ def section(run: RunDirectory, *, follows: bool, unfolded: bool = False) -> None
         ("Log", "article", unfolded, _log),
         ("Checkpoints", "save", False, _checkpoints),
     ):
+        part = st.fragment(draw, run_every=REFRESH_SECONDS if follows else None, key=f"run-{label}")
         key = f"{label}-of-{clean(run.path)}"
-        place = st.expander(label, is_open, key=key, icon=f":material/{icon}:", on_change="rerun")
-        if place.open:
-            with place:
-                st.fragment(draw, run_every=REFRESH_SECONDS if follows else None, key=f"run-{label}")(run)
+        unfolding(label, partial(part, run), key=key, icon=icon, expanded=is_open)
 
 
 def _log(run: RunDirectory) -> None:
@@ -91,8 +89,7 @@ def _checkpoints(run: RunDirectory) -> None:
         folder = checkpoint_path(run.checkpoints_path, step)
         words = [word for word, which in (("best", best), ("last", steps[-1])) if which == step]
         rows.append((", ".join([f"{step:,}", *words]), *_size_and_time(folder), folder.name))
-    table = html_table(("Step", "Size", "Written", "Folder"), rows)
-    st.html(f'<div class="lk-compared">{table}</div>')
+    st.html(table_html(("Step", "Size", "Written", "Folder"), rows))
     newest = f": the newest {MOST_LISTED} of {len(steps):,}" if len(steps) > MOST_LISTED else ""
     st.caption(f"In {as_code(run.checkpoints_path)}{newest}")
 

@@ -12,7 +12,7 @@ import streamlit as st
 
 from app import address, gate
 from app.charts.machine import Machine, MachineStore
-from app.charts.store import CurveStore, Snapshot
+from app.charts.store import CurveStore, Snapshot, store_of
 from app.markup import plain
 from labkit.config.config import describe
 from labkit.errors import InputError
@@ -54,11 +54,6 @@ def run_folders() -> list[Path]:
     return list(dict.fromkeys([*folders, runs_home()]))
 
 
-def missing_folders() -> list[Path]:
-    """Return the folders that were named, in the field or in ``LABKIT_RUNS``, and aren't there."""
-    return [folder for folder in run_folders() if folder != runs_home() and not os.path.isdir(folder)]
-
-
 def may_act() -> bool:
     """Return whether the pages may change something."""
     return not why_not()
@@ -75,6 +70,21 @@ def check_may_act() -> None:
     """Raise InputError where the pages may change nothing."""
     if why := why_not():
         raise InputError(why)
+
+
+def attempt(key: str, act: Callable[..., object], *args: Any) -> None:
+    """Do what a click asks for. If it is refused, the reason is kept under ``key`` until the next attempt."""
+    st.session_state.pop(key, None)
+    try:
+        act(*args)
+    except InputError as error:
+        st.session_state[key] = str(error)
+
+
+def say_failure(key: str) -> None:
+    """Draw why the last attempt under ``key`` was refused, if it was."""
+    if why := st.session_state.get(key):
+        st.error(plain(why), icon=":material/block:")
 
 
 def allows_code() -> bool:
@@ -193,7 +203,7 @@ def choose_run() -> None:
         placeholder="/path/to/a/folder/of/runs",
         help="Listed in addition to the folders of the variable LABKIT_RUNS and of labkit's home.",
     )
-    missing = missing_folders()
+    missing = [folder for folder in run_folders() if folder != runs_home() and not os.path.isdir(folder)]
     for folder in missing:
         st.warning(f"There is no folder {as_code(folder)}.", icon=":material/folder_off:")
     there = [as_code(folder) for folder in run_folders() if folder not in missing]
@@ -244,33 +254,33 @@ def selected_run() -> RunDirectory:
         watch("none", lambda: bool(run_labels()))
         st.stop()
     run = find_run(label)
-    if not run.exists():
+    if why := why_not_shown(run):
         st.title(plain(run.name))
-        st.warning(_why_missing(run), icon=":material/folder_off:")
-        watch(f"missing-{run.path}", lambda: (run.exists(), _why_missing(run)))
-        st.stop()
-    if not is_unicode(run):
-        st.title(plain(clean(run.name)))
-        st.warning(
-            f"The path {as_code(run.path)} has bytes that aren't Unicode. "
-            "Rename the folder to see the run here.",
-            icon=":material/folder_off:",
-        )
-        st.stop()
-    try:
-        check_folders(run)
-    except InputError as error:
-        st.title(plain(run.name))
-        st.warning(plain(str(error)), icon=":material/folder_off:")
+        st.warning(why, icon=":material/folder_off:")
+        watch(f"missing-{clean(run.path)}", lambda: why_not_shown(run), seen=why)
         st.stop()
     st.session_state[SEEN] = run.path
     return run
 
 
+def why_not_shown(run: RunDirectory) -> str:
+    """Return in Markdown why a run can't be shown; "" if it can."""
+    if not run.exists():
+        return _why_missing(run)
+    if not is_unicode(run):
+        words = "has bytes that aren't Unicode. Rename the folder to see the run here."
+        return f"The path {as_code(run.path)} {words}"
+    try:
+        check_folders(run)
+    except InputError as error:
+        return plain(str(error))
+    return ""
+
+
 def say_no_runs() -> None:
     """Say that there are no runs yet, with the ways to start one."""
     st.write("No runs yet. Start a training, and it appears here within seconds:")
-    st.page_link(address.page("start"), label="Start a training", icon=":material/add_circle:")
+    address.link("start", "Start a training", "add_circle")
     st.code("labkit train --preset smoke", language="bash")
 
 
@@ -322,21 +332,11 @@ def watch(name: str, look: Callable[[], Any], seconds: float = WATCH_SECONDS, se
     again()
 
 
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _curve_store(path: Path) -> CurveStore:
-    return CurveStore(path)
-
-
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _machine_store(path: Path) -> MachineStore:
-    return MachineStore(RunDirectory(path))
-
-
 def machine(run: RunDirectory) -> Machine:
     """Return what the processes of a run have taken of their machines. Raises OSError."""
-    return _machine_store(run.path).poll()
+    return store_of(MachineStore, run.path).poll()
 
 
 def curves(run: RunDirectory) -> Snapshot:
     """Return the current metrics of a run. Only what was appended since the last call is read."""
-    return _curve_store(run.metrics_path).poll()
+    return store_of(CurveStore, run.metrics_path).poll()

@@ -9,8 +9,8 @@ import streamlit as st
 
 from app import address, state
 from app.acting import launches
-from app.charts.picked import choose_step
-from app.markup import plain
+from app.charts import picked
+from app.markup import plain, show_commands
 from app.state import clean
 from labkit.cluster.flags import acts, making_command
 from labkit.config.config import recorded_by, recorded_config
@@ -34,10 +34,8 @@ def draw(run: RunDirectory, status: Status | None, liveness: str) -> None:
     if is_pending(run):
         st.caption(":material/hourglass_top: Resuming: it checks and loads first …", width="content")
     elif acts and liveness in RUNS and status and status.host == socket.gethostname():
-        if _is_stopping(run):
-            st.caption(":material/hourglass_top: Stopping: it saves first …", width="content")
-        else:
-            _stop(run)
+        words = "The training saves a checkpoint and ends. *Resume* continues it from there."
+        stop(run, words, _failure_key(run))
     elif acts and liveness in ENDED_EARLY and _diverged_at(run) is None:
         _resume(run)
     if acts and status is not None:
@@ -78,8 +76,8 @@ def _resume_button(run: RunDirectory, act: Callable[[RunDirectory], object], lab
         key=f"resume-{clean(run.path)}",
         help="Trains on from the last checkpoint with the same configuration. "
         "It goes on when this page is closed.",
-        on_click=_attempt,
-        args=(run, act),
+        on_click=state.attempt,
+        args=(_failure_key(run), act, run),
     )
 
 
@@ -89,13 +87,7 @@ def again(run: RunDirectory, label: str, help: str, **changes: str) -> None:
     A link, not a button: a page that a fragment leaves may still be drawn into by it.
     """
     st.session_state.pop(FILLED, None)  # the form is filled again, whatever was changed in it
-    st.page_link(
-        address.page("start"),
-        label=label,
-        icon=":material/edit:",
-        help=help,
-        query_params={"again": clean(run.path), **changes},
-    )
+    address.link("start", label, "edit", help, again=clean(run.path), **changes)
 
 
 def report(run: RunDirectory) -> None:
@@ -135,24 +127,21 @@ def _failure_key(run: RunDirectory) -> str:
     return f"act-failed-{run.path}"
 
 
-def _attempt(run: RunDirectory, act: Callable[[RunDirectory], object]) -> None:
-    st.session_state.pop(_failure_key(run), None)
-    try:
-        act(run)
-    except InputError as error:
-        st.session_state[_failure_key(run)] = str(error)
+def stop(run: RunDirectory, words: str, failure: str) -> None:
+    """Draw the button that stops a run or a search, or say that it is stopping.
 
-
-def _stop(run: RunDirectory) -> None:
+    Args:
+        run: its directory.
+        words: what that does, beside the button.
+        failure: the key under which ``state.attempt`` keeps why it was refused.
+    """
+    if _is_stopping(run):
+        st.caption(":material/hourglass_top: Stopping: it saves first …", width="content")
+        return
     with st.popover("Stop", icon=":material/stop_circle:"):
-        st.write("The training saves a checkpoint and ends. *Resume* continues it from there.")
-        st.button(
-            "Save and stop",
-            type="primary",
-            key=f"stop-{clean(run.path)}",
-            on_click=_attempt,
-            args=(run, launches.stop),
-        )
+        st.write(words)
+        key, args = f"stop-{clean(run.path)}", (failure, launches.stop, run)
+        st.button("Save and stop", type="primary", key=key, on_click=state.attempt, args=args)
 
 
 def _commands(run: RunDirectory, liveness: str) -> None:
@@ -160,14 +149,11 @@ def _commands(run: RunDirectory, liveness: str) -> None:
         try:
             words = making_command(run)
             if not acts(words) or is_accepted(config := recorded_config(run), files_of(config)):
-                st.caption("Makes this run:")
-                st.code(clean(shlex.join(words)), language="bash", wrap_lines=True)
-            if liveness not in RUNS and liveness != "finished":
-                st.caption("Continues it:")
-                st.code(clean(launches.resumption(run).command), language="bash", wrap_lines=True)
-            elif liveness in RUNS:
-                st.caption("Saves and stops it:")
-                st.code(clean(shlex.join(["labkit", "stop", str(run.path)])), language="bash")
+                show_commands({"Makes this run:": shlex.join(words)})
+            if liveness in RUNS:
+                show_commands({"Saves and stops it:": shlex.join(["labkit", "stop", str(run.path)])})
+            elif liveness != "finished":
+                show_commands({"Continues it:": launches.resumption(run).command})
         except InputError as error:
             st.text(clean(error))
 
@@ -223,7 +209,7 @@ def _wait(run: RunDirectory, launch: launches.Launch, is_there: Callable[[RunDir
 def _refused(run: RunDirectory, why: str) -> None:
     st.subheader(plain(str(run.name)), anchor=False)
     st.error(f"It wasn't started: {plain(str(why))}", icon=":material/block:")
-    st.page_link(address.page("start"), label="Back to the form", icon=":material/arrow_back:")
+    address.link("start", "Back to the form", "arrow_back")
 
 
 LONGEST_INLINE = 100  # characters of a command within a line of text
@@ -265,16 +251,10 @@ def _after_divergence(run: RunDirectory, step: int) -> None:
     """Draw what to look at and what to try where the loss of a step is no number."""
     st.markdown(f"**The loss of step {step:,} is no number.** What may help:")
     with st.container(horizontal=True, gap="small", key="after-divergence"):
-        st.button(
-            "The batch of that step",
-            icon=":material/photo_library:",
-            on_click=choose_step,
-            args=(run, step),
-            kwargs={"scroll": True},
-        )
+        icon = ":material/photo_library:"
+        picked.step_button("The batch of that step", run, step, scroll=True, icon=icon)
         if run.layers_path.exists():
-            page, of_run = address.page("layers"), {"run": clean(run.path)}
-            st.page_link(page, label="Layers before it", icon=":material/layers:", query_params=of_run)
+            address.link("layers", "Layers before it", "layers", run=clean(run.path))
         if state.may_act():
             text = "Opens the form for a new run with a tenth of this one's learning rates."
             again(run, "Again with a tenth of the rate", text, rates="0.1")

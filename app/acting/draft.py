@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -87,12 +87,17 @@ class Draft:
     def suggested_name(self) -> str:
         """Return a name that no run has yet, such as ``smoke-2``."""
         stem = self.stem or self.preset or str(self.shown.get("model") or "run")
-        numbered = re.fullmatch(r"(.+)-(\d{1,9})", stem)
-        name, stem, number = stem, *((numbered[1], int(numbered[2])) if numbered else (stem, 1))
-        while (self.folder / name).exists():
-            number += 1
-            name = f"{stem}-{number}"
-        return name
+        return free_name(stem, lambda name: (self.folder / name).exists())
+
+
+def free_name(wanted: str, is_taken: Callable[[str], bool]) -> str:
+    """Return a name that isn't taken: ``wanted``, or with a number behind it, such as ``smoke-2``."""
+    numbered = re.fullmatch(r"(.+)-(\d{1,9})", wanted)
+    name, stem, number = wanted, *((numbered[1], int(numbered[2])) if numbered else (wanted, 1))
+    while is_taken(name):
+        number += 1
+        name = f"{stem}-{number}"
+    return name
 
 
 @dataclass(frozen=True)
@@ -177,7 +182,8 @@ def draft_of(run: RunDirectory) -> Draft:
         values["input_path"] = "auto"
     tasks = [name.partition(":")[0] for name in read_heartbeats(run.cluster_path)]
     # The preset that leaves the shortest command.
-    preset = min(("", *PRESETS), key=lambda name: _count_changes(values, base_values(name)))
+    bases = {name: base_values(name) for name in ("", *PRESETS)}
+    preset = min(bases, key=lambda name: sum(value != bases[name][key] for key, value in values.items()))
     shown = {name: shown_value(value) for name, value in values.items()}
     workers = tasks.count("worker") or 1
     return Draft(preset, shown, stem=run.name, workers=workers, ps=tasks.count("ps"))
@@ -216,10 +222,6 @@ def with_rates(draft: Draft, factor: float) -> Draft:
     return replace(draft, shown=draft.shown | rates)
 
 
-def _count_changes(values: Mapping[str, Any], base: Mapping[str, Any]) -> int:
-    return sum(value != base[name] for name, value in values.items())
-
-
 def data_sets(draft: Draft) -> tuple[dict[str, str], str]:
     """Return the data sets that can be trained on now, with what is known of each, and how to get others.
 
@@ -228,7 +230,7 @@ def data_sets(draft: Draft) -> tuple[dict[str, str], str]:
     directory, own = _data_directory(draft), not draft.shown.get("data_dir")
     known = {AUTO: "auto · CIFAR-10 if it is there or can be downloaded, else shapes"}
     for name in (*BUILT_IN, *filter(is_own, prepared_names(directory))):
-        if manifest := _prepared(directory, name):
+        if manifest := prepared(directory, name):
             height, width, _ = manifest.image_shape
             size = f", {manifest.num_classes:,} classes, {width}×{height} pixels" if is_own(name) else ""
             known[name] = f"{name} · prepared{size}"
@@ -246,7 +248,8 @@ def _data_directory(draft: Draft) -> Path:
     return Path(os.path.expanduser(str(named))).absolute() if named else data_home()
 
 
-def _prepared(directory: Path, name: str) -> Manifest | None:
+def prepared(directory: Path, name: str) -> Manifest | None:
+    """Return the data set of a name that is prepared in a directory; None without one, or a damaged one."""
     try:
         return find_manifest(directory, name)
     except (InputError, OSError, ValueError):
@@ -361,7 +364,7 @@ def expected(checked: Checked, draft: Draft, runs: Iterable[RunSummary]) -> tupl
     """
     if checked.config is None or draft.lists.keys() & set(SAME):
         return None
-    config, data = checked.config, _prepared(_data_directory(draft), checked.config.data.dataset)
+    config, data = checked.config, prepared(_data_directory(draft), checked.config.data.dataset)
     values = (config.with_steps_for(data.count("train")) if data else config).flat()
     for run in sorted(runs, key=lambda run: run.last_active, reverse=True):
         if run.examples_per_second and all(run.values.get(name) == values[name] for name in SAME):
@@ -385,7 +388,7 @@ def _check_whole(config: Config, draft: Draft) -> None:
     else:
         refuse_cluster(config)
     dataset, directory = config.data.dataset, _data_directory(draft)
-    manifest = None if dataset == AUTO else _prepared(directory, dataset)
+    manifest = None if dataset == AUTO else prepared(directory, dataset)
     check_targets(config, manifest)
     if manifest is not None:
         check_fits(config, manifest)

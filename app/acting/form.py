@@ -171,7 +171,8 @@ def _field(info: FieldInfo, shown: Draft) -> None:
             fill(with_data_set(shown, str(held)))
         shown.shown[info.name] = held
 
-    settings: dict[str, Any] = {"key": key, "on_change": take, "help": _help(info)}
+    help = f"{info.help} Default: {info.default_in_words}.".replace("<", "\\<").replace("*", "\\*")
+    settings: dict[str, Any] = {"key": key, "on_change": take, "help": help}
     label = info.flag  # as the command beside the form has it
     if info.type is bool:
         st.checkbox(label, bool(first), **settings)
@@ -199,7 +200,3 @@ def _choice(info: FieldInfo, label: str, shown: Draft, first: str, settings: dic
 
 def _held(value: Any) -> str | bool:
     return value if isinstance(value, bool) else str(value if value is not None else "")
-
-
-def _help(info: FieldInfo) -> str:
-    return f"{info.help} Default: {info.default_in_words}.".replace("<", "\\<").replace("*", "\\*")

@@ -4,7 +4,6 @@ short commands.
 Each function that acts refuses where the dashboard is read-only, whatever the page has drawn.
 """
 
-import os
 import shlex
 import shutil
 import signal
@@ -21,6 +20,7 @@ from typing import IO
 
 from app import background, state
 from app.ask.client import Progress
+from app.markup import read_end
 from labkit.cluster.flags import local_cluster_command, tasks_of
 from labkit.config import Config
 from labkit.config.config import recorded_config
@@ -72,13 +72,7 @@ class Launch:
     @property
     def output(self) -> list[str]:
         """The last lines that its process has printed."""
-        try:
-            with open_run_file(self.run.console_path) as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(self.offset, size - LAST_BYTES))
-                text = file.read(LAST_BYTES).decode(errors="replace")
-        except OSError:
-            return []
+        text = read_end(self.run.console_path, LAST_BYTES, self.offset).decode(errors="replace")
         return [line for line in text.splitlines() if line.strip()]
 
     @property
@@ -116,7 +110,8 @@ def start(arguments: Sequence[str], run: RunDirectory) -> None:
         known = _started.get(run.path)
         if known is not None and known.process.poll() is None:
             return
-        refuse_taken(run)
+        if why := why_taken(run):
+            raise InputError(why)
         try:
             make_private(run.path)
         except OSError as error:
@@ -124,16 +119,15 @@ def start(arguments: Sequence[str], run: RunDirectory) -> None:
         _started[run.path] = _launched(arguments, run, is_new=True)
 
 
-def refuse_taken(run: RunDirectory) -> None:
-    """Raise InputError, with the way out, where the directory of a new run holds something."""
+def why_taken(run: RunDirectory) -> str:
+    """Return why the directory can't be that of a new run, with the way out; "" if it can."""
     if run.exists():
-        raise InputError(f"{run.name} is there already; choose another name, or continue it on its Live page")
+        return f"{run.name} is there already; choose another name, or continue it on its Live page"
     try:
         taken = run.path.exists() and (not run.path.is_dir() or holds_something_else(run))
     except OSError as error:
-        raise InputError(f"{str(run.path)[:200]}: {error.strerror}; choose another name") from None
-    if taken:
-        raise InputError(f"{run.path} holds something else; choose another name")
+        return f"{str(run.path)[:200]}: {error.strerror}; choose another name"
+    return f"{run.path} holds something else; choose another name" if taken else ""
 
 
 def _launched(

@@ -110,7 +110,15 @@ class AskedNetwork:
             step: of the checkpoint.
             progress: called with the number of images that are ready, and of all.
         """
-        return Prediction(**self._whole({"question": "evaluate", "split": split, "step": step}, progress))
+        parts: list[dict[str, NDArray[Any]]] = []
+        done, total = 0, 1
+        while done < total:
+            content = {"question": "evaluate", "split": split, "step": step, "start": done}
+            answer = self.process.ask(content, patient=True)
+            parts.append(answer.arrays)
+            done, total = done + len(next(iter(answer.arrays.values()))), answer.content["of"]
+            progress(done, total)
+        return Prediction(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
     def saliency(self, image: Images, label: int, method: str) -> NDArray[np.float32]:
         """Return how much each pixel matters, float32 [height, width].
@@ -173,17 +181,6 @@ class AskedNetwork:
             except InputError as error:  # this checkpoint is damaged, or was removed meanwhile
                 moments.append(Moment(step, None, str(error)))
         return moments
-
-    def _whole(self, content: dict[str, Any], progress: Progress) -> dict[str, NDArray[Any]]:
-        """Ask about a whole split, which is answered in parts. Returns the arrays of all parts together."""
-        parts: list[dict[str, NDArray[Any]]] = []
-        done, total = 0, 1
-        while done < total:
-            answer = self.process.ask(content | {"start": done}, patient=True)
-            parts.append(answer.arrays)
-            done, total = done + len(next(iter(answer.arrays.values()))), answer.content["of"]
-            progress(done, total)
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 class Networks:

@@ -110,16 +110,13 @@ class Worker:
 
     def end_in_words(self) -> str:
         """Return how a process has ended by itself, and what to do."""
-        code, said = self._process.wait(END_SECONDS), self._last_line()
+        code = self._process.wait(END_SECONDS)
         if code is not None and code < 0:
             memory = "; perhaps the memory is full" if -code == signal.SIGKILL else ""
             return f"was killed by {signal_name(-code)}{memory}. Try again to start a new one."
-        return f"has ended{f' ({said})' if said else ''}. Try again to start a new one."
-
-    def _last_line(self) -> str:
         self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - 4096))
         lines = self._stderr.read().decode(errors="replace").strip().splitlines()
-        return lines[-1][:200] if lines else ""
+        return f"has ended{f' ({lines[-1][:200]})' if lines else ''}. Try again to start a new one."
 
     def close(self) -> None:
         """End the process."""
@@ -151,7 +148,6 @@ class NetworkProcess:
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         self.run, self.step = run, step
-        self.about: dict[str, Any] = {}  # what the process said of itself; empty before it is ready
         self.loading_since: float | None = None  # by time.monotonic; None: it isn't being loaded
         self._new_worker = worker
         self._load_seconds, self._answer_seconds = load_seconds, answer_seconds
@@ -207,7 +203,7 @@ class NetworkProcess:
         try:
             self._worker = self._new_worker()
             wanted = {"question": "load", "run": str(self.run), "step": self.step}
-            self.about = self._exchange(wanted, None, self._load_seconds, "Loading the network").content
+            self._exchange(wanted, None, self._load_seconds, "Loading the network")
         except (InputError, NoAnswer) as error:
             self._refused = error if isinstance(error, InputError) else None
             self._end()
@@ -239,7 +235,7 @@ class NetworkProcess:
 
     def _end(self) -> None:
         """End the process if there is one, and forget it."""
-        self.about, self.loading_since = {}, None
+        self.loading_since = None
         if self._worker is not None:
             self._worker.close()
         self._worker = None

@@ -49,7 +49,8 @@ class Line:
 
     ``style``: ``line``; ``faint``, thin and pale, such as the raw values behind smoothed ones; ``thin``, one
     of many, which the pointer names but the legend doesn't; ``marked``, with its points; ``dots``, the points
-    alone; ``dashed``, a level to compare with, which counts no points; ``edge``, hardly visible, of a band.
+    alone; ``bars``, from zero, for x at equal distances; ``dashed``, a level to compare with, which counts no
+    points; ``edge``, hardly visible, of a band.
     ``pick``: a click on one of its points is reported. ``band``: the name of the line that the area from this
     one is filled to; both have the same x. ``other``: of another run, thinner, and last in the legend.
     ``dashed_as``: the colour whose dashes it has; empty: its own.
@@ -136,7 +137,7 @@ def encode(
     charts: Sequence[Chart],
     *,
     axis: str,
-    x_title: str,
+    x_title: str = "",
     window: Window | None = None,
     seams: Sequence[Seam] = (),
     name: str = "",
@@ -196,14 +197,7 @@ def packed(header: dict[str, Any], parts: Iterable[bytes]) -> bytes:
 
 def _chart(chart: Chart, window: Window | None, points: int, arrays: _Arrays) -> dict[str, Any]:
     lines = [_line(line, chart.logarithmic, window, points, arrays) for line in chart.lines if len(line.x)]
-    return {
-        "key": chart.key,
-        "title": chart.title,
-        "unit": chart.unit,
-        "logarithmic": chart.logarithmic,
-        "named": chart.named,
-        "lines": lines,
-    }
+    return vars(chart) | {"lines": lines}
 
 
 def _placed(line: Line) -> Line:
@@ -229,14 +223,8 @@ def _line(
 ) -> dict[str, Any]:
     x, y, inside = _within(line, window)
     kept, gaps = _kept(y, points, logarithmic)
-    return {
-        "name": line.name,
-        "color": line.color,
-        "style": line.style,
+    return vars(line) | {
         "dash": DASHES.get(line.dashed_as or line.color, ()) if line.style in ("line", "marked") else (),
-        "pick": line.pick,
-        "band": line.band,
-        "other": line.other,
         "of": inside,
         "x": arrays.add(np.insert(x[kept], gaps, x[kept][gaps] if len(gaps) else ())),
         "y": arrays.add(np.insert(y[kept], gaps, np.nan)),

@@ -1,13 +1,14 @@
 """The board of charts as a Streamlit component: uPlot (in ``assets/``) on a canvas, updated in place."""
 
 import gc
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import streamlit as st
 
+from app.charts.board import Chart, Window, encode
 from app.markup import component
 from app.state import clean
 
@@ -36,12 +37,9 @@ def _calling(name: str) -> Any:
 
 
 @cache
-def _code() -> tuple[str, str]:
-    script = "\n".join(
-        (ASSETS / name).read_text() for name in ("uPlot.iife.min.js", "board.js", "feed.js", "heat.js")
-    )
-    style = (ASSETS / "uPlot.min.css").read_text() + "\n" + (ASSETS / "board.css").read_text()
-    return script, style
+def code(*names: str) -> str:
+    """Return the text of files of ``assets/``, one after the other."""
+    return "\n".join((ASSETS / name).read_text() for name in names)
 
 
 @st.cache_resource(show_spinner=False)
@@ -57,10 +55,10 @@ def spare_the_collector() -> None:
 def prepare() -> None:
     """Load the code of the charts (some 70 KB) into the page. Call it once a page, outside of fragments."""
     spare_the_collector()
-    script, style = _code()
-    st.components.v2.component("labkit_board_code", js=script, css=style, isolate_styles=False)(
-        key="board-code", height=1
-    )
+    script = code("uPlot.iife.min.js", "board.js", "feed.js", "heat.js")
+    style = code("uPlot.min.css", "board.css")
+    load = st.components.v2.component("labkit_board_code", js=script, css=style, isolate_styles=False)
+    load(key="board-code", height=1)
 
 
 def key_of(*parts: object) -> str:
@@ -100,6 +98,28 @@ def draw(
     )
 
 
+def draw_charts(
+    key: str, wanted: Hashable, make: Callable[[Window | None], Sequence[Chart]], **settings: Any
+) -> bool:
+    """Draw charts on a board with a zoom of its own. Returns whether there are any.
+
+    Args:
+        key: of the component.
+        wanted: what the charts depend on, beside the zoom.
+        make: returns the charts. It gets the part of the axis that is shown; None: all.
+        settings: of ``encode``.
+    """
+    window = shown_window(key)
+
+    def board() -> bytes | None:
+        charts = make(window)
+        return encode(charts, window=window, **settings) if charts else None
+
+    if (encoded := made(f"{key} made", (wanted, window), board)) is not None:
+        draw(encoded, key=key)
+    return encoded is not None
+
+
 def follow(address: str, seconds: float, *, key: str) -> None:
     """Let the page fetch its figures and boards every ``seconds`` from an ``address`` of app/feed.py.
 
@@ -115,7 +135,7 @@ def draw_heat(heat: bytes, *, key: str) -> None:
     _calling("Heat")(key=key, data=heat, height="content")
 
 
-def shown_window(key: str) -> tuple[float, float] | None:
+def shown_window(key: str) -> Window | None:
     """Return the part of the axis that a person has zoomed into on the board ``key``; None: all."""
     window = st.session_state.get(key, {}).get("window")
     try:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL.ImageColor import getrgb
 
 from app.charts.board import COLORS, ends, packed
 from labkit.run_directory.columns import Floats
@@ -53,15 +54,22 @@ def diverging(most: float) -> Scale:
 def logarithmic(low: float, high: float) -> Scale:
     """Return the scale of values from 10**``low`` to 10**``high``."""
     low, high = ends(low, high)
-    digits = (1,) if high - low > 3 else (1, 2, 5)
-    every = max(1, round((high - low) / 6))
     ticks = [
-        (float((np.log10(digit) + power - low) / (high - low)), f"{digit * 10.0**power:g}")
+        (float((np.log10(mark) - low) / (high - low)), f"{mark:g}")
+        for mark in powers(low, high, max(1, round((high - low) / 6)), 3.0)
+    ]
+    return Scale(low, high, SEQUENTIAL, tuple(ticks), log=True)
+
+
+def powers(low: float, high: float, every: int, most: float) -> list[float]:
+    """Return every so many powers of ten from 10**``low`` to 10**``high``; with fewer than ``most``, more."""
+    known = [
+        digit * 10.0**power
         for power in range(int(np.floor(low)), int(np.ceil(high)) + 1)
         if power % every == 0
-        for digit in digits
+        for digit in ((1,) if high - low > most else (1, 2, 5))
     ]
-    return Scale(low, high, SEQUENTIAL, tuple(tick for tick in ticks if 0 <= tick[0] <= 1), log=True)
+    return [mark for mark in known if low <= np.log10(mark) <= high]
 
 
 def _linear(low: float, high: float, percent: bool) -> tuple[tuple[float, str], ...]:
@@ -108,19 +116,11 @@ def encode_heat(
 
 def _colors(values: Floats, present: NDArray[np.bool_], scale: Scale) -> NDArray[np.uint8]:
     """Return red, green, blue and opacity of each cell, uint8 [rows, columns, 4]."""
-    stops = np.array([_rgb(color) for color in scale.stops], np.float64)
     places = scale.places(values)
-    drawn = present & np.isfinite(places)
-    at = np.where(drawn, places, 0.0) * (len(stops) - 1)
-    below = np.minimum(at.astype(np.intp), len(stops) - 2)
-    part = (at - below)[..., None]
-    cells = np.zeros((*values.shape, 4), np.uint8)
-    cells[..., :3] = np.round(stops[below] * (1 - part) + stops[below + 1] * part)
-    cells[..., 3] = np.where(drawn, 255, 0)
-    cells[present & ~np.isfinite(values)] = (*_rgb(COLORS["not finite"]), 255)
+    at, stops = np.nan_to_num(places), np.array([getrgb(color) for color in scale.stops])
+    cells = np.empty((*values.shape, 4), np.uint8)
+    for channel, of_stops in enumerate(stops.T):
+        cells[..., channel] = np.round(np.interp(at, np.linspace(0, 1, len(stops)), of_stops))
+    cells[..., 3] = np.where(present & np.isfinite(places), 255, 0)
+    cells[present & ~np.isfinite(values)] = (*getrgb(COLORS["not finite"]), 255)
     return cells
-
-
-def _rgb(color: str) -> tuple[int, int, int]:
-    red, green, blue = bytes.fromhex(color[1:])
-    return red, green, blue

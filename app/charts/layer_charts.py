@@ -1,4 +1,4 @@
-"""What each layer does: a heat map over layers and steps, boards over the steps and over the depth."""
+"""What each layer does: a heat map over layers and steps, charts over the steps and over the depth."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,14 +7,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.charts.board import PALETTE, Chart, Line, Window, encode
+from app.charts.board import PALETTE, Chart, Line, Window
 from app.charts.heat import Scale, diverging, encode_heat, logarithmic, sequential
 from labkit.run_directory.columns import Floats
 from labkit.run_directory.layers import DISTRIBUTIONS, LEVELS
 from labkit.run_directory.layers import QUANTITIES as NAMES
 
 MAX_COLUMNS = 240  # of the heat map; a column is then some five pixels wide
-HEIGHT = 300  # of a board's drawing area, in pixels
 # Of update to weight: "somewhere around 1e-3", Stanford's CS231n, "Neural Networks Part 3".
 USUAL_RATIO = 1e-3
 
@@ -39,18 +38,12 @@ QUANTITIES = {
 
 MAX_BAND_STEPS = 800
 MEDIAN = "median"
+NAMES_OF_LEVELS = ("lowest", "1 %", "5 %", "25 %", MEDIAN, "75 %", "95 %", "99 %", "highest")
 # The number of each of ``LEVELS``, its name, and the line that a band reaches to from here.
-BANDS = (
-    (8, "highest", "lowest"),
-    (7, "99 %", "1 %"),
-    (6, "95 %", "5 %"),
-    (5, "75 %", "25 %"),
-    (4, MEDIAN, ""),
-    (3, "25 %", ""),
-    (2, "5 %", ""),
-    (1, "1 %", ""),
-    (0, "lowest", ""),
-)
+BANDS = [
+    (number, name, NAMES_OF_LEVELS[8 - number] if number > 4 else "")
+    for number, name in reversed(list(enumerate(NAMES_OF_LEVELS)))
+]
 DISTRIBUTION_LOOKS = {
     "weight_quantiles": ("Weights", PALETTE[0]),
     "gradient_quantiles": ("Gradients", PALETTE[1]),
@@ -62,14 +55,13 @@ DISTRIBUTION_LOOKS = {
 class Layers:
     """What each layer did at each recorded step. Later polls don't change it.
 
-    ``names``: of the layers in the order of the forward pass. ``step``, ``wall_time``: float64 [steps].
+    ``names``: of the layers in the order of the forward pass. ``step``: float64 [steps].
     ``values``: float64 [steps, quantities, layers] in the order of ``QUANTITIES``; ``present``: bool of the
     same shape, false where a layer has no such value. ``version`` grows with every change.
     """
 
     names: tuple[str, ...]
     step: Floats
-    wall_time: Floats
     values: Floats
     present: NDArray[np.bool_]
     damaged_lines: int
@@ -91,11 +83,6 @@ class Layers:
         values, present = self.values[:, number], self.present[:, number]
         having = np.flatnonzero(present.any(axis=0))
         return having.tolist(), values[:, having], present[:, having]
-
-
-def value_text(value: float, present: bool = True) -> str:
-    """Return a value as text with six digits; a dash where there is none."""
-    return f"{value:.6g}" if present else "–"
 
 
 def heat_map(layers: Layers, quantity: str) -> bytes:
@@ -146,18 +133,8 @@ def _scale(values: Floats, look: Quantity) -> Scale:
     return logarithmic(low, high) if look.logarithmic else sequential(low, high)
 
 
-def lines_board(
-    layers: Layers, quantity: str, chosen: Sequence[str], *, window: Window | None = None, name: str = ""
-) -> bytes:
-    """Return the board with a quantity of the ``chosen`` layers over the steps.
-
-    Args:
-        layers: of the run.
-        quantity: a key of ``QUANTITIES``.
-        chosen: names of layers.
-        window: the steps to show; None: all.
-        name: of the run.
-    """
+def lines_chart(layers: Layers, quantity: str, chosen: Sequence[str]) -> Chart:
+    """Return the chart with a quantity, a key of ``QUANTITIES``, of the ``chosen`` layers over the steps."""
     having, values, present = layers.of(quantity)
     names = [layers.names[index] for index in having]
     lines = []
@@ -169,21 +146,13 @@ def lines_board(
             lines.append(Line(layer, layers.step[rows], values[rows, column], color, "marked"))
     if len(layers.step):
         lines += _usual(quantity, (layers.step[0], layers.step[-1]))
-    chart = _chart(quantity, "by step", lines)
-    return encode([chart], axis="step", x_title="Step", window=window, name=name, height=HEIGHT)
+    return _chart(quantity, "by step", lines)
 
 
-def profile_board(
-    layers: Layers, quantity: str, row: int, *, window: Window | None = None, name: str = ""
-) -> bytes:
-    """Return the board with a quantity over the depth at recorded step number ``row``, and at the first one.
+def profile_chart(layers: Layers, quantity: str, row: int) -> Chart:
+    """Return the chart of a quantity over the layers that have it, at recorded step ``row`` and at the first.
 
-    Args:
-        layers: of the run, with a row at least.
-        quantity: a key of ``QUANTITIES``.
-        row: which of the recorded steps.
-        window: the layers to show, by their indices among those that have the quantity; None: all.
-        name: of the run.
+    ``row``: which of the recorded steps, of which there is one at least.
     """
     having, values, present = layers.of(quantity)
     # Kinds of layers differ: a line through all of them would only zigzag.
@@ -197,29 +166,17 @@ def profile_board(
         )
         for which, color in {0: PALETTE[7], row % len(layers.step): PALETTE[0]}.items()
     ]
-    chart = _chart(quantity, "by depth", [*lines, *_usual(quantity, (0.0, len(having) - 1.0))])
-    names = [layers.names[index] for index in having]
-    return encode([chart], axis="name", x_title="", window=window, name=name, height=HEIGHT, ticks=names)
+    return _chart(quantity, "by depth", [*lines, *_usual(quantity, (0.0, len(having) - 1.0))])
 
 
-def distribution_board(
-    layers: Layers, layer: str, *, window: Window | None = None, name: str = ""
-) -> bytes | None:
-    """Return the board with the distribution of a layer's weights, gradients and outputs over the steps.
+def distribution_charts(layers: Layers, layer: str, window: Window | None) -> list[Chart]:
+    """Return the charts of a layer's weights, gradients and outputs: their distribution over the steps.
 
-    None if the run recorded none.
-
-    Args:
-        layers: of the run.
-        layer: its name.
-        window: the steps to show; None: all.
-        name: of the run.
+    ``window``: the steps that are shown; None: all.
     """
     charts = []
     for kind, (title, color) in DISTRIBUTION_LOOKS.items():
         steps, values = layers.distribution(kind, layer)
-        if not len(steps):
-            continue
         part = _thinned(steps, window)
         lines = [
             Line(
@@ -232,10 +189,8 @@ def distribution_board(
             )
             for number, text, band in BANDS
         ]
-        charts.append(Chart(kind, f"{title} of {layer}", lines))
-    if not charts:
-        return None
-    return encode(charts, axis="step", x_title="Step", window=window, name=name)
+        charts += [Chart(kind, f"{title} of {layer}", lines)] if len(steps) else []
+    return charts
 
 
 def _thinned(steps: Floats, window: Window | None) -> NDArray[np.intp]:

@@ -2,6 +2,7 @@
 
 import re
 import threading
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,13 @@ from labkit.run_directory.rows import RowReader
 
 MAX_PROCESSES = 16  # that are drawn
 MAX_GPUS = 16  # of each
+CHARTS = {  # titles and units
+    "cpu": ("CPU use", "percent"),
+    "memory": ("Memory", "bytes"),
+    "disk": ("Disk, per second", "bytes"),
+    "gpu": ("GPU use", "percent"),
+    "gpu-memory": ("GPU memory in use", "bytes"),
+}
 
 
 @dataclass
@@ -38,8 +46,8 @@ class Machine(NamedTuple):
 class MachineStore:
     """Follows the machine rows of all processes of a run. Several sessions may poll at once."""
 
-    def __init__(self, run: RunDirectory) -> None:
-        self._run = run
+    def __init__(self, path: Path) -> None:
+        self._run = RunDirectory(path)
         self._processes: dict[Path, _Process] = {}
         self._lock = threading.Lock()
         self._machine = Machine({}, 0)
@@ -78,35 +86,30 @@ def machine_charts(machine: Machine, metrics: Snapshot, axis: str) -> list[Chart
     """
     shown = dict(list(machine.tables.items())[:MAX_PROCESSES])
     alone = len(shown) == 1
-    processor, memory = [], []
-    disk: list[Line] = []
-    gpu_use: list[Line] = []
-    gpu_memory: list[Line] = []
+    lines: defaultdict[str, list[Line]] = defaultdict(list)
+
+    def add(chart: str, name: str, column: Floats, color: str = "") -> None:
+        """Add a line, in a colour of its own if none is given: two of a process would look alike."""
+        known = np.isfinite(x) & np.isfinite(column)
+        color = color or PALETTE[len(lines[chart]) % len(PALETTE)]
+        lines[chart].append(Line(name, x[known], column[known], color))
+
     for number, (name, table) in enumerate(shown.items()):
         x = _positions(table, metrics, axis)
         color, label = PALETTE[number % len(PALETTE)], "run" if alone else name
         cores = np.where(_column(table, "cores") > 0, _column(table, "cores"), np.nan)
-        processor.append(_line(label, x, _column(table, "cpu_cores") / cores, color))
+        add("cpu", label, _column(table, "cpu_cores") / cores, color)
         if alone:
-            machine_cpu = _column(table, "machine_cpu_fraction")
-            processor.append(_line("whole machine", x, machine_cpu, PALETTE[7]))
-        memory.append(_line(label, x, _column(table, "memory_bytes"), color))
+            add("cpu", "whole machine", _column(table, "machine_cpu_fraction"), PALETTE[7])
+        add("memory", label, _column(table, "memory_bytes"), color)
         for what in ("read", "written"):
             rate = _column(table, f"{what}_bytes_per_second")
-            own = PALETTE[len(disk) % len(PALETTE)]  # two lines of a process would look alike
-            disk.append(_line(what if alone else f"{name}, {what}", x, rate, own))
+            add("disk", what if alone else f"{name}, {what}", rate)
         for gpu in _gpus(table):
             label = f"GPU {gpu}" if alone else f"{name}, GPU {gpu}"
-            other = PALETTE[len(gpu_use) % len(PALETTE)]
-            gpu_use.append(_line(label, x, _column(table, f"gpu{gpu}_use_fraction"), other))
-            gpu_memory.append(_line(label, x, _column(table, f"gpu{gpu}_memory_bytes"), other))
-    charts = [
-        Chart("machine-cpu", "CPU use", processor, "percent"),
-        Chart("machine-memory", "Memory", memory, "bytes"),
-        Chart("machine-disk", "Disk, per second", disk, "bytes"),
-        Chart("machine-gpu", "GPU use", gpu_use, "percent"),
-        Chart("machine-gpu-memory", "GPU memory in use", gpu_memory, "bytes"),
-    ]
+            add("gpu", label, _column(table, f"gpu{gpu}_use_fraction"))
+            add("gpu-memory", label, _column(table, f"gpu{gpu}_memory_bytes"))
+    charts = (Chart(f"machine-{key}", title, lines[key], unit) for key, (title, unit) in CHARTS.items())
     return [chart for chart in charts if any(len(line.x) for line in chart.lines)]
 
 
@@ -140,8 +143,3 @@ def _positions(table: Table, metrics: Snapshot, axis: str) -> Floats:
 def _column(table: Table, name: str) -> Floats:
     found = table.columns.get(name)
     return np.full(table.size, np.nan) if found is None else found
-
-
-def _line(name: str, x: Floats, y: Floats, color: str) -> Line:
-    known = np.isfinite(x) & np.isfinite(y)
-    return Line(name, x[known], y[known], color)

@@ -15,6 +15,7 @@ from app.charts import component, formulas
 from app.charts.board import COLORS, PALETTE, Chart, Line, Seam, Size, Window, encode
 from app.charts.smoothing import EXPONENTIAL, KINDS, WINDOW, smoothed, spacing
 from app.charts.store import AXES, SPLITS, Snapshot, Timeline, timeline_of
+from app.markup import one_of
 from labkit.run_directory.columns import Floats
 from labkit.run_directory.rows import result_name
 
@@ -142,23 +143,15 @@ def controls(
     """
     _understand_earlier()
     with st.container(horizontal=True, vertical_alignment="center", gap="small", width="content"):
-        axis = st.segmented_control(
-            "Over",
-            [*AXES, METRIC],
-            default="step",
-            format_func=lambda name: AXES[name][0] if name in AXES else "Metric",
-            key="x",
-            required=True,
-            bind="query-params",
-            label_visibility="collapsed",
-        )
+        labels = {name: label for name, (label, _) in AXES.items()} | {METRIC: "Metric"}
+        axis: str | None = one_of("Over", labels, "x", format_func=labels.get, label_visibility="collapsed")
         if axis == METRIC:
             axis = st.selectbox(
                 "Metric of the axis",
                 list(metrics),
                 key="over",
                 bind="query-params",
-                width=230,
+                width=200,
                 label_visibility="collapsed",
             )
         place = panel() if panel else st.popover("Charts", icon=":material/tune:", help="Smoothing, scale")
@@ -173,18 +166,9 @@ def controls(
             what = "Window, in steps" if kind == WINDOW else "Standard deviation, in steps"
             amount = float(st.number_input(what, 0, 10**9, 20, key="width", bind="query-params"))
         followed = st.selectbox("Steps", list(FOLLOWED), key="steps", **IN_ADDRESS)
-        logarithmic = st.segmented_control(
-            "Logarithmic",
-            list(SCALES),
-            default="auto",
-            format_func=SCALES.__getitem__,
-            key="log",
-            required=True,
-            bind="query-params",
-            help=SCALE_HELP,
-        )
+        logarithmic = one_of("Logarithmic", SCALES, "log", format_func=SCALES.get, help=SCALE_HELP)
     _follow_zoom(axis or "step")
-    return Options(axis or "step", amount, FOLLOWED[followed], logarithmic or "auto", kind), place
+    return Options(axis or "step", amount, FOLLOWED[followed], logarithmic, kind), place
 
 
 def _understand_earlier() -> None:
@@ -288,9 +272,8 @@ def board_of(
     charts: Callable[[], Sequence[Chart]],
     *,
     window: Window | None = None,
-    ident: str = "",
     marks: tuple[Seam, ...] = (),
-    pick: str = "",
+    **more: Any,
 ) -> bytes:
     """Return a board of a run's charts, made once for each change of the metrics, the options and the zoom.
 
@@ -301,9 +284,8 @@ def board_of(
         version: of all else that the charts depend on.
         charts: makes them.
         window: the part of the axis to show; None: all.
-        ident: tells the board from others of its page.
         marks: vertical lines beside those of the resume points.
-        pick: what a click on a point of a training curve shows.
+        more: of ``encode``.
     """
 
     def make() -> bytes:
@@ -314,12 +296,11 @@ def board_of(
             window=window,
             seams=[*seams_of(metrics, options), *marks],
             name=run,
-            pick=pick,
-            ident=ident,
             size=options.size,
+            **more,
         )
 
-    return metrics.memo.get(("board", options, window, run, version, ident, marks, pick), make)
+    return metrics.memo.get(("board", options, window, run, version, marks, *more.values()), make)
 
 
 def seams_of(metrics: Snapshot, options: Options) -> list[Seam]:

@@ -39,7 +39,7 @@ def follow_step(run: RunDirectory) -> int | None:
     shown = None if step is None else str(step)
     text = address.follow(PARAMETER, shown)
     if text != shown:
-        step = None if text is None else _number(text)
+        step = None if text is None else int(text) if re.fullmatch(r"-?[0-9]{1,11}", text) else 0
         choose_step(run, step)
     return step
 
@@ -51,13 +51,16 @@ def choose_step(run: RunDirectory, step: int | None, *, scroll: bool = False) ->
         st.session_state["batch-scrolls"] = scrolls() + 1
 
 
+def step_button(
+    label: str, run: RunDirectory, step: int | None, *, scroll: bool = False, **look: Any
+) -> None:
+    """Draw a button that does what ``choose_step`` does. ``look``: of ``st.button``."""
+    st.button(label, on_click=choose_step, args=(run, step), kwargs={"scroll": scroll}, **look)
+
+
 def scrolls() -> int:
     """Return how often the page was asked to scroll to the batch. A change asks for it."""
     return int(st.session_state.get("batch-scrolls", 0))
-
-
-def _number(text: str) -> int:
-    return int(text) if re.fullmatch(r"-?[0-9]{1,11}", text) else 0
 
 
 def on_pick(key: str, run: RunDirectory, metrics: Snapshot, options: Options) -> Callable[[], None]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import streamlit as st
 from numpy.typing import NDArray
 
 from labkit.config.config import recorded_config
@@ -60,6 +61,12 @@ class Memo:
             while self._bytes > self._most_bytes and len(self._values) > 1:
                 self._bytes -= self._values.pop(next(iter(self._values)))[1]
         return made
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def store_of(kind: type[Made], path: Path) -> Made:
+    """Return what all sessions follow a file or a folder with: a ``kind`` of store, made once for a path."""
+    return kind(path)  # type: ignore[call-arg]
 
 
 def follow(
@@ -247,17 +254,7 @@ class Timeline:
 
     def on(self, axis: str) -> Floats:
         """Return where the steps are on an axis: a key of ``AXES``, or a metric such as ``train/loss``."""
-        known = {"step": self.step, "epoch": self.epoch, "training": self.seconds, "clock": self.clock}
-        return known[axis] if axis in known else self._at(self.step, axis)
-
-    def _at(self, step: Floats, axis: str) -> Floats:
-        """Return the examples of so many steps, or the last value of a metric up to each; NaN if unknown."""
-        if axis == "examples":
-            return step * self.metrics.examples_per_step
-        split, _, name = axis.partition("/")
-        found = self.metrics.curve(split, name)
-        latest = found.latest(step)
-        return np.where(latest >= 0, np.append(found.y, np.nan)[latest], np.nan)
+        return self.x(Curve(self.step, self.epoch, self.clock, self.step), axis)
 
     def x(self, curve: Curve, axis: str) -> Floats:
         """Return the horizontal positions of a curve of the run; NaN where they are unknown.
@@ -268,8 +265,13 @@ class Timeline:
             return curve.step
         if axis == "epoch":
             return curve.epoch
-        if axis not in ("training", "clock"):
-            return self._at(curve.step, axis)
+        if axis == "examples":
+            return curve.step * self.metrics.examples_per_step
+        if axis not in ("training", "clock"):  # a metric: its last value up to each step
+            split, _, name = axis.partition("/")
+            found = self.metrics.curve(split, name)
+            latest = found.latest(curve.step)
+            return np.where(latest >= 0, np.append(found.y, np.nan)[latest], np.nan)
         if axis == "clock" and not self.was_set_back:
             return steady(curve.wall_time)
         if not len(self.step):

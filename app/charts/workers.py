@@ -1,11 +1,11 @@
 """The tasks and workers of a cluster on the live page: their state, speed, shares of time and staleness."""
 
+import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,21 @@ import streamlit as st
 
 from app import state
 from app.charts import component
-from app.charts.board import PALETTE, Chart, Line, Window, encode
+from app.charts.board import PALETTE, Chart, Line
 from app.charts.metric_charts import Options
 from app.charts.smoothing import smoothed, spacing
-from app.charts.store import Curve, Floats, Snapshot, follow, timeline_of
-from app.markup import duration, number_text
+from app.charts.store import Curve, Floats, Snapshot, follow, store_of, timeline_of
+from app.markup import Bar, duration, number_text, table_html
 from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, process_space, read_heartbeats
 from labkit.run_directory import RunDirectory, process_alive
 from labkit.run_directory.rows import RowReader
 from labkit.run_directory.worker_metrics import KEPT_ROWS, Straggler, find_stragglers
 
-SHARES = ("compute_fraction", "communication_fraction", "input_wait_fraction")
+SHARES = {  # of a worker's time, with their titles and colours
+    "compute_fraction": ("compute", PALETTE[0]),
+    "communication_fraction": ("communication", PALETTE[1]),
+    "input_wait_fraction": ("input, waiting", PALETTE[7]),
+}
 COLUMNS = ("wall_time", "step", "examples_per_second", *SHARES)
 STALLED_AFTER_SECONDS = 15.0  # without a heartbeat; a task writes one a second
 MAX_ROWS = 7200  # of each worker, which writes one a second: the last two hours
@@ -165,21 +169,12 @@ RATES = "workers", "Examples per second of each worker"  # key and title of a ch
 LAST_ROWS = 60  # of each worker: the last minute
 MAX_STALENESS = 100_000  # that is drawn; a damaged row may tell any number
 
-# The parts of a worker's time, as in ``SHARES``.
-SHARE_KINDS = {"compute": PALETTE[0], "communication": PALETTE[1], "input, waiting": PALETTE[7]}
-
-
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _store(folder: Path) -> ClusterStore:
-    return ClusterStore(folder)
-
 
 def show_tasks(run: RunDirectory) -> None:
     """Draw the table of the tasks. Draws nothing for a run that no cluster has trained."""
     if not run.cluster_path.is_dir():
         return
-    store = _store(run.cluster_path)
-    tasks, workers = store.tasks(), _polled(store, run)
+    tasks, workers = store_of(ClusterStore, run.cluster_path).tasks(), _polled(run)
     if tasks:
         st.dataframe(
             [_row(task, workers) for task in tasks],
@@ -216,9 +211,12 @@ def _row(task: Task, workers: Workers) -> dict[str, Any]:
     }
 
 
-def _polled(store: ClusterStore, run: RunDirectory) -> Workers:
+def _polled(run: RunDirectory) -> Workers:
+    """Return the metrics of the workers; none if no cluster trains the run."""
+    if not run.cluster_path.is_dir():
+        return Workers({}, 0)
     try:
-        return store.poll()
+        return store_of(ClusterStore, run.cluster_path).poll()
     except OSError as error:
         st.error(f"{state.as_code(run.cluster_path)} can't be read: {error.strerror}")
         return Workers({}, 0)
@@ -231,7 +229,7 @@ def worker_rates(
 
     There is no chart if no cluster trains the run, or nothing is known yet.
     """
-    workers = _polled(_store(run.cluster_path), run) if run.cluster_path.is_dir() else Workers({}, 0)
+    workers = _polled(run)
 
     def charts() -> list[Chart]:
         timeline, lines = timeline_of(metrics), []
@@ -248,73 +246,44 @@ def worker_rates(
 
 def show_shares(run: RunDirectory) -> None:
     """Draw each worker's shares of time, and staleness. Draws nothing if there are no metrics yet."""
-    workers = _polled(_store(run.cluster_path), run) if run.cluster_path.is_dir() else Workers({}, 0)
+    workers = _polled(run)
     if not workers.rows:
         return
-    key = component.key_of("workers-staleness", run.path)
-    window = component.shown_window(key)
-
-    def make() -> tuple[str, bytes | None]:
-        board = staleness_board(workers.staleness, run.name, window) if workers.staleness else None
-        return shares_html(last_shares(workers)), board
-
-    shares, staleness = component.made("worker-charts", (run.path, workers.version, window), make)
     left, right = st.columns(2)
     with left:
-        st.html(shares)
-    if staleness is not None:
+        st.html(shares_html(workers))
+    if workers.staleness:
+        key, wanted = component.key_of("workers-staleness", run.path), (run.path, workers.version)
+        title = "Updates by other workers since the weights were read"
         with right:
-            component.draw(staleness, key=key)
+            component.draw_charts(
+                key,
+                wanted,
+                lambda _: [staleness_chart(workers.staleness)],
+                axis="count",
+                x_title=title,
+                name=run.name,
+            )
 
 
-def last_shares(workers: Workers) -> dict[str, list[float]]:
-    """Return each worker's mean shares of time in its last minute, as in ``SHARES``; NaN if unknown."""
-    return {
-        name: [float(workers.column(name, share)[-LAST_ROWS:].mean()) for share in SHARES]
-        for name in workers.rows
-    }
+def shares_html(workers: Workers) -> str:
+    """Return a table with each worker's mean shares of time in its last minute."""
+    rows = [
+        (worker, *(_share(workers.column(worker, name), color) for name, (_, color) in SHARES.items()))
+        for worker in workers.rows
+    ]
+    return table_html(("Shares of time in the last minute", *(title for title, _ in SHARES.values())), rows)
 
 
-def shares_html(shares: Mapping[str, Sequence[float]]) -> str:
-    """Return the HTML of a bar for each worker with its shares of time.
-
-    Args:
-        shares: of compute, communication, and input or waiting, by the worker's name; NaN if unknown.
-    """
-    legend = "".join(
-        f'<span><i style="background:{color}"></i>{kind}</span>' for kind, color in SHARE_KINDS.items()
-    )
-    rows = "".join(_shares_row(name, values) for name, values in shares.items())
-    return (
-        f'<div class="lk-shares"><b>Shares of time in the last minute</b>'
-        f'<div class="lk-shares-legend">{legend}</div><dl>{rows}</dl></div>'
-    )
+def _share(values: Floats, color: str) -> Bar:
+    share = float(values[-LAST_ROWS:].mean())
+    return Bar("–" if math.isnan(share) else number_text(share, ".0%"), max(0.0, np.nan_to_num(share)), color)
 
 
-def _shares_row(name: str, values: Sequence[float]) -> str:
-    texts = ["–" if value != value else number_text(value, ".0%") for value in values]
-    parts = "".join(
-        f'<i style="width:{100 * max(0.0, value):.1f}%;background:{color}" title="{kind}: {text}"></i>'
-        for value, text, (kind, color) in zip(values, texts, SHARE_KINDS.items(), strict=True)
-        if value == value
-    )
-    words = ", ".join(f"{kind} {text}" for kind, text in zip(SHARE_KINDS, texts, strict=True))
-    return (
-        f"<dt>{escape(name)}</dt>"
-        f'<dd><div class="lk-shares-bar" role="img" aria-label="{words}">{parts}</div>'
-        f'<span aria-hidden="true">{" · ".join(texts)}</span></dd>'
-    )
+def staleness_chart(counts: Mapping[str, Mapping[int, int]]) -> Chart:
+    """Return the chart with, for each worker, the share of its updates at each staleness.
 
-
-def staleness_board(
-    counts: Mapping[str, Mapping[int, int]], name: str, window: Window | None = None
-) -> bytes:
-    """Return the board with, for each worker, the share of its updates at each staleness.
-
-    Args:
-        counts: updates at each staleness, by the worker's name.
-        name: of the run.
-        window: the part of the axis to show; None: all.
+    ``counts``: updates at each staleness, by the worker's name.
     """
     lines = []
     for number, (worker, of_worker) in enumerate(counts.items()):
@@ -325,6 +294,4 @@ def staleness_board(
         updates = np.array([of_worker.get(value, 0) for value in x.tolist()], np.float64)
         color = PALETTE[number % len(PALETTE)]
         lines.append(Line(worker, x.astype(np.float64), updates / total, color, "marked"))
-    chart = Chart("staleness", "Staleness of the updates", lines, "percent")
-    title = "Updates by other workers since the weights were read"
-    return encode([chart], axis="count", x_title=title, window=window, name=name)
+    return Chart("staleness", "Staleness of the updates", lines, "percent")

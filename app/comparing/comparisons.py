@@ -8,12 +8,12 @@ import streamlit as st
 
 from app import state
 from app.comparing.table import set_runs
-from app.markup import plain
+from app.markup import plain, unfolding
 from labkit.errors import InputError
 from labkit.experiments.comparison.files import request_path, run_directory
 from labkit.experiments.comparison.read import Comparison, read_comparison
 from labkit.experiments.comparison.tables import results_path
-from labkit.plurals import counted
+from labkit.plurals import counted, listed
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.files import open_run_file
 
@@ -28,14 +28,7 @@ def found_folders(name: str, runs: Iterable[RunDirectory], folders: Iterable[Pat
                 places += sorted(folder / entry.name for entry in entries if entry.is_dir())
         except OSError:
             continue
-    return [place for place in dict.fromkeys(places) if _is_file(place / name)]
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:
-        return False
+    return [place for place in dict.fromkeys(places) if os.path.isfile(place / name)]
 
 
 def show_comparisons(chosen: Iterable[RunDirectory]) -> None:
@@ -45,28 +38,15 @@ def show_comparisons(chosen: Iterable[RunDirectory]) -> None:
     if not places:
         return
     inside = {run.path.parent for run in chosen}
-    title = "Made by labkit compare: " + ", ".join(plain(place.name) for place in places[:3])
-    title += f" and {len(places) - 3} more" if len(places) > 3 else ""
-    box = st.expander(
-        title,
-        expanded=places[0] in inside,
-        key="comparisons",
-        icon=":material/table_chart:",
-        on_change="rerun",
-    )
-    if not box.open:
-        return
-    with box:
-        labels = {state.clean(place): place for place in places}
-        place = (
-            labels[st.selectbox("Comparison", list(labels), key="comparison")]
-            if len(labels) > 1
-            else places[0]
-        )
-        _show(place)
+    title = "Made by labkit compare: " + listed([plain(place.name) for place in places], 3)
+    is_open = places[0] in inside
+    unfolding(title, lambda: _show(places), key="comparisons", icon="table_chart", expanded=is_open)
 
 
-def _show(place: Path) -> None:
+def _show(places: list[Path]) -> None:
+    labels, place = {state.clean(place): place for place in places}, places[0]
+    if len(labels) > 1:
+        place = labels[st.selectbox("Comparison", list(labels), key="comparison")]
     try:
         comparison = read_comparison(place)
     except InputError as error:
@@ -80,7 +60,7 @@ def _show(place: Path) -> None:
         on_click=_compare,
         args=(place, runs),
     )
-    st.html(f'<div class="lk-compared">{comparison._repr_html_()}</div>')
+    st.html(f'<div class="lk-rows">{comparison._repr_html_()}</div>')
     picture = results_path(place, "png")
     try:
         with open_run_file(picture) as file:

@@ -64,12 +64,7 @@ def show_curves(groups: Sequence[Group], chosen: Sequence[str]) -> None:
             "the lowest to the highest. Where some have ended, and on an axis of time, single runs are thin. "
             "*Single runs* shows each."
         )
-
-    @st.fragment(run_every=REFRESH_SECONDS, key="compare")
-    def panel() -> None:
-        _board(groups, colors, shown)
-
-    panel()
+    st.fragment(_board, run_every=REFRESH_SECONDS, key="compare")(groups, colors, shown)
 
 
 def colors_of(groups: Sequence[Group], chosen: Sequence[str]) -> dict[str, tuple[str, bool]]:

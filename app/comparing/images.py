@@ -2,18 +2,22 @@
 
 from pathlib import Path
 
+import numpy as np
 import streamlit as st
 
 from app import state
-from app.address import image_address, page_below
+from app.address import page_below
 from app.images import cards
+from app.images.subject import ANY, class_control
+from app.markup import one_of, table_html
+from app.predictions.images import part_of
+from app.predictions.pairs import Pair, cards_of
 from app.predictions.source import evaluate_command, recorded
 from labkit.analysis.predictions import signature
 from labkit.analysis.results import Result
-from labkit.analysis.versus import Indices, OnImages, on_same_images
+from labkit.analysis.versus import OnImages, on_same_images
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.tables import html_table
 
 PAGE_SIZE = 16
 
@@ -49,26 +53,27 @@ def same_images(first: RunDirectory, second: RunDirectory) -> tuple[OnImages | N
 
 def show_galleries(images: OnImages, runs: tuple[Result, Result]) -> None:
     """Draw the images that B fixed and those that it broke, those with the greatest change first."""
-    classes = ["any", *images.first.classes]
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        chosen = st.selectbox("True class", classes, key="compare-class", width=240)
-        shown = st.segmented_control(
-            "Images",
-            ["fixed", "broken"],
-            default="fixed",
-            format_func=lambda kind: _title(kind, images),
-            key="compare-images",
-            required=True,
-        )
+        chosen = class_control(images.first.classes, key="compare-class")
+        titles = {
+            "fixed": f"Fixed by B: {len(images.fixed):,}",
+            "broken": f"Broken by B: {len(images.broken):,}",
+        }
+        shown = one_of("Images", titles, "compare-images", bind=None, format_func=titles.get)
     places = images.broken if shown == "broken" else images.fixed
-    if chosen != "any" and chosen in images.first.classes:
-        places = places[images.first.has[places, images.first.classes.index(chosen)]]
+    if chosen != ANY:
+        places = places[images.first.has[places, chosen]]
     if not len(places):
         st.info(f"There is no image that B {'broke' if shown == 'broken' else 'fixed'}.")
     else:
         page, above = page_below(len(places), PAGE_SIZE, "compare-page", (shown, places.tobytes()))
         with above:
-            _cards(images, runs, places, page, str(shown))
+            said = "only B is right" if shown == "fixed" else "only A is right"
+            words = f"{said}. The greatest changes of probability come first. A click opens the image's page."
+            part = part_of(places, page, words)
+            every = np.arange(len(images.first))
+            pair = Pair(images.first, images.second, every, every)
+            st.html(cards.grid(cards_of(pair, part, "test", runs[1].label), 104))
     with st.expander("Classes"):
         rows = [
             (
@@ -78,38 +83,4 @@ def show_galleries(images: OnImages, runs: tuple[Result, Result]) -> None:
             )
             for row in images.per_class()
         ]
-        table = html_table(("Class", "Test images", "Fixed by B", "Broken by B", "B − A"), rows)
-        st.html(f'<div class="lk-compared">{table}</div>')
-
-
-def _title(kind: str, images: OnImages) -> str:
-    if kind == "fixed":
-        return f"Fixed by B: {len(images.fixed):,}"
-    return f"Broken by B: {len(images.broken):,}"
-
-
-def _cards(images: OnImages, runs: tuple[Result, Result], places: Indices, page: slice, kind: str) -> None:
-    part = places[page]
-    said = "A is wrong and B is right" if kind == "fixed" else "A is right and B is wrong"
-    st.caption(
-        f"{page.start + 1:,}–{page.stop:,} of {len(places):,}: {said}. The greatest changes of "
-        "probability come first. A click on an image opens its page."
-    )
-    shown = runs[1].label
-    st.html(
-        cards.grid(
-            (
-                cards.Card(
-                    images.first.images[place],
-                    [
-                        images.first.names(images.first.has[place]),
-                        cards.verdict(images.first, place, "A "),
-                        cards.verdict(images.second, place, "B "),
-                    ],
-                    image_address("test", int(images.second.index[place]), shown),
-                )
-                for place in part.tolist()
-            ),
-            cards.NARROW,
-        )
-    )
+        st.html(table_html(("Class", "Test images", "Fixed by B", "Broken by B", "B − A"), rows))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.charts.board import PALETTE, ends
+from app.charts.heat import powers
 from app.state import clean
 from labkit.analysis.results import MEASURES, Group, value_text
 from labkit.analysis.versus import Versus, amount
@@ -144,16 +145,8 @@ class Axis:
             )
         if not self.logarithmic:
             return [(at, f"{at:,.6g}".replace("-", "−")) for at in ticks(low, high)]
-        marks = [
-            factor * 10.0**power
-            for power in range(math.floor(low), math.ceil(high) + 1)
-            for factor in ((1, 2, 5) if high - low < 4 else (1,))
-        ]
-        return [
-            (math.log10(mark), f"{mark:,g}")
-            for mark in marks
-            if low - 0.15 <= math.log10(mark) <= high + 0.15
-        ]
+        marks = powers(low - 0.15, high + 0.15, 1, 4.0)
+        return [(math.log10(mark), f"{mark:,g}") for mark in marks]
 
 
 @dataclass(frozen=True)

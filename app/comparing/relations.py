@@ -1,6 +1,7 @@
 """How results depend on settings and on each other: a scatter plot, and parallel coordinates."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -8,7 +9,7 @@ import streamlit as st
 from app import state
 from app.charts.board import PALETTE
 from app.comparing.plots import Axis, Dot, axis_of, scatter
-from app.markup import WIDTHS, draw_for_widths, plain
+from app.markup import draw_for_widths, plain, unfolding
 from labkit.analysis.results import MEASURES, Group, Result, differing, known_measures, title_of
 
 
@@ -29,25 +30,23 @@ def show_relations(groups: Sequence[Group], colors: dict[str, tuple[str, bool]])
             "Horizontal", names, index=names.index(first_x), key="across", bind="query-params", width=240
         )
         y = st.selectbox("Vertical", measures, key="up", bind="query-params", width=240)
-    dots = [
-        Dot(
-            state.clean(result.label), found[x].values[place], found[y].values[place], colors[result.label][0]
-        )
-        for place, result in enumerate(results)
-        if found[x].values[place] is not None and found[y].values[place] is not None
-    ]
-    if dots:
-        wide, narrow = (scatter(dots, found[x], found[y], width) for width in WIDTHS)
-        draw_for_widths(wide, narrow, key="scatter")
-    else:
-        st.info(f"No run has both {plain(x)} and {plain(y)}.")
-    opened = st.expander(
-        "Parallel coordinates", key="parallel", on_change="rerun", icon=":material/stacked_line_chart:"
-    )
-    if opened.open:
-        with opened:
-            # The last axis gives the lines their colour.
-            parallel([*settings[:6], *(name for name in _PARALLEL if name in measures)], found)
+    labels = [state.clean(result.label) for result in results]
+    draw_scatter(labels, [colors[result.label][0] for result in results], found[x], found[y], key="scatter")
+    # The last axis gives the lines their colour.
+    names = [*settings[:6], *(name for name in _PARALLEL if name in measures)]
+    unfold_parallel(names, found, key="parallel")
+
+
+def draw_scatter(
+    labels: Sequence[str], colors: Sequence[str], x: Axis, y: Axis, *, key: str, what: str = "runs"
+) -> None:
+    """Draw a dot for each run, or for ``what`` else has a label and a colour, that has both values."""
+    every = map(Dot, labels, x.values, y.values, colors)
+    dots = [dot for dot in every if dot.x is not None and dot.y is not None]
+    if not dots:
+        st.info(f"None of the {what} has both {plain(x.title)} and {plain(y.title)}.")
+        return
+    draw_for_widths(partial(scatter, dots, x, y, what=what), key=key)
 
 
 _PARALLEL = tuple(
@@ -76,8 +75,13 @@ def axes(groups: Sequence[Group]) -> dict[str, Axis]:
     return found
 
 
-def parallel(names: Sequence[str], found: dict[str, Axis], *, what: str = "runs") -> None:
-    """Draw a line for each run, or for what else there is, through its values on some of the axes."""
+def unfold_parallel(names: Sequence[str], found: dict[str, Axis], *, key: str, what: str = "runs") -> None:
+    """Draw a box with a line for each run, or for ``what`` else, through its values on some of the axes."""
+    draw = partial(_parallel, names, found, what)
+    unfolding("Parallel coordinates", draw, key=key, icon="stacked_line_chart")
+
+
+def _parallel(names: Sequence[str], found: dict[str, Axis], what: str) -> None:
     import plotly.graph_objects as go  # with its script of 5 MB, for this chart alone
 
     names = [name for name in names if len({str(value) for value in found[name].values}) > 1]

@@ -1,19 +1,18 @@
 """Which runs are compared, and the table of their results: a row for each configuration or run."""
 
-import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import replace
+from statistics import fmean
 
-import pandas as pd
 import streamlit as st
-from pandas.io.formats.style import Styler
 
 from app import state
-from app.markup import plain
-from app.state import MAX_RUNS, clean
+from app.run_table import actions, table
+from app.run_table.table import Column
+from app.state import MAX_RUNS
+from labkit.analysis.inference import spread
 from labkit.analysis.results import (
     MEASURES,
-    NO_VALUE,
     Group,
     Result,
     differing,
@@ -21,12 +20,9 @@ from labkit.analysis.results import (
     result_of,
     spread_text,
     title_of,
-    value_text,
 )
 from labkit.config.config import describe
-from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.directory import check_folders
 from labkit.run_directory.summary import RunSummary, Summaries
 
 WATCH_SECONDS = 5.0
@@ -52,32 +48,23 @@ def choose_runs() -> dict[str, RunDirectory]:
             placeholder=f"Choose up to {MAX_RUNS} runs",
         )
     found = {label: state.find_run(label) for label in chosen[:MAX_RUNS]}
-    there = {label: run for label, run in found.items() if run.exists() and state.is_unicode(run)}
-    for label, run in list(there.items()):
-        try:
-            check_folders(run)
-        except InputError as error:
-            st.warning(plain(f"Not compared: {error}"), icon=":material/folder_off:")
-            del there[label], found[label]
-    if gone := [label for label in found if label not in there]:
-        names = ", ".join(map(state.as_code, gone))
+    there = {label: run for label, run in found.items() if not state.why_not_shown(run)}
+    for run in found.values():
+        if run.exists() and (why := state.why_not_shown(run)):
+            st.warning(f"Not compared: {why}", icon=":material/folder_off:")
+    if gone := [state.as_code(label) for label, run in found.items() if not run.exists()]:
         st.warning(
-            f"Not found, perhaps deleted or renamed meanwhile: {names}. The others are compared.",
+            f"Not found, perhaps deleted or renamed meanwhile: {', '.join(gone)}. The others are compared.",
             icon=":material/folder_off:",
         )
-    return {label: there[label] for label in _once(there)}
+    by_path = {run.path: label for label, run in reversed(there.items())}  # each run once
+    return {label: run for label, run in there.items() if by_path[run.path] == label}
 
 
 def set_runs(runs: Iterable[RunDirectory]) -> None:
     """Compare these runs. Call it from a callback, before the selection is drawn."""
     labels = {run.path: label for label, run in state.listed_runs().items()}
     st.session_state[KEY] = [labels.get(run.path, state.clean(run.path)) for run in runs][:MAX_RUNS]
-
-
-def _once(runs: dict[str, RunDirectory]) -> list[str]:
-    """Return the labels without those of a run that is there already, by its path."""
-    by_path = {run.path: label for label, run in reversed(runs.items())}
-    return [label for label, run in runs.items() if by_path[run.path] == label]
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
@@ -97,79 +84,74 @@ def results_of(runs: dict[str, RunDirectory]) -> list[Result]:
     return [result_of(label, summary) for label, summary in zip(runs, found, strict=True)]
 
 
-BEST = "background-color: rgba(26, 158, 119, 0.25)"
-TABLE_KEY = "compare-table"
-MAX_ROWS_SHOWN = 12  # without scrolling
-HEIGHT = 440  # pixels of a longer table
+TABLE, SORT = "compare-table", "compare-sort"
 
 
 def show_table(groups: Sequence[Group]) -> list[Group]:
-    """Draw the results of the configurations. Returns those whose rows are ticked."""
-    styled, numbers = frame(groups)
+    """Draw the results of the configurations, each above its runs. Returns those of which one is ticked."""
+    columns = _columns(groups)
+    named = {"name": replace(table.NAME, title="Configuration"), **columns}
+    sort = st.session_state.get(SORT, "")
+    sort = sort if sort.removeprefix("-") in named else ""
+    ordered = table.in_order(groups, sort, table.group_value, named.__getitem__)
     several = any(len(group.results) > 1 for group in groups)
-    event: Any = st.dataframe(
-        styled,
-        key=TABLE_KEY,
-        hide_index=True,
-        on_select="rerun",
-        selection_mode="multi-row",
-        placeholder=NO_VALUE,
-        height="content" if len(groups) <= MAX_ROWS_SHOWN else HEIGHT,
-        column_config={
-            "Configuration": st.column_config.TextColumn(pinned=True, width="medium"),
-            "State": st.column_config.TextColumn(width=100),
-            "Seed": st.column_config.TextColumn(width=80),
-            "Runs": st.column_config.TextColumn(width=120),
-            **{title: st.column_config.NumberColumn(width=160 if several else 120) for title in numbers},
-        },
-        alt="Results and differing settings of each configuration",
+    runs = {result.label: result.summary for group in ordered for result in group.results}
+    if several:
+        rows = table.group_rows(ordered, (), columns.values(), "")
+    else:
+        rows = table.run_rows(runs, columns.values(), "")
+    best = {name: _best(groups, name) for name in columns if name in MEASURES and len(groups) > 1}
+    for row, group in zip([row for row in rows if "group" not in row], ordered, strict=True):
+        row["best"] = [place for place, name in enumerate(columns) if best.get(name) is group]
+    labels = {run.path: label for label, run in runs.items()}
+    table.draw(
+        columns,
+        rows,
+        key=TABLE,
+        label="Results and differing settings of each configuration",
+        name=named["name"],
+        view=tuple(sorted(labels)),
+        sort=sort,
+        on_sort=lambda: st.session_state.update({SORT: str(st.session_state[TABLE]["sorted"])}),
+        on_open=lambda: actions.link("live", [labels[str(st.session_state[TABLE]["opened"])]]),
     )
+    mean = "Mean ± standard deviation over the finished runs, or where none is over all (their number). "
     st.caption(
-        (
-            "Mean ± standard deviation over the finished runs, or where none is over all (their number). "
-            if several
-            else ""
-        )
+        (mean if several else "")
         + ("The best of each column is tinted. " if len(groups) > 1 else "")
         + "Settings that are the same for all, and places such as directories, aren't listed. "
         + "Tick rows to make their curves stand out."
     )
-    return [groups[row] for row in event.selection.rows if row < len(groups)]
+    ticked = set(table.ticked(TABLE))
+    return [group for group in groups if any(result.summary.path in ticked for result in group.results)]
 
 
-def frame(groups: Sequence[Group]) -> tuple[Styler, list[str]]:
-    """Return the table and the titles of its columns of numbers.
+def _columns(groups: Sequence[Group]) -> dict[str, Column]:
+    """Return the columns: state, seeds, results, and the settings that differ."""
+    results = [result for group in groups for result in group.results]
+    by_path = {result.summary.path: result for result in results}
+    settings = {name: dict(zip(by_path, values, strict=True)) for name, values in differing(results).items()}
 
-    A cell is sorted by its mean, and reads ``81.20 ± 0.35 % (3)``.
-    """
-    settings = differing([result for group in groups for result in group.results])
-    firsts = [sum(len(group.results) for group in groups[:place]) for place in range(len(groups))]
-    columns: dict[str, list[Any]] = {
-        "Configuration": [clean(group.name) for group in groups],
-        "State": [group.state for group in groups],
-        "Seed": [clean(group.seeds) for group in groups],
-        "Runs": [clean(", ".join(result.label for result in group.results)) for group in groups],
+    def measured(name: str) -> Column:
+        def shown(value: float) -> str:
+            return spread_text(name, spread([value]))
+
+        title = title_of(name, groups)
+        return Column(title, lambda run: by_path[run.path].values.get(name), shown, "number", measure=name)
+
+    def setting(name: str) -> Column:
+        return Column(name, lambda run: settings[name][run.path])
+
+    return {
+        "state": table.COLUMNS["state"],
+        "seed": Column("Seed", lambda run: by_path[run.path].seed, together=lambda group: group.seeds),
+        **{name: measured(name) for name in known_measures(groups)},
+        **{f"setting {name}": setting(name) for name in settings},
     }
-    texts: dict[str, list[str]] = {}
-    best: dict[str, int] = {}
-    for measure in known_measures(groups):
-        found = [group.spread(measure) for group in groups]
-        title = title_of(measure, groups)
-        scale = 100 if MEASURES[measure].unit == "percent" else 1
-        columns[title] = [math.nan if one is None else scale * one.mean for one in found]
-        texts[title] = [spread_text(measure, one) for one in found]
-        if (sign := MEASURES[measure].better) and len(groups) > 1:
-            ranked = [row for row, one in enumerate(found) if one is not None]
-            best[title] = max(ranked, key=lambda row: sign * columns[title][row])
-    for name, values in settings.items():
-        columns[name if name not in columns else f"{name} (setting)"] = [
-            clean(value_text(values[first])) for first in firsts
-        ]
-    data = pd.DataFrame(columns)
-    styled = data.style
-    for title, shown in texts.items():
-        for row, text in enumerate(shown):
-            styled = styled.format(lambda _, text=text: text, subset=pd.IndexSlice[[row], [title]])
-    for title, row in best.items():
-        styled = styled.map(lambda _: BEST, subset=pd.IndexSlice[[row], [title]])
-    return styled, list(texts)
+
+
+def _best(groups: Sequence[Group], measure: str) -> Group | None:
+    """Return the configuration with the best mean; None where neither more nor less is better."""
+    sign = MEASURES[measure].better
+    known = [group for group in groups if group.values(measure)]
+    return max(known, key=lambda group: sign * fmean(group.values(measure))) if sign else None

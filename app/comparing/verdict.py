@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Sequence
+from functools import partial
 from statistics import fmean
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import streamlit as st
 from app import state
 from app.comparing.images import same_images
 from app.comparing.plots import estimate
-from app.markup import WIDTHS, draw_for_widths
+from app.markup import draw_for_widths
 from labkit.analysis.results import (
     MEASURES,
     Group,
@@ -112,8 +113,7 @@ def show_verdict(pair: Pair, measure: str, candidates: int) -> OnImages | None:
     counting, differ = images_that_count((pair.first, pair.second), pair.runs, images)
     answer = versus(pair.first, pair.second, measure, counting, candidates=candidates)
     st.html(f'<p class="lk-verdict" role="status">{html.escape(answer.headline)}</p>')
-    wide, narrow = (estimate(pair.first, pair.second, measure, answer, width) for width in WIDTHS)
-    draw_for_widths(wide, narrow, key="estimate")
+    draw_for_widths(partial(estimate, pair.first, pair.second, measure, answer), key="estimate")
     left_out = left_out_sentence(images) if images is not None else ""
     said = (*answer.notes, state.clean(differ), left_out)
     notes = [f"<li>{html.escape(note)}</li>" for note in said if note]

@@ -8,7 +8,7 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app.images import cards
-from app.images.subject import file_of
+from app.images.subject import check_index, file_of
 from app.markup import number_text, plain
 from labkit.config.config import Config, recorded_config
 from labkit.data.augment import CELLS, augment, augmentation_offsets, crop_grid
@@ -67,11 +67,8 @@ def augmented_image(
 
     Raises InputError if there is no such image, or its file is missing or damaged.
     """
-    count = find_split(manifest, "train").count
-    if not 0 <= index < count:
-        raise InputError(
-            f"the train split has {count:,} images, numbered 0 to {count - 1:,}; there is no number {index:,}"
-        )
+    check_index(manifest, "train", index)
+    count = manifest.count("train")
     if config.data.balanced_sampling:
         raise InputError(
             "this run has balanced_sampling: an epoch shows an image several times or not at all; labkit "
@@ -119,12 +116,9 @@ def _steps(manifest: Manifest, config: Config, index: int, epochs: list[int]) ->
     if choose_input_path(manifest, config.data.input_path) != "memory":
         return [None] * len(epochs)
     count, key = find_split(manifest, "train").count, order_key(config.run.seed)
-    samples = [epoch * count + _position(count, key, epoch, index) for epoch in epochs]
+    places = [int(np.flatnonzero(permutation(count, key, epoch) == index)[0]) for epoch in epochs]
+    samples = [epoch * count + place for epoch, place in zip(epochs, places, strict=True)]
     return [sample // config.data.images_per_step + 1 for sample in samples]
-
-
-def _position(count: int, key: int, epoch: int, index: int) -> int:
-    return int(np.flatnonzero(permutation(count, key, epoch) == index)[0])
 
 
 def _resized(image: NDArray[np.uint8], size: int | None) -> NDArray[np.uint8]:

@@ -4,7 +4,6 @@ import html
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any
@@ -19,12 +18,12 @@ from app.ask.process import IMPORTS, NoAnswer
 from app.charts.board import PALETTE, ends
 from app.images.cards import data_uri, pil_image, shrunk
 from app.markup import component
+from labkit.analysis.predictions import Predictions
 from labkit.data.manifest import Manifest
 from labkit.data.shards import find_split, read_rows
 from labkit.errors import InputError
 from labkit.startup.child import python_command
 from labkit.startup.process import Child
-from labkit.training.scores import right
 
 MAX_IMAGES = 2_000  # t-SNE of so many takes 6.6 s of one core
 THUMBNAIL = 32  # pixels of its longer side, at most
@@ -37,37 +36,22 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 class ImageMap:
     """Images of a split on a plane.
 
-    ``index``: int64 [n], positions in the split, ascending. ``positions``: float32 [n, 2], within −1 … 1.
-    ``thumbnails``: uint8 [n, height, width, channels], small images. ``labels``: int32 [n], or zeros and
-    ones [n, classes]. ``probabilities``: float64 [n, classes]. ``of``: the number of images in the split.
+    ``positions``: float32 [n, 2], within −1 … 1. ``predictions``: of a network for these images, ascending by
+    their positions in the split; its images are small ones. ``of``: the number of images in the split.
     """
 
-    index: NDArray[np.int64]
     positions: NDArray[np.float32]
-    thumbnails: NDArray[np.uint8]
-    labels: NDArray[np.int32]
-    probabilities: NDArray[np.float64]
+    predictions: Predictions
     of: int
 
     def __len__(self) -> int:
-        return len(self.index)
-
-    @cached_property
-    def predicted(self) -> NDArray[np.int64] | NDArray[np.bool_]:
-        """The most probable class, int64 [n]; with several labels, those over 0.5, bool [n, classes]."""
-        return self.probabilities > 0.5 if self.labels.ndim == 2 else self.probabilities.argmax(axis=1)
-
-    @cached_property
-    def right(self) -> NDArray[np.bool_]:
-        """Whether each prediction is right, bool [n]."""
-        return right(self.predicted, self.labels)
+        return len(self.predictions)
 
     @property
     def shown_class(self) -> NDArray[np.int64]:
         """The class that colours each image, int64 [n]: with several labels the first; −1 without any."""
-        if self.labels.ndim == 1:
-            return self.labels.astype(np.int64)
-        return np.where(self.labels.any(axis=1), self.labels.argmax(axis=1), -1)
+        has = self.predictions.has
+        return np.where(has.any(axis=1), has.argmax(axis=1), -1)
 
 
 def chosen_rows(count: int) -> NDArray[np.int64]:
@@ -78,19 +62,19 @@ def chosen_rows(count: int) -> NDArray[np.int64]:
 
 
 def make_map(
-    network: AskedNetwork,
     manifest: Manifest,
     split: str,
     rows: NDArray[np.int64],
+    network: AskedNetwork,
     progress: Progress = silent,
 ) -> ImageMap:
     """Ask a network for the features of some images and arrange them; takes seconds to minutes.
 
     Args:
-        network: the network.
-        manifest: the prepared data set that it was trained on.
+        manifest: the prepared data set that the network was trained on.
         split: ``train``, ``validation`` or ``test``.
         rows: positions in the split, ascending, at least one.
+        network: the network.
         progress: called with the number of images whose features are ready, and of all.
 
     Raises InputError if the images can't be read, ``NoAnswer`` if a process fails.
@@ -103,16 +87,9 @@ def make_map(
         probabilities.append(network.predict(part).probabilities)
         progress(min(start + PART, len(rows)), len(rows))
     where = positions(np.concatenate(features))
-    thumbnails = shrunk(images, THUMBNAIL, Image.Resampling.BOX)
-    count = find_split(manifest, split).count
-    return ImageMap(
-        rows,
-        where,
-        thumbnails,
-        labels,
-        np.concatenate(probabilities),
-        count,
-    )
+    small, shares = shrunk(images, THUMBNAIL, Image.Resampling.BOX), np.concatenate(probabilities)
+    found = Predictions(small, labels, shares.astype(np.float32), rows, list(manifest.classes))
+    return ImageMap(where, found, find_split(manifest, split).count)
 
 
 def positions(features: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -176,7 +153,7 @@ def marks_of_classes(shown: ImageMap, classes: Sequence[str], highlighted: int |
 
 def marks_of_right(shown: ImageMap) -> Marks:
     """Return a mark for right predictions and one for wrong ones."""
-    kind = (~shown.right).astype(np.int64)
+    kind = shown.predictions.wrong.astype(np.int64)
     return Marks(kind, ["right", "wrong"], PALETTE[:2], ["circle", "cross"], [False, False])
 
 

@@ -1,7 +1,6 @@
 """What the data set holds: samples of each class, balance, mean images, statistics, source, duplicates."""
 
 import html
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,10 @@ from numpy.typing import NDArray
 from app import background
 from app.address import image_address, page_of
 from app.charts.board import PALETTE
-from app.data_set.scan import DataScan, Duplicates, find_duplicates, scan_data
+from app.data_set.scan import DataScan, Duplicates, SplitScan, find_duplicates, scan_data
 from app.images import cards, marking
 from app.images.subject import ANY, class_control, name_of, names_of, split_control
-from app.markup import number_text, plain
+from app.markup import Bar, number_text, plain, table_html
 from labkit.data.manifest import Manifest
 from labkit.data.shards import read_rows
 from labkit.plurals import counted, listed
@@ -65,7 +64,9 @@ def samples(scan: DataScan) -> None:
     if not len(found):
         st.info(f"The {plain(split)} split has no images.")
         return
-    numbers = _page_of_classes(len(names), CLASSES_AT_ONCE, "samples-page") if chosen == ANY else [chosen]
+    numbers, many = [chosen], len(names)
+    if chosen == ANY:
+        numbers = list(range(many))[page_of(many, CLASSES_AT_ONCE, "samples-page", many)]
     for number in numbers:
         _samples_of(scan, split, number, many=chosen != ANY)
 
@@ -73,12 +74,6 @@ def samples(scan: DataScan) -> None:
 def _more(name: str, first: int, by: int) -> None:
     """Show more of something, or others: what is kept under ``name`` begins with ``first`` and grows."""
     st.session_state[name] = st.session_state.get(name, first) + by
-
-
-def _page_of_classes(count: int, at_once: int, key: str) -> list[int]:
-    if count <= at_once:
-        return list(range(count))
-    return list(range(count))[page_of(count, at_once, key, count)]
 
 
 def _samples_of(scan: DataScan, split: str, number: int, many: bool) -> None:
@@ -111,12 +106,13 @@ def balance(scan: DataScan) -> None:
     manifest = scan.manifest
     title = plain(manifest.classes[0]) if manifest.targets == "numbers" else "Class balance"
     st.markdown(f"#### {title}")
-    numbers = _page_of_classes(len(scan.names), ROWS_AT_ONCE, "balance-page")
+    many = len(scan.names)
+    numbers = list(range(many))[page_of(many, ROWS_AT_ONCE, "balance-page", many)]
     names = [scan.names[number] for number in numbers]
-    counts = {name: found.class_counts for name, found in scan.splits.items()}
-    sizes = {name: len(found) for name, found in scan.splits.items()}
-    most = {name: int(of.max(initial=1)) for name, of in counts.items()}
-    st.html(_bars_table(names, {name: of[numbers] for name, of in counts.items()}, sizes, most))
+    splits = zip(scan.splits.values(), PALETTE, strict=False)
+    columns = [_bars(found, numbers, color) for found, color in splits]
+    table = table_html(("Class", *scan.splits), zip(names, *columns, strict=True))
+    st.html(f'<div class="lk-scroll" tabindex="0" role="region" aria-label="Class balance">{table}</div>')
     if manifest.multi_label:
         per_image = scan.splits["train"].labels.sum(axis=1)
         st.caption(
@@ -138,6 +134,16 @@ def balance(scan: DataScan) -> None:
         "deviation, with the values of the training split."
     )
     st.dataframe(_statistics(scan), hide_index=True, key="data-statistics")
+
+
+def _bars(found: SplitScan, numbers: list[int], color: str) -> list[Bar]:
+    """Return a cell for each of these classes: how many images of the split it has."""
+    counts, size = found.class_counts, max(len(found), 1)
+    most = max(int(counts.max(initial=0)), 1)
+    return [
+        Bar(f"{count:,} ({number_text(count / size, '.1%')})", count / most, color)
+        for count in counts[numbers].tolist()
+    ]
 
 
 def _statistics(scan: DataScan) -> list[dict[str, str]]:
@@ -201,8 +207,7 @@ def source(manifest: Manifest) -> None:
         rows.append(("Licence", "labkit's own: it draws these images itself"))
     elif not {"licence", "license"} & recorded.keys():
         rows.append(("Licence", "not recorded; the publisher of the source knows it"))
-    shown = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in rows)
-    st.html(f'<dl class="lk-list">{shown}</dl>')
+    st.html(table_html((), rows))
 
 
 def _in_words(value: Any) -> str:
@@ -226,7 +231,7 @@ def duplicates(run: RunDirectory, scan: DataScan) -> None:
     _duplicate_counts(found)
     shown = st.session_state.get("duplicate-groups", GROUPS)
     with cards.readable():
-        groups = [_duplicate_group(scan, found, group) for group in found.worst_first()[:shown].tolist()]
+        groups = [_duplicate_group(scan, found, group) for group in found.worst_first()[:shown]]
         marking.grid(scan.manifest, groups, 110, "duplicates-grid")
     marking.summary(run, scan.manifest)
     if shown < len(found):
@@ -241,7 +246,7 @@ def _duplicate_counts(found: Duplicates) -> None:
         | {f"also in {other}": int(found.shared[row, column]) for column, other in enumerate(names)}
         for row, name in enumerate(names)
     ]
-    images, differ = counted(len(found.index), "image"), int(found.disagree.sum())
+    images, differ = counted(sum(map(len, found.groups)), "image"), int(found.disagree.sum())
     st.write(
         f"{images} in {counted(len(found), 'group')} of equal pixels; in {differ:,} of the groups the labels "
         "differ."
@@ -251,7 +256,7 @@ def _duplicate_counts(found: Duplicates) -> None:
 
 def _duplicate_group(scan: DataScan, found: Duplicates, group: int) -> tuple[str, list[marking.Markable]]:
     """Return the heading and the cards of a group. Raises InputError if the images can't be read."""
-    places, manifest = found.places(group), scan.manifest
+    places, manifest = found.groups[group], scan.manifest
     every = [scan.splits[place.split].labels[place.index] for place in places]
     first = places[0]
     images, _ = read_images(manifest, first.split, np.array([first.index]))
@@ -274,39 +279,6 @@ def _duplicate_group(scan: DataScan, found: Duplicates, group: int) -> tuple[str
     ]
 
 
-# ---- HTML ---------------------------------------------------------------------------------------------
-
-
 def _heading(name: str, note: str) -> str:
     """Return the HTML of a heading for a class, with a note beside it."""
     return f'<div class="lk-heading">{html.escape(name)}<span>{html.escape(note)}</span></div>'
-
-
-def _bars_table(
-    names: Sequence[str], counts: dict[str, NDArray[np.int64]], sizes: dict[str, int], most: dict[str, int]
-) -> str:
-    """Return the HTML of a table: the number of each class's images in each split, with bars.
-
-    Args:
-        names: of the classes.
-        counts: int64 [classes] by split.
-        sizes: the number of images by split.
-        most: the number of images of the largest class, by split.
-    """
-    head = "".join(f'<th class="lk-split" colspan="2">{html.escape(name)}</th>' for name in counts)
-    rows = []
-    for number, name in enumerate(names):
-        cells = "".join(
-            _cells(int(of[number]), sizes[split], most[split], PALETTE[place % len(PALETTE)])
-            for place, (split, of) in enumerate(counts.items())
-        )
-        rows.append(f'<tr><th scope="row">{html.escape(name)}</th>{cells}</tr>')
-    table = f'<table class="lk-balance"><tr><th scope="col">Class</th>{head}</tr>{"".join(rows)}</table>'
-    return f'<div class="lk-scroll" tabindex="0" role="region" aria-label="Class balance">{table}</div>'
-
-
-def _cells(count: int, size: int, most: int, color: str) -> str:
-    share = number_text(count / size if size else None, ".1%")
-    bar = f'<div class="lk-bar-of" style="width:{100 * count / max(most, 1):.1f}%;background:{color}"></div>'
-    number = f'<td class="lk-num" title="{share} of the split">{count:,}</td>'
-    return f'{number}<td class="lk-bars">{bar}</td>'

@@ -4,11 +4,13 @@ Doesn't import TensorFlow.
 """
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from app.ask.client import Progress, silent
@@ -136,16 +138,17 @@ def _scanned(
     labels = labels.astype(np.int32)
     flat = images.reshape(len(images), int(np.prod(manifest.image_shape)))
     digests = b"".join(hashlib.blake2b(row.data, digest_size=DIGEST_BYTES).digest() for row in flat)
-    factor = _reduction(manifest)
+    values = manifest.num_classes * math.prod(manifest.image_shape)
+    factor = max(1, math.ceil(math.sqrt(values / MOST_VALUES)))  # that reduces the sides of the mean images
     small = _reduced(np.zeros((1, *manifest.image_shape), np.float32), factor)
     class_sums = np.zeros((count, *small.shape[1:]))
     sums, squares = np.zeros(flat.shape[1]), np.zeros(flat.shape[1])
     for start in range(0, len(flat), EXACT_ROWS):
         part = slice(start, start + EXACT_ROWS)
-        values = flat[part].astype(np.float32)
-        sums += values.sum(axis=0, dtype=np.float64)
-        squares += np.einsum("nv,nv->v", values, values)
-        _add_classes(class_sums, _reduced(values.reshape(-1, *manifest.image_shape), factor), labels[part])
+        pixels = flat[part].astype(np.float32)
+        sums += pixels.sum(axis=0, dtype=np.float64)
+        squares += np.einsum("nv,nv->v", pixels, pixels)
+        _add_classes(class_sums, _reduced(pixels.reshape(-1, *manifest.image_shape), factor), labels[part])
     return SplitScan(
         labels,
         np.frombuffer(digests, np.dtype((np.void, DIGEST_BYTES))),
@@ -166,12 +169,6 @@ def _add_classes(
         has = labels[:, None] == present
     added = has.astype(np.float32).T @ images.reshape(len(images), -1)
     class_sums[present] += added.reshape(-1, *images.shape[1:])
-
-
-def _reduction(manifest: Manifest) -> int:
-    """Return the factor by which the sides of the classes' images are reduced."""
-    values = manifest.num_classes * int(np.prod(manifest.image_shape))
-    return max(1, int(np.ceil(np.sqrt(values / MOST_VALUES))))
 
 
 def _reduced(images: NDArray[np.float32], factor: int) -> NDArray[np.float32]:
@@ -195,69 +192,46 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Duplicates:
-    """All images that aren't alone with their pixels, one group after the other.
+    """All images that aren't alone with their pixels, as one group after the other.
 
-    ``splits``: names of the data set's splits. ``split``: int64 [m], the number of each image's split.
-    ``index``: int64 [m], its position there. ``group``: int64 [m], ascending from 0. ``disagree``: bool
-    [groups], whether the images of a group have different labels. ``shared``: int64 [splits, splits]; at
+    ``splits``: names of the data set's splits. ``groups``: the places of the images of each. ``disagree``:
+    bool [groups], whether the images of a group have different labels. ``shared``: int64 [splits, splits]; at
     (a, b) the number of images of split a whose pixels also occur in split b, for a = b in another image.
     """
 
     splits: tuple[str, ...]
-    split: NDArray[np.int64]
-    index: NDArray[np.int64]
-    group: NDArray[np.int64]
+    groups: list[list[Place]]
     disagree: NDArray[np.bool_]
     shared: NDArray[np.int64]
 
     def __len__(self) -> int:
-        return len(self.disagree)
+        return len(self.groups)
 
-    def places(self, group: int) -> list[Place]:
-        """Return where the images of a group are."""
-        first, end = np.searchsorted(self.group, [group, group + 1])
-        pairs = zip(self.split[first:end].tolist(), self.index[first:end].tolist(), strict=True)
-        return [Place(self.splits[split], index) for split, index in pairs]
+    def worst_first(self) -> list[int]:
+        """Return the groups: first those with different labels, then those across splits."""
 
-    def worst_first(self) -> NDArray[np.intp]:
-        """Return the groups, int [groups]: first those with different labels, then those across splits."""
-        ends = np.searchsorted(self.group, np.arange(len(self) + 1))
-        across = self.split[ends[:-1]] != self.split[ends[1:] - 1]  # a group is sorted by split
-        return np.lexsort((np.arange(len(self)), ~across, ~self.disagree))
+        def rank(group: int) -> tuple[bool, bool]:
+            return not self.disagree[group], len({place.split for place in self.groups[group]}) == 1
+
+        return sorted(range(len(self)), key=rank)
 
 
 def find_duplicates(scan: DataScan) -> Duplicates:
     """Find the images that occur more than once, by the hashes of their pixels."""
-    names = tuple(scan.splits)
-    sizes = [len(split) for split in scan.splits.values()]
-    digests = np.concatenate([split.digests for split in scan.splits.values()])
-    labels = np.concatenate([split.labels for split in scan.splits.values()])
-    split = np.repeat(np.arange(len(names)), sizes)
-    index = np.concatenate([np.arange(size) for size in sizes])
-    _, same, counts = np.unique(digests, return_inverse=True, return_counts=True)
-    same = same.reshape(-1)
-    repeated = np.flatnonzero(counts[same] > 1)
+    names, parts = tuple(scan.splits), list(scan.splits.values())
+    _, same = np.unique(np.concatenate([part.digests for part in parts]), return_inverse=True)
+    _, label = np.unique(np.concatenate([part.labels for part in parts]), axis=0, return_inverse=True)
+    images = pd.DataFrame({"same": same.reshape(-1), "label": label.reshape(-1)})
+    images["split"] = np.repeat(np.arange(len(names)), [len(part) for part in parts])
+    images["index"] = images.groupby("split").cumcount()
     # In the order in which the first image of each group stands in the data set.
-    found, first, group = np.unique(same[repeated], return_index=True, return_inverse=True)
-    rank = np.empty(len(found), np.int64)
-    rank[np.argsort(first, kind="stable")] = np.arange(len(found))
-    group = rank[group.reshape(-1)]
-    order = np.argsort(group, kind="stable")
-    rows, group = repeated[order], group[order]
-    starts = np.searchsorted(group, np.arange(len(found)))
-    unlike = labels[rows] != labels[rows[starts]][group]
-    disagree = np.zeros(len(found), bool)
-    np.logical_or.at(disagree, group, unlike.any(axis=1) if unlike.ndim == 2 else unlike)
-    return Duplicates(
-        names, split[rows], index[rows], group, disagree, _shared(split[rows], group, len(names), len(found))
-    )
-
-
-def _shared(
-    split: NDArray[np.int64], group: NDArray[np.int64], splits: int, groups: int
-) -> NDArray[np.int64]:
-    members = np.zeros((groups, splits), np.int64)
-    np.add.at(members, (group, split), 1)
+    groups = images[images.duplicated("same", keep=False)].groupby("same", sort=False)
+    members = np.array([np.bincount(group["split"], minlength=len(names)) for _, group in groups])
+    members = members.reshape(-1, len(names)).astype(np.int64)
     shared = members.T @ (members > 0)
-    shared[np.diag_indices(splits)] = np.where(members > 1, members, 0).sum(axis=0)
-    return shared
+    shared[np.diag_indices(len(names))] = np.where(members > 1, members, 0).sum(axis=0)
+    places = [
+        [Place(names[split], index) for split, index in zip(group["split"], group["index"], strict=True)]
+        for _, group in groups
+    ]
+    return Duplicates(names, places, (groups["label"].nunique() > 1).to_numpy(bool), shared)

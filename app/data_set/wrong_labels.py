@@ -130,9 +130,9 @@ def wrong_labels(run: RunDirectory, scan: DataScan) -> None:
             help=f"The network of step {step:,} predicts all of them, at some hundred images per second.",
         )
         return
-    found = background.shown(_asked(run, scan, split, step), f"Predicting the {split} images", "labels")
-    if found is not None:
-        _found(scan, split, step, (_not_kept(scan, split, found[0]), found[1]))
+    asked = _asked(run, scan, split, step)
+    if (found := background.shown(asked, f"Predicting the {split} images", "labels")) is not None:
+        _found(scan, split, step, _not_kept(scan, split, found))
         marking.summary(run, scan.manifest)
 
 
@@ -155,31 +155,24 @@ def _what_it_is_worth(split: str) -> None:
             "wrong labels by heart. Take the list as a hint; it misses most wrong labels of a long training.",
             icon=":material/info:",
         )
-    elif split == "validation":
-        st.caption(
-            "Out of sample: the network wasn't trained on these images. The checkpoint may have been chosen "
-            "by them."
-        )
     else:
-        st.caption("Out of sample: the network wasn't trained on these images.")
+        best = " The checkpoint may have been chosen by them." if split == "validation" else ""
+        st.caption(f"Out of sample: the network wasn't trained on these images.{best}")
 
 
-def _asked(
-    run: RunDirectory, scan: DataScan, split: str, step: int
-) -> answers.Asked[tuple[SuspectedLabels, int]]:
+def _asked(run: RunDirectory, scan: DataScan, split: str, step: int) -> answers.Asked[SuspectedLabels]:
     labels = scan.splits[split].labels
 
-    def work(network: AskedNetwork, progress: background.Progress) -> tuple[SuspectedLabels, int]:
+    def work(network: AskedNetwork, progress: background.Progress) -> SuspectedLabels:
         probabilities = network.evaluate(split, step, progress).probabilities
         if len(labels) != len(probabilities):
             raise InputError("the data set was prepared again meanwhile; reload the page")
-        return find_suspected(labels, probabilities), step
+        return find_suspected(labels, probabilities)
 
     return answers.ask(run, step, ("suspected", split, scan.manifest.checksum), work)
 
 
-def _found(scan: DataScan, split: str, step: int, answer: tuple[SuspectedLabels, int]) -> None:
-    found, step = answer
+def _found(scan: DataScan, split: str, step: int, found: SuspectedLabels) -> None:
     if not len(found):
         st.success(
             f"No label of the {found.looked_at:,} {split} images is suspected by the network of step "
@@ -200,6 +193,7 @@ def _found(scan: DataScan, split: str, step: int, answer: tuple[SuspectedLabels,
 def _cards(
     scan: DataScan, split: str, found: SuspectedLabels, part: slice, images: "np.ndarray"
 ) -> list[marking.Markable]:
+    columns = (values[part] for values in (found.suggested, found.given, found.score, found.index))
     classes = scan.names
     return [
         marking.Markable(
@@ -218,12 +212,5 @@ def _cards(
             int(given.argmax()),
             int(suggested.argmax()),
         )
-        for image, suggested, given, score, index in zip(
-            images,
-            found.suggested[part],
-            found.given[part],
-            found.score[part],
-            found.index[part],
-            strict=True,
-        )
+        for image, suggested, given, score, index in zip(images, *columns, strict=True)
     ]

@@ -16,7 +16,7 @@ from app import gate
 from app.ask.client import AskedNetwork, Networks
 from app.ask.process import NoAnswer
 from app.background import Job, Progress, start
-from app.images.subject import checkpoint_to_ask
+from app.images.subject import checkpoint_to_ask, recorded_step
 from app.state import changed_at
 from labkit.config.config import recorded_by
 from labkit.errors import InputError
@@ -67,6 +67,7 @@ def ask(
     key: Hashable,
     work: Callable[[AskedNetwork, Progress], T],
     when: int | None = None,
+    asked: Asked[T] | None = None,
 ) -> Asked[T]:
     """Ask a network something, unless this was asked before.
 
@@ -78,37 +79,36 @@ def ask(
             and must not use Streamlit.
         when: what ``written`` gave when the reader asked, for a question that outlives its checkpoint; None:
             what it gives now.
+        asked: the job, where few of its kind are kept.
     """
-    asked, held = Asked[T](), networks()
+    job, held = asked or Asked[T](), networks()
     if gate.is_locked():
-        return start((run.path, "locked"), asked, _without_token)
+        return start((run.path, "locked"), job, _without_token)
 
     def answer(progress: Progress) -> T:
-        asked.network = held.of(run.path, step)
-        return work(asked.network, progress)
+        job.network = held.of(run.path, step)
+        return work(job.network, progress)
 
     whole = (run.path, step, written(run, step) if when is None else when, key)
-    return start(whole, asked, answer)
+    return start(whole, job, answer)
 
 
 def _without_token(progress: Progress) -> Any:
     raise NoAnswer("The network answers who has given the token that the server printed.")
 
 
-def pinned_step(run: RunDirectory, name: str, preferred: object = None) -> int | None:
+def pinned_step(run: RunDirectory, name: str) -> int | None:
     """Return the step of the checkpoint to ask, in this session the same while it exists; None without any.
 
-    The best and the newest checkpoint are others while a run trains, which would start every answer again.
+    The best and the newest checkpoint are others while a run trains, which would start every answer again. At
+    first it is that of the recorded evaluation, as on the page of an image.
 
-    Args:
-        run: the run directory.
-        name: of the place on the page.
-        preferred: taken at first if this step is kept, as by ``checkpoint_to_ask``.
+    ``name``: of the place on the page.
     """
     key = f"{name}-process-{run.path}"
     step: int | None = st.session_state.get(key)
     if step not in run.checkpoint_steps():
-        step = st.session_state[key] = checkpoint_to_ask(run, preferred)
+        step = st.session_state[key] = checkpoint_to_ask(run, recorded_step(run))
     return step
 
 

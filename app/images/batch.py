@@ -4,6 +4,7 @@ import shlex
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import streamlit as st
@@ -17,10 +18,11 @@ from app.charts import component, picked
 from app.charts.metric_charts import look_of
 from app.charts.store import Snapshot
 from app.images import answers, cards
-from app.images.subject import given_by
+from app.images.subject import known_config
 from app.markup import facts_html, number_text, plain
 from app.state import changed_at
-from labkit.config.config import recorded_config
+from labkit.analysis.predictions import Predictions
+from labkit.data.batch import StepBatch
 from labkit.data.manifest import MANIFEST_NAME
 from labkit.data.of_run import data_set_of
 from labkit.errors import InputError
@@ -35,10 +37,9 @@ from labkit.plurals import counted, numbers_in_words
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.notes import MAX_STEP_NOTE, change_notes, read_notes
 from labkit.run_directory.rows import result_name
-from labkit.training.scores import indicators
 
 MOST_ASKED = 512  # in one question
-FAILED = "step-note-failed"  # in the session: why a note wasn't kept
+FAILED = "step-note-failed"  # in the session, with the step: why a note was not kept
 
 
 def section(run: RunDirectory, metrics: Snapshot | None, step: int) -> None:
@@ -72,39 +73,22 @@ def section(run: RunDirectory, metrics: Snapshot | None, step: int) -> None:
 
 def _head(run: RunDirectory, step: int) -> DeltaGenerator:
     """Draw the step and the buttons. Returns where to say how images and losses were made."""
-    last = _last_step(run)
+    last = config.run.train_steps if (config := known_config(run)) else 0
     with st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key="batch-head"):
         st.subheader(f"Batch of step {step:,}", anchor=False, width="content")
-        for name, icon, other in (
-            ("Previous", ":material/chevron_left:", step - 1),
-            ("Next", ":material/chevron_right:", step + 1),
-        ):
-            st.button(
+        for name, icon, other in (("Previous", "left", step - 1), ("Next", "right", step + 1)):
+            picked.step_button(
                 name,
-                icon=icon,
+                run,
+                other,
+                icon=f":material/chevron_{icon}:",
                 key=f"batch-{name}",
                 type="tertiary",
                 help=f"The batch of step {other:,}: arrow keys, here and on the chart",
                 disabled=other < 1 or other > last,
-                on_click=picked.choose_step,
-                args=(run, other),
             )
-        st.button(
-            "Close",
-            icon=":material/close:",
-            key="batch-close",
-            type="tertiary",
-            on_click=picked.choose_step,
-            args=(run, None),
-        )
+        picked.step_button("Close", run, None, icon=":material/close:", key="batch-close", type="tertiary")
         return st.popover("About", icon=":material/info:", type="tertiary")
-
-
-def _last_step(run: RunDirectory) -> int:
-    try:
-        return recorded_config(run).run.train_steps
-    except InputError:
-        return 0
 
 
 def _note(run: RunDirectory, step: int) -> None:
@@ -116,18 +100,20 @@ def _note(run: RunDirectory, step: int) -> None:
     st.session_state[key] = text
 
     def save() -> None:
-        try:
-            state.check_may_act()
-            change_notes(run, at_step=(step, st.session_state[key]))
-        except InputError as error:
-            st.session_state[FAILED] = str(error)
+        state.check_may_act()
+        change_notes(run, at_step=(step, st.session_state[key]))
 
     what = "Note on this step: Enter puts it on the charts"
     st.text_input(
-        what, key=key, on_change=save, max_chars=MAX_STEP_NOTE, placeholder=what, label_visibility="collapsed"
+        what,
+        key=key,
+        on_change=state.attempt,
+        args=(f"{FAILED}-{step}", save),
+        max_chars=MAX_STEP_NOTE,
+        placeholder=what,
+        label_visibility="collapsed",
     )
-    if failed := st.session_state.pop(FAILED, ""):
-        st.error(plain(failed))
+    state.say_failure(f"{FAILED}-{step}")
 
 
 # ---- what the run recorded -------------------------------------------------------------------------------
@@ -159,14 +145,9 @@ def _jumps(run: RunDirectory, metrics: Snapshot, step: int) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key="batch-jumps"):
         st.caption("Largest jumps:", width="content")
         for other, ratio in jumps:
-            st.button(
-                f"{other:,} ({number_text(ratio, '.2g')} ×)",
-                key=f"jump-{other}",
-                type="tertiary",
-                disabled=other == step,
-                on_click=picked.choose_step,
-                args=(run, other),
-            )
+            label = f"{other:,} ({number_text(ratio, '.2g')} ×)"
+            look: dict[str, Any] = {"type": "tertiary", "disabled": other == step}
+            picked.step_button(label, run, other, key=f"jump-{other}", **look)
 
 
 # ---- the batch -------------------------------------------------------------------------------------------
@@ -309,9 +290,7 @@ def _distance(step: int, checkpoint: int) -> str:
 
 def _differences(run: RunDirectory) -> list[str]:
     """Return sentences on what the recorded loss has and these losses don't."""
-    try:
-        config = recorded_config(run)
-    except InputError:
+    if (config := known_config(run)) is None:
         return []
     data, words = config.data, []
     if config.optimizer.label_smoothing:
@@ -348,30 +327,32 @@ def highest_share(losses: NDArray[np.float64]) -> tuple[int, float] | None:
 
 def grid(batch: RunBatch, found: Prediction | None) -> None:
     """Draw the cards; with losses, the highest first."""
-    seen = batch.seen
-    order = np.arange(len(seen))
+    seen, order, predictions = batch.seen, np.arange(len(batch.seen)), None
     if found is not None and found.losses is not None:  # NaN first: it is what a reader looks for
         order = np.argsort(-np.where(np.isnan(found.losses), np.inf, found.losses), kind="stable")
+        predictions = Predictions(
+            seen.images,
+            seen.labels,
+            found.probabilities.astype(np.float32),
+            seen.index,
+            list(seen.classes),
+            computed_losses=found.losses,
+        )
     page, above = page_below(len(seen), SHOWN, "batch-page", seen.index.tobytes())
     if len(seen) > SHOWN:
         st.caption(f"Images {page.start + 1:,} to {page.stop:,} of {len(seen):,}")
-    above.html(cards.grid((_card(batch, found, place) for place in order[page].tolist()), cards.NARROW))
+    above.html(cards.grid((_card(seen, predictions, place) for place in order[page].tolist()), cards.NARROW))
 
 
-def _card(batch: RunBatch, found: Prediction | None, place: int) -> cards.Card:
-    seen, number = batch.seen, int(batch.seen.index[place])
-    lines, wrong = [seen.names(place)], False
-    if found is not None and found.losses is not None:
-        shares = found.probabilities[place]
-        loss = number_text(float(found.losses[place]), ".3g")
-        if seen.labels.dtype.kind == "f":
-            lines += [f"loss {loss}", f"predicted: {numbers_in_words(shares, seen.classes)}"]
-            return cards.Card(seen.images[place], [*lines, f"#{number}"], image_address("train", number))
-        given = given_by(shares, batch.multi_label)
-        names = " + ".join(seen.classes[label] for label in np.flatnonzero(given).tolist()) or "none"
-        share = "" if batch.multi_label else " " + number_text(float(shares.max()), ".0%")
-        has = indicators(seen.labels[place][None], len(seen.classes))[0]
-        wrong = bool((has != given).any())
-        lines += [f"loss {loss}", f"{'✗' if wrong else '✓'} {names}{share}"]
-    address = image_address("train", number)
-    return cards.Card(seen.images[place], [*lines, f"#{number}"], address, "wrong" if wrong else "")
+def _card(seen: StepBatch, predictions: Predictions | None, place: int) -> cards.Card:
+    number, kind = int(seen.index[place]), ""
+    lines: list[str | tuple[str, str]] = [seen.names(place)]
+    if predictions is not None and predictions.computed_losses is not None:
+        lines.append(f"loss {number_text(float(predictions.computed_losses[place]), '.3g')}")
+        if predictions.are_numbers:
+            words = numbers_in_words(predictions.probabilities[place], seen.classes)
+            lines.append(f"predicted: {words}")
+        else:
+            lines.append(cards.verdict(predictions, place))
+            kind = "wrong" if predictions.wrong[place] else ""
+    return cards.Card(seen.images[place], [*lines, f"#{number}"], image_address("train", number), kind)

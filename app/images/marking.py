@@ -10,13 +10,14 @@ from typing import Any
 
 import streamlit as st
 
-from app import address, background, state
+from app import background, state
 from app.acting import launches
-from app.acting.buttons import FILLED
+from app.acting.buttons import again
+from app.acting.draft import free_name, prepared
 from app.images import cards
 from app.markup import component, plain
 from labkit import home
-from labkit.data.manifest import Manifest, find_manifest, prepared_names
+from labkit.data.manifest import Manifest, prepared_names
 from labkit.data.marks import (
     EXCLUDE,
     KEEP,
@@ -94,11 +95,7 @@ def grid(manifest: Manifest | None, sections: Sections, width: int, key: str) ->
     boxes = {f"{one.split} {one.index}": one for _, part in sections for one in part}
 
     def said() -> None:
-        st.session_state.pop(FAILED, None)
-        try:
-            say(manifest, boxes, getattr(st.session_state.get(key), "said", None))
-        except InputError as error:
-            st.session_state[FAILED] = str(error)
+        state.attempt(FAILED, say, manifest, boxes, getattr(st.session_state.get(key), "said", None))
 
     markup = "".join(drawn) + _buttons(manifest.classes)
     component(SCRIPT)(key=key, data={"markup": markup}, on_said_change=said, height="content")
@@ -164,19 +161,14 @@ def changed() -> bool:
 def _undo(manifest: Manifest) -> None:
     """Take back what this visitor said last, where nobody has said something else since."""
     _, before, mine = st.session_state.pop(UNDO)
-    st.session_state.pop(FAILED, None)
-    try:
-        now = read_marks(manifest)
-        mine = {place: mark for place, mark in mine.items() if now.of(*place) == mark}
-        change_marks(manifest, {place: before[place] for place in mine})
-    except InputError as error:
-        st.session_state[FAILED] = str(error)
+    now = read_marks(manifest)
+    mine = {place: mark for place, mark in mine.items() if now.of(*place) == mark}
+    change_marks(manifest, {place: before[place] for place in mine})
 
 
 def summary(run: RunDirectory, manifest: Manifest | None) -> None:
     """Draw how many marks there are, and what can be done with them. Not for use within a fragment."""
-    if failure := st.session_state.get(FAILED):
-        st.error(plain(failure), icon=":material/block:")
+    state.say_failure(FAILED)
     if manifest is None or manifest.targets != "class":
         return
     try:
@@ -191,9 +183,9 @@ def summary(run: RunDirectory, manifest: Manifest | None) -> None:
         st.markdown(f"**{counted(sum(counts), 'mark')}** of {plain(manifest.dataset)}: {words}.")
     elif state.may_act():
         st.caption("Tick images, and say below them what is wrong: a corrected data set can be made of it.")
-    undo = st.session_state.get(UNDO)
-    if undo and undo[0] == manifest.checksum and state.may_act():
-        st.button("Undo", icon=":material/undo:", key="marks-undo-button", on_click=_undo, args=(manifest,))
+    if st.session_state.get(UNDO, ("",))[0] == manifest.checksum and state.may_act():
+        undo = FAILED, _undo, manifest
+        st.button("Undo", icon=":material/undo:", key="marks-undo-button", on_click=state.attempt, args=undo)
     try:
         corrections = corrections_of(manifest, marks)
     except InputError as error:
@@ -206,7 +198,8 @@ def summary(run: RunDirectory, manifest: Manifest | None) -> None:
 def _correction(run: RunDirectory, manifest: Manifest, corrections: Corrections) -> None:
     """Draw the command that makes the corrected data set; where it is made, the link to a new run on it."""
     made = _made_of(manifest, corrections)
-    name = made or _free_name(manifest)
+    taken = prepared_names(manifest.directory.parent)
+    name = made or free_name(f"{manifest.dataset[:50]}-fixed", taken.__contains__)
     if not made and state.may_act():
         name = st.text_input("Name of the corrected data set", name, width=320) or name
     arguments = ["data", "correct", manifest.dataset, "--name", name]
@@ -216,14 +209,8 @@ def _correction(run: RunDirectory, manifest: Manifest, corrections: Corrections)
     if made:
         st.markdown(f"The data set {state.as_code(made)} is made of these marks.")
         if state.may_act():
-            st.session_state.pop(FILLED, None)  # the form is filled again
-            st.page_link(
-                address.page("start"),
-                label="Again with the corrected data",
-                icon=":material/edit:",
-                help="Opens the form for a new run: the configuration of this one, the corrected data.",
-                query_params={"again": state.clean(run.path), "dataset": made},
-            )
+            told = "Opens the form for a new run: the configuration of this one, the corrected data."
+            again(run, "Again with the corrected data", told, dataset=made)
     if made or not state.may_act():
         return
     st.button(
@@ -244,20 +231,7 @@ def _made_of(manifest: Manifest, corrections: Corrections) -> str:
     """Return the name of a data set that was made of these marks; "" without one."""
     wanted = manifest.checksum, corrections.sha256
     for name in prepared_names(manifest.directory.parent):
-        try:
-            found = find_manifest(manifest.directory.parent, name)
-        except InputError:
-            continue
+        found = prepared(manifest.directory.parent, name)
         if found is not None and (found.source["sha256"], found.source.get("marks_sha256")) == wanted:
             return name
     return ""
-
-
-def _free_name(manifest: Manifest) -> str:
-    """Return a name that no data set has yet, such as ``cifar10-fixed``."""
-    taken, number = set(prepared_names(manifest.directory.parent)), 1
-    name = first = f"{manifest.dataset[:50]}-fixed"
-    while name in taken:
-        number += 1
-        name = f"{first}-{number}"
-    return name

@@ -14,7 +14,7 @@ from app.ask.client import AskedNetwork, Moment, Neighbours
 from app.charts import component
 from app.charts.board import PALETTE, Chart, Line, encode
 from app.images import answers, cards
-from app.images.subject import Subject, checkpoint_to_ask, given_by, names_of, of_predictions
+from app.images.subject import Subject, checkpoint_to_ask, names_of, of_predictions
 from app.markup import number_text, plain
 from app.predictions.source import evaluate_command
 from labkit.analysis.predictions import load_predictions
@@ -110,41 +110,30 @@ def nearest(run: RunDirectory, step: int, subject: Subject) -> None:
     st.markdown("#### Most alike")
     st.caption("Nearest by the values that the last layer of the network takes.")
     for split, title in (("train", "Training images"), ("test", "Test images")):
-        exclude = subject.index if subject.split == split else None
-
-        def work(
-            network: AskedNetwork,
-            progress: background.Progress,
-            split: str = split,
-            own: int | None = exclude,
-        ) -> Neighbours:
-            return network.nearest(subject.image, split, NEIGHBOURS, exclude=own, progress=progress)
-
         st.caption(title)
-        key = ("nearest", answers.digest(subject.image), split, exclude)
-        found = background.shown(
-            answers.ask(run, step, key, work), "Comparing with images", f"nearest-{split}"
-        )
-        if found is not None:
-            _neighbours(subject, split, found)
+        _nearest_in(run, step, subject, split)
 
 
-def _neighbours(subject: Subject, split: str, found: Neighbours) -> None:
-    st.html(
-        cards.grid(
-            (
-                cards.Card(
-                    image,
-                    [names_of(subject.classes, label), f"#{place}", f"distance {distance:.2f}"],
-                    image_address(split, int(place)),
-                )
-                for image, label, place, distance in zip(
-                    found.images, found.labels, found.positions, found.distances, strict=True
-                )
-            ),
-            cards.NARROW,
+def _nearest_in(run: RunDirectory, step: int, subject: Subject, split: str) -> None:
+    own = subject.index if subject.split == split else None
+
+    def work(network: AskedNetwork, progress: background.Progress) -> Neighbours:
+        return network.nearest(subject.image, split, NEIGHBOURS, exclude=own, progress=progress)
+
+    asked = answers.ask(run, step, ("nearest", answers.digest(subject.image), split, own), work)
+    found = background.shown(asked, "Comparing with images", f"nearest-{split}")
+    if found is None:
+        return
+    alike = zip(found.images, found.labels, found.positions.tolist(), found.distances, strict=True)
+    shown = (
+        cards.Card(
+            image,
+            [names_of(subject.classes, label), f"#{place}", f"distance {distance:.2f}"],
+            image_address(split, place),
         )
+        for image, label, place, distance in alike
     )
+    st.html(cards.grid(shown, cards.NARROW))
 
 
 def history(run: RunDirectory, step: int, subject: Subject, shares: NDArray[Any]) -> None:
@@ -152,20 +141,18 @@ def history(run: RunDirectory, step: int, subject: Subject, shares: NDArray[Any]
     st.markdown("#### At each kept checkpoint")
     component.prepare()
     steps = tuple(run.checkpoint_steps())
-    image = subject.image
-
-    def work(network: AskedNetwork, progress: background.Progress) -> list[Moment]:
-        return network.history(image, steps, progress)
-
-    key = ("history", answers.digest(image), steps)
-    moments = background.shown(answers.ask(run, step, key, work), "Asking earlier checkpoints", "history")
+    key = ("history", answers.digest(subject.image), steps)
+    asked = answers.ask(
+        run, step, key, lambda network, progress: network.history(subject.image, steps, progress)
+    )
+    moments = background.shown(asked, "Asking earlier checkpoints", "history")
     if moments is None:
         return
     known = [(found.step, found.probabilities) for found in moments if found.probabilities is not None]
     if subject.label is not None:
         right = [subject.is_right(found) for _, found in known]
         st.write(learned_in_words([found for found, _ in known], right))
-    drawn = np.flatnonzero(subject.has | given_by(shares, subject.multi_label))
+    drawn = np.flatnonzero(subject.has | subject.predicted(shares).given[0])
     drawn = drawn if len(drawn) else np.array([int(np.argmax(shares))])
     if known:
         component.draw(history_board(moments, subject.classes, drawn), key="image-history")
@@ -206,8 +193,7 @@ def _likeliest(subject: Subject, shares: NDArray[Any]) -> None:
     if subject.are_numbers:
         st.html(cards.sentence(subject.in_words(shares)))
         return
-    given = given_by(shares, subject.multi_label)
-    st.html(cards.bars(subject.classes, shares, subject.has, given, 10, known=subject.label is not None))
+    st.html(subject.bars(shares, 10))
 
 
 def same_data(run: RunDirectory) -> Mapping[str, RunDirectory]:

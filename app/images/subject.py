@@ -8,7 +8,11 @@ import numpy as np
 import streamlit as st
 from numpy.typing import NDArray
 
+from app.images import cards
+from app.markup import one_of
 from labkit.analysis.predictions import Predictions
+from labkit.config import Config
+from labkit.config.config import recorded_config
 from labkit.config.data_sets import Targets
 from labkit.data.images.walk import shown
 from labkit.data.manifest import Manifest, files_of
@@ -17,7 +21,8 @@ from labkit.errors import InputError
 from labkit.plurals import numbers_in_words
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import best_checkpoint
-from labkit.training.scores import indicators, right
+from labkit.run_directory.files import read_object
+from labkit.training.scores import indicators
 
 
 @dataclass(frozen=True)
@@ -41,20 +46,21 @@ class Subject:
     recorded_step: int | None = None
 
     @property
-    def multi_label(self) -> bool:
-        """Whether an image may have any number of classes."""
-        return self.targets == "classes"
-
-    @property
     def are_numbers(self) -> bool:
         """Whether the label isn't a class."""
         return self.targets == "numbers"
+
+    def predicted(self, probabilities: NDArray[Any]) -> Predictions:
+        """Return a prediction [classes] for the image as those of a split of one; no label is class 0."""
+        label = 0 if self.targets == "class" else np.zeros(len(self.classes), int)
+        labels = np.asarray(label if self.label is None else self.label)[None]
+        return Predictions(self.image[None], labels, probabilities[None], np.zeros(1, int), [*self.classes])
 
     def in_words(self, probabilities: NDArray[Any]) -> str:
         """Return what is predicted: the names of classes, or numbers with their names."""
         if self.are_numbers:
             return numbers_in_words(probabilities, self.classes)
-        return self.names(given_by(probabilities, self.multi_label))
+        return names_of(self.classes, self.predicted(probabilities).given[0])
 
     @property
     def true(self) -> str:
@@ -64,37 +70,22 @@ class Subject:
     @property
     def has(self) -> NDArray[np.bool_]:
         """Which classes the image has, bool [classes]; none if that is unknown."""
-        if self.label is None or self.are_numbers:
+        if self.label is None:
             return np.zeros(len(self.classes), bool)
         return indicators(np.asarray(self.label)[None], len(self.classes))[0]
 
-    @property
-    def labels(self) -> NDArray[Any] | None:
-        """The label in a batch of one."""
-        return None if self.label is None else np.asarray(self.label)[None]
-
     def is_right(self, probabilities: NDArray[Any]) -> bool:
         """Return whether a prediction [classes] is right. The image must have a label."""
-        assert self.label is not None
-        predicted = probabilities > 0.5 if self.multi_label else probabilities.argmax()
-        return bool(right(np.asarray(predicted)[None], np.asarray(self.label)[None])[0])
-
-    def names(self, which: NDArray[np.bool_]) -> str:
-        """Return the names of the classes in ``which``, bool [classes]."""
-        return names_of(self.classes, which)
+        return not self.predicted(probabilities).wrong[0]
 
     def loss(self, probabilities: NDArray[Any]) -> float | None:
-        """Return the cross-entropy in nats of probabilities [classes]; None without a label.
+        """Return the cross-entropy in nats of probabilities [classes]; None without a label."""
+        return None if self.label is None else float(self.predicted(probabilities).losses[0])
 
-        Of numbers it is None, too.
-        """
-        if self.label is None or self.are_numbers:
-            return None
-        shares = np.clip(np.asarray(probabilities, np.float64), 1e-45, 1.0)
-        if not self.multi_label:
-            return float(-np.log(shares[int(self.label)]))
-        others = np.clip(1 - np.asarray(probabilities, np.float64), 1e-45, 1.0)
-        return float(-np.where(self.has, np.log(shares), np.log(others)).sum())
+    def bars(self, probabilities: NDArray[Any], top: int | None = None, **more: Any) -> str:
+        """Return the HTML of a bar for each class. ``top``, ``more``: of ``cards.bars``."""
+        given, known = self.predicted(probabilities).given[0], self.label is not None
+        return cards.bars(self.classes, probabilities, self.has, given, top, known=known, **more)
 
 
 ANY = -1  # in place of the number of a class
@@ -102,19 +93,13 @@ ANY = -1  # in place of the number of a class
 
 def split_control(splits: Sequence[str], key: str, first: str = "test", **settings: Any) -> str:
     """Draw the choice of a split, of the ``first`` one at first. ``settings``: of the widget."""
-    default = first if first in splits else splits[0]
-    settings = {"bind": "query-params"} | settings
-    chosen = st.segmented_control("Split", splits, default=default, key=key, required=True, **settings)
-    return str(chosen or default)
+    return one_of("Split", splits, key, first if first in splits else splits[0], **settings)
 
 
 def class_control(classes: Sequence[str], **settings: Any) -> int:
     """Draw the choice of a class; return its number, or ``ANY``. ``settings``: of the widget."""
-
-    def name(number: int) -> str:
-        return "all" if number == ANY else classes[number]
-
-    return st.selectbox("Class", [ANY, *range(len(classes))], format_func=name, width=200, **settings)
+    names = {ANY: "all", **dict(enumerate(classes))}
+    return st.selectbox("Class", list(names), format_func=names.__getitem__, width=200, **settings)
 
 
 def names_of(classes: Sequence[str], label: NDArray[Any]) -> str:
@@ -141,13 +126,6 @@ def name_of(manifest: Manifest, split: str, index: int) -> str:
     return file_of(manifest, split, index) or f"{split} #{index}"
 
 
-def given_by(probabilities: NDArray[Any], multi_label: bool) -> NDArray[np.bool_]:
-    """Return which classes are predicted, bool [classes]: the most probable, or all over one half."""
-    if multi_label:
-        return np.asarray(probabilities > 0.5)
-    return np.arange(len(probabilities)) == int(np.argmax(probabilities))
-
-
 def of_predictions(predictions: Predictions, split: str, index: int) -> Subject | None:
     """Return the image of a split's recorded predictions; None if it isn't among them."""
     places = np.flatnonzero(predictions.index == index)
@@ -167,6 +145,14 @@ def of_predictions(predictions: Predictions, split: str, index: int) -> Subject 
     )
 
 
+def check_index(manifest: Manifest, split: str, index: int) -> None:
+    """Raise InputError if a split has no image of this number."""
+    count = find_split(manifest, split).count
+    if not 0 <= index < count:
+        numbers = f"{count:,} images, numbered 0 to {count - 1:,}"
+        raise InputError(f"the {split} split has {numbers}; there is no number {index:,}")
+
+
 def read_example(manifest: Manifest, split: str, index: int) -> Subject:
     """Read one image with its label.
 
@@ -177,12 +163,7 @@ def read_example(manifest: Manifest, split: str, index: int) -> Subject:
 
     Raises InputError if there is no such image, or if its file is missing or damaged.
     """
-    count = find_split(manifest, split).count
-    if not 0 <= index < count:
-        raise InputError(
-            f"the {split} split has {count:,} images, numbered 0 to {count - 1:,}; "
-            f"there is no number {index:,}"
-        )
+    check_index(manifest, split, index)
     images, labels = read_rows(manifest, split, np.array([index]))
     return Subject(images[0], manifest.classes, manifest.targets, labels[0], split, index)
 
@@ -195,3 +176,16 @@ def checkpoint_to_ask(run: RunDirectory, preferred: Any = None) -> int | None:
         preferred: taken if this step is kept; otherwise the best on validation, otherwise the newest.
     """
     return int(preferred) if preferred in run.checkpoint_steps() else best_checkpoint(run.checkpoints_path)
+
+
+def recorded_step(run: RunDirectory, split: str = "test") -> object:
+    """Return the step of a recorded evaluation. The page of an image asks the network of that on ``test``."""
+    return read_object(run.predictions_path / f"{split}.json").get("checkpoint_step")
+
+
+def known_config(run: RunDirectory) -> Config | None:
+    """Return the configuration of a run; None if it is damaged."""
+    try:
+        return recorded_config(run)
+    except InputError:
+        return None

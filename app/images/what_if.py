@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from app import background
 from app.images import cards, sections
-from app.images.subject import Subject, given_by
+from app.images.subject import Subject
 from app.markup import component
 from labkit.run_directory import RunDirectory
 
@@ -134,23 +135,11 @@ def dragged(key: str) -> Rectangle | None:
         return None
 
 
-# What each control holds at first: its default, because a value assigned to the session is lost if the reader
-# acts before the browser has drawn the control (app/acting/form.py).
-NEUTRAL: dict[str, Any] = {
-    "wi-x": 0,
-    "wi-y": 0,
-    "wi-turn": 0,
-    "wi-flip": False,
-    "wi-blur": 0.0,
-    "wi-bright": 1.0,
-    "wi-noise": 0,
-    "wi-seed": 0,
-    "wi-jpeg": "off",
-    "wi-left": 0,
-    "wi-top": 0,
-    "wi-width": 0,
-    "wi-height": 0,
-}
+# The controls by the names of ``Changes`` and ``Rectangle``, and what each holds at first: its default, for
+# a value assigned to the session is lost if the reader acts before the browser has drawn the control, see
+# app/acting/form.py.
+NEUTRAL: dict[str, Any] = vars(Changes()) | vars(Rectangle()) | {"jpeg_quality": "off"}
+del NEUTRAL["cover"]
 QUALITIES = ["off", 95, 90, 80, 70, 60, 50, 40, 30, 20, 10, 5, 1]
 BARS = 6
 DRAG = Path(__file__).parent / "assets" / "drag.js"
@@ -170,75 +159,60 @@ def panel(run: RunDirectory, step: int, subject: Subject, before: NDArray[Any]) 
     left, right = st.columns([2, 3], gap="large")
     with right:
         changes = _controls(*subject.image.shape[:2])
-    image = changed(subject.image, changes)
+    image, part, words = changed(subject.image, changes), changes.cover, "Nothing is covered."
+    if part != Rectangle():
+        words = (
+            f"{part.width} by {part.height} pixels from column {part.left} and row {part.top} are covered."
+        )
     with left:
         st.caption("Drag on the picture to cover a part of it.")
         drawing(
             image,
-            changes.cover,
+            part,
             key="wi-drawing",
-            label=f"The changed image. To cover a part, drag, or use the sliders. {_cover_words(changes)}",
+            label=f"The changed image. To cover a part, drag, or use the sliders. {words}",
             on_drawn=_take_drawn,
         )
         # Below the picture, so that both are in sight on a telephone, too.
         _prediction(run, step, subject, image, before)
-        st.button("Reset", icon=":material/restart_alt:", on_click=_reset, disabled=changes == Changes())
+        neutral = {f"wi-{name}": value for name, value in NEUTRAL.items()}
+        take_back = partial(st.session_state.update, neutral)
+        same = changes == Changes()
+        st.button("Reset", icon=":material/restart_alt:", on_click=take_back, disabled=same)
 
 
 def _controls(height: int, width: int) -> Changes:
+    def slider(label: str, name: str, low: float, high: float, **settings: Any) -> None:
+        st.slider(label, low, high, NEUTRAL[name], key=f"wi-{name}", **settings)
+
     first, second = st.columns(2)
     with first:
-        st.slider("Shift to the right, pixels", -width // 2, width // 2, NEUTRAL["wi-x"], key="wi-x")
-        st.slider("Shift downwards, pixels", -height // 2, height // 2, NEUTRAL["wi-y"], key="wi-y")
-        st.slider("Turn, degrees", -180, 180, NEUTRAL["wi-turn"], key="wi-turn")
+        slider("Shift to the right, pixels", "shift_x", -width // 2, width // 2)
+        slider("Shift downwards, pixels", "shift_y", -height // 2, height // 2)
+        slider("Turn, degrees", "rotate", -180.0, 180.0, step=1.0, format="%d")
         st.toggle("Flip left to right", key="wi-flip")
-        st.slider("Blur, pixels", 0.0, 4.0, step=0.1, key="wi-blur")
-        st.slider("Brightness, factor", 0.0, 2.0, NEUTRAL["wi-bright"], step=0.05, key="wi-bright")
+        slider("Blur, pixels", "blur", 0.0, 4.0, step=0.1)
+        slider("Brightness, factor", "brightness", 0.0, 2.0, step=0.05)
     with second:
-        st.slider("Noise, grey levels", 0, 100, key="wi-noise")
-        st.slider("Seed of the noise", 0, 20, key="wi-seed", disabled=not st.session_state["wi-noise"])
-        st.select_slider("JPEG quality", QUALITIES, NEUTRAL["wi-jpeg"], key="wi-jpeg")
+        slider("Noise, grey levels", "noise", 0.0, 100.0, step=1.0, format="%d")
+        slider("Seed of the noise", "seed", 0, 20, disabled=not st.session_state["wi-noise"])
+        st.select_slider("JPEG quality", QUALITIES, NEUTRAL["jpeg_quality"], key="wi-jpeg_quality")
         with st.expander("Cover a part"):
-            st.slider("Left edge, pixels", 0, width, key="wi-left")
-            st.slider("Upper edge, pixels", 0, height, key="wi-top")
-            st.slider("Width, pixels", 0, width, key="wi-width")
-            st.slider("Height, pixels", 0, height, key="wi-height")
-    chosen = {name: st.session_state[name] for name in NEUTRAL}
-    return Changes(
-        flip=chosen["wi-flip"],
-        rotate=float(chosen["wi-turn"]),
-        shift_x=chosen["wi-x"],
-        shift_y=chosen["wi-y"],
-        blur=chosen["wi-blur"],
-        brightness=chosen["wi-bright"],
-        noise=float(chosen["wi-noise"]),
-        seed=chosen["wi-seed"] if chosen["wi-noise"] else 0,
-        jpeg_quality=None if chosen["wi-jpeg"] == "off" else chosen["wi-jpeg"],
-        cover=_cover(chosen),
-    )
-
-
-def _cover(chosen: dict[str, Any]) -> Rectangle:
-    if not chosen["wi-width"] or not chosen["wi-height"]:
-        return Rectangle()
-    return Rectangle(*(chosen[f"wi-{name}"] for name in ("left", "top", "width", "height")))
-
-
-def _cover_words(changes: Changes) -> str:
-    part = changes.cover
-    if part == Rectangle():
-        return "Nothing is covered."
-    return f"{part.width} by {part.height} pixels from column {part.left} and row {part.top} are covered."
+            slider("Left edge, pixels", "left", 0, width)
+            slider("Upper edge, pixels", "top", 0, height)
+            slider("Width, pixels", "width", 0, width)
+            slider("Height, pixels", "height", 0, height)
+    chosen = {name: st.session_state[f"wi-{name}"] for name in NEUTRAL}
+    part = Rectangle(*(chosen.pop(name) for name in vars(Rectangle())))
+    chosen["cover"] = part if part.width and part.height else Rectangle()
+    chosen["jpeg_quality"] = None if chosen["jpeg_quality"] == "off" else chosen["jpeg_quality"]
+    return Changes(**chosen | ({} if chosen["noise"] else {"seed": 0}))
 
 
 def _take_drawn() -> None:
     part = dragged("wi-drawing")
     if part is not None:
         st.session_state.update({f"wi-{name}": value for name, value in vars(part).items()})
-
-
-def _reset() -> None:
-    st.session_state.update(NEUTRAL)
 
 
 def _prediction(
@@ -259,18 +233,7 @@ def _prediction(
     )
     if subject.are_numbers:
         return
-    st.html(
-        cards.bars(
-            subject.classes,
-            after,
-            subject.has,
-            given_by(after, subject.multi_label),
-            BARS,
-            known=subject.label is not None,
-            named=False,
-            before=before,
-        )
-    )
+    st.html(subject.bars(after, BARS, named=False, before=before))
     loss = subject.loss(after)
     losses = "" if loss is None else f" Loss {loss:.4f}, unchanged {subject.loss(before):.4f}."
     st.caption(f"The line in a bar is the value for the unchanged image.{losses}")

@@ -39,9 +39,8 @@ def main(arguments: list[str]) -> None:
         import_tensorflow()
         from app.network_process.answers import Answers
 
-        answers = Answers(RunDirectory(question.content["run"]), question.content["step"])
-        held.append(answers.answer)
-        return answers.about, {}
+        held.append(Answers(RunDirectory(question.content["run"]), question.content["step"]).answer)
+        return {}, {}
 
     serve(connection, answer, idle_seconds=float(idle_seconds))
 

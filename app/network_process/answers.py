@@ -111,10 +111,8 @@ Answer = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
 @dataclass
 class SplitFeatures:
-    """``images`` uint8 [n, …], ``labels`` int32 [n, …], ``rows`` float32 [n, d], of which ``done`` exist."""
+    """``rows``: float32 [n, d], of which ``done`` exist."""
 
-    images: NDArray[np.uint8]
-    labels: NDArray[Any]
     rows: NDArray[np.float32]
     done: int = 0
 
@@ -139,18 +137,6 @@ class Answers:
         self._step: int | None = step  # whose weights the model has; None: those of a damaged checkpoint
         self._loaded: dict[str, tuple[NDArray[np.uint8], NDArray[Any]]] = {}
         self._splits: dict[str, SplitFeatures] = {}
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """The first message: step, classes, shape of an image, counts of the splits, precision of the run."""
-        return {
-            "step": self._network.step,
-            "classes": list(self._manifest.classes),
-            "image_shape": list(self._manifest.image_shape),
-            "multi_label": self._manifest.multi_label,
-            "counts": {name: split.count for name, split in self._manifest.splits.items()},
-            "precision": recorded_config(self._run).model.precision,
-        }
 
     def answer(self, question: Message) -> Answer:
         """Return content and arrays. Raises InputError for a question that can't be answered."""
@@ -255,26 +241,26 @@ class Answers:
             squared[number_of(question.content, "exclude", 0, len(squared) - 1)] = np.inf
         order = np.argsort(squared, kind="stable")[:count]
         order = order[np.isfinite(squared[order])]
+        images, labels = self._pictures(split)
         return content, {
             "positions": order.astype(np.int64),
             "distances": np.sqrt(squared[order]),
-            "labels": known.labels[order],
-            "images": known.images[order],
+            "labels": labels[order],
+            "images": images[order],
         }
 
     def _progress(self, split: str) -> SplitFeatures:
         """Compute more features of a split for ``PART_SECONDS``, if it isn't complete."""
+        images, _ = self._pictures(split)
         if split not in self._splits:
-            images, labels = self._pictures(split)
             width = self._feature_rows(images[:1]).shape[1]
-            rows = np.empty((len(images), width), np.float32)
-            self._splits[split] = SplitFeatures(images, labels, rows)
+            self._splits[split] = SplitFeatures(np.empty((len(images), width), np.float32))
         known = self._splits[split]
         end = time.monotonic() + PART_SECONDS
-        at_once = images_at_once(known.images.shape[1:], FEATURE_BATCH)
+        at_once = images_at_once(images.shape[1:], FEATURE_BATCH)
         while known.done < len(known.rows) and time.monotonic() < end:
             part = slice(known.done, known.done + at_once)
-            known.rows[part] = self._feature_rows(known.images[part])
+            known.rows[part] = self._feature_rows(images[part])
             known.done = min(part.stop, len(known.rows))
         return known
 

@@ -9,6 +9,7 @@ import numpy as np
 import streamlit as st
 from numpy.typing import NDArray
 
+from app.markup import one_of
 from labkit.analysis.predictions import Indices, Predictions
 
 # What the examples can be sorted by, for the reader.
@@ -104,32 +105,18 @@ VERDICTS = {"All": None, "Right": True, "Wrong": False}
 CLASS_FILTERS = ("true", "predicted", "missed", "added")
 
 
-def first_page() -> None:
-    """Go back to the first page of images: called when a filter or the order changes."""
-    st.session_state["page"] = 1
-
-
 def choose(predictions: Predictions) -> tuple[Filters, str]:
     """Draw the controls; return the filters and the order."""
     classes = predictions.classes
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         picked = {"true": _class("True class", "true", classes)}
         picked["predicted"] = _class("Predicted class", "predicted", classes)
-        verdict = st.segmented_control(
-            "Show",
-            list(VERDICTS),
-            default="All",
-            key="show",
-            required=True,
-            bind="query-params",
-            on_change=first_page,
-        )
+        verdict = one_of("Show", VERDICTS, "show")
         order = st.selectbox(
             "Sort by",
             list(ORDERS),
             key="sort",
             bind="query-params",
-            on_change=first_page,
             width=140,
             help="Confidence of the mistake; margin between the two largest probabilities; loss; forgetting: "
             "between how many kept checkpoints an image went from right to wrong.",
@@ -141,7 +128,7 @@ def choose(predictions: Predictions) -> tuple[Filters, str]:
                 picked["added"] = _class("Wrongly added label", "added", classes)
         filters = Filters(
             **{name: None if value == ANY else classes.index(value) for name, value in picked.items()},
-            right=VERDICTS.get(str(verdict)),
+            right=VERDICTS[verdict],
             confidence=confidence,
             loss=loss,
         )
@@ -150,16 +137,12 @@ def choose(predictions: Predictions) -> tuple[Filters, str]:
 
 
 def _class(label: str, key: str, classes: Sequence[str]) -> str:
-    return str(
-        st.selectbox(label, [ANY, *classes], key=key, bind="query-params", width=140, on_change=first_page)
-    )
+    return str(st.selectbox(label, [ANY, *classes], key=key, bind="query-params", width=140))
 
 
 def _ranges(predictions: Predictions) -> tuple[tuple[float, float], tuple[float, float] | None]:
     name = "Largest error of a label" if predictions.multi_label else "Confidence"
-    confidence = st.slider(
-        name, *EVERY_SHARE, EVERY_SHARE, 0.01, key="confidence", bind="query-params", on_change=first_page
-    )
+    confidence = st.slider(name, *EVERY_SHARE, EVERY_SHARE, 0.01, key="confidence", bind="query-params")
     losses = predictions.losses[np.isfinite(predictions.losses)]
     top = math.ceil(float(losses.max(initial=0.0)) * 10) / 10
     if top <= 0:
@@ -168,9 +151,7 @@ def _ranges(predictions: Predictions) -> tuple[tuple[float, float], tuple[float,
     before = st.session_state.get("loss")
     if before and before[1] > top:  # it was chosen for predictions with larger losses
         st.session_state["loss"] = (min(before[0], top), top)
-    loss = st.slider(
-        "Loss in nats", 0.0, top, every, 0.1, key="loss", bind="query-params", on_change=first_page
-    )
+    loss = st.slider("Loss in nats", 0.0, top, every, 0.1, key="loss", bind="query-params")
     return confidence, None if loss == every else loss
 
 
@@ -178,7 +159,15 @@ def _clear() -> None:
     known = {**dict.fromkeys(CLASS_FILTERS, ANY), "show": "All", "confidence": EVERY_SHARE}
     known["loss"] = (0.0, float("inf"))  # is limited to the largest loss when the page is drawn
     st.session_state.update({name: value for name, value in known.items() if name in st.session_state})
-    first_page()
+
+
+def _of_cell(row: int, column: int, several: bool) -> dict[str, int | None]:
+    """Return the class filters that a cell stands for, of the matrix or of the labels; -1: any."""
+    names = ("true", "predicted")
+    if not several:
+        return {name: None if of < 0 else of for name, of in zip(names, (row, column), strict=True)}
+    of_column = {-1: ("true",), 0: names, 1: ("missed",), 2: ("added",)}[column]
+    return {name: row if name in of_column and row >= 0 else None for name in CLASS_FILTERS}
 
 
 def open_cell(predictions: Predictions, row: int, column: int) -> None:
@@ -186,31 +175,20 @@ def open_cell(predictions: Predictions, row: int, column: int) -> None:
 
     Called before the page is drawn again.
     """
-    name = predictions.classes[row] if row >= 0 else ANY
-    values = dict.fromkeys(CLASS_FILTERS[: 4 if predictions.multi_label else 2], ANY)
-    if not predictions.multi_label:
-        values["true"] = name
-        values["predicted"] = predictions.classes[column] if column >= 0 else ANY
-    elif column == 0:
-        values["true"] = values["predicted"] = name
-    elif column > 0:
-        values["missed" if column == 1 else "added"] = name
-    else:
-        values["true"] = name
-    st.session_state.update(values)
-    first_page()
+    for name, number in _of_cell(row, column, predictions.multi_label).items():
+        st.session_state[name] = ANY if number is None else predictions.classes[number]
 
 
 def open_cell_of(predictions: Predictions, filters: Filters) -> tuple[int, int] | None:
     """Return the cell that the filters open, row and column; -1 for a whole row or column."""
-    if not predictions.multi_label:
-        if filters.true is None and filters.predicted is None:
-            return None
-        return tuple(-1 if place is None else place for place in (filters.true, filters.predicted))  # type: ignore[return-value]
-    if filters.missed is not None:
-        return filters.missed, 1
-    if filters.added is not None:
-        return filters.added, 2
-    if filters.true is None:
+    chosen = {name: number for name in CLASS_FILTERS if (number := getattr(filters, name)) is not None}
+    if not chosen:
         return None
-    return filters.true, 0 if filters.predicted == filters.true else -1
+    if not predictions.multi_label:
+        return chosen.get("true", -1), chosen.get("predicted", -1)
+    for column, name in ((1, "missed"), (2, "added")):
+        if name in chosen:
+            return chosen[name], column
+    if "true" not in chosen:
+        return None
+    return chosen["true"], 0 if chosen.get("predicted") == chosen["true"] else -1

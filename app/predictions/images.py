@@ -52,19 +52,17 @@ def _counts(predictions: Predictions, forgotten: Forgotten | None) -> NDArray[np
 
 
 def _forgetting(source: Source, forgotten: Forgotten | None, counts: NDArray[np.int64] | None) -> None:
-    steps = tuple(source.run.checkpoint_steps())
+    steps, of = tuple(source.run.checkpoint_steps()), tuple[int, ...]()
     if counts is not None and forgotten is not None:
         of = forgotten.steps
         st.caption(
             f"{counted(int((counts > 0).sum()), 'image')} forgotten at least once between the "
             f"{len(of)} checkpoints of step {of[0]:,} to {of[-1]:,}."
         )
-    if len(steps) < 2:
-        if counts is None:
-            st.info("Forgetting needs at least two kept checkpoints. A run keeps more of them with:")
-            st.code(KEEP_SOME, language="bash")
-        return
-    if counts is not None and forgotten is not None and set(steps) <= set(forgotten.steps):
+    elif len(steps) < 2:
+        st.info("Forgetting needs at least two kept checkpoints. A run keeps more of them with:")
+        st.code(KEEP_SOME, language="bash")
+    if len(steps) < 2 or set(steps) <= set(of):
         return
     label = "Compute forgetting" if counts is None else f"Compute again with {len(steps)} checkpoints"
     wanted = (str(source.run.path), source.split, steps)
@@ -105,7 +103,7 @@ def _grid(
 
     no_mistake = shown_order == "confidence" and not predictions.wrong[positions].any()
     first = "the least confident first" if no_mistake else ORDERS[shown_order]
-    page, above = page_below(len(positions), PAGE_SIZE, "page", bound=True)
+    page, above = page_below(len(positions), PAGE_SIZE, "page", positions.tobytes(), bound=True)
     with above, cards.readable():
         part = part_of(positions, page, f"{first}.")
         split, link = source.split, functools.partial(image_address, source.split)

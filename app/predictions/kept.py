@@ -3,6 +3,7 @@
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,6 @@ class _Evaluations:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: OrderedDict[_Key, Predictions] = OrderedDict()
-        self._labels: dict[tuple[str, str], NDArray[np.int32]] = {}
-        self._rounds: dict[_Key, int] = {}
 
     def get(self, key: _Key) -> Predictions | None:
         """Return an evaluation; that of a checkpoint that is gone (written at 0) is the last one known."""
@@ -129,28 +128,19 @@ class _Evaluations:
                     return self._known[known]
         return None
 
-    def round(self, key: _Key) -> int:
-        """Return how often an evaluation was dropped: then it must be asked for again."""
-        with self._lock:
-            return self._rounds.get(key, 0)
-
-    def evaluate(self, network: AskedNetwork, key: _Key, progress: background.Progress) -> Predictions:
+    def evaluate(self, key: _Key, network: AskedNetwork, progress: background.Progress) -> Predictions:
         """Return the evaluation, computed by the network if it isn't known. Raises what asking raises."""
         if (known := self.get(key)) is not None:
             return known
         manifest = data_set_of(RunDirectory(key.run))
-        place = (manifest.checksum, key.split)
-        if place not in self._labels:
-            self._labels[place] = split_labels(manifest, key.split)
         found = network.evaluate(key.split, key.step, progress)
         assert found.losses is not None  # of a split, whose labels are known
-        labels = self._labels[place]
+        labels = split_labels(manifest, key.split)
         made = computed_predictions(manifest, key.split, key.step, labels, found.probabilities, found.losses)
         with self._lock:
             self._known[key] = made
             while len(self._known) > KEPT:
-                dropped, _ = self._known.popitem(last=False)
-                self._rounds[dropped] = self._rounds.get(dropped, 0) + 1
+                self._known.popitem(last=False)
         return made
 
 
@@ -168,39 +158,28 @@ def known_evaluation(run: RunDirectory, split: str, step: int) -> Predictions | 
     return _evaluations().get(_key(run, split, step))
 
 
-def ask_evaluation(
-    run: RunDirectory, split: str, step: int, preferred: object = None
-) -> answers.Asked[bool] | None:
-    """Ask for the evaluation of a checkpoint; when it is done, ``known_evaluation`` has it.
+class Evaluation(answers.Asked[Predictions]):
+    """The evaluation of a split, that is being computed or was."""
 
-    Args:
-        run: the run directory.
-        split: ``train``, ``validation`` or ``test``.
-        step: of the checkpoint.
-        preferred: the step of the checkpoint that the process loads first, as on the page of an image.
+    kept = KEPT
 
-    Returns None if the run has kept no checkpoint.
-    """
-    base = answers.pinned_step(run, "predictions", preferred)
+
+def ask_evaluation(run: RunDirectory, split: str, step: int) -> answers.Asked[Predictions] | None:
+    """Ask for the evaluation of a split at a checkpoint. Returns None if the run has kept no checkpoint."""
+    base = answers.pinned_step(run, "predictions")
     if base is None:
         return None
-    key, evaluations = _key(run, split, step), _evaluations()
-
-    def work(network: AskedNetwork, progress: background.Progress) -> bool:
-        evaluations.evaluate(network, key, progress)
-        return True
-
-    return answers.ask(run, base, ("evaluate", key, evaluations.round(key)), work)
+    key = _key(run, split, step)
+    work = partial(_evaluations().evaluate, key)
+    return answers.ask(run, base, ("evaluate", key), work, asked=Evaluation())
 
 
-def forgetting_question(
-    run: RunDirectory, split: str, steps: tuple[int, ...], preferred: object = None
-) -> Question | None:
+def forgetting_question(run: RunDirectory, split: str, steps: tuple[int, ...]) -> Question | None:
     """Return the question how often each image of a split was forgotten between ``steps``, ascending.
 
     Returns None if the run has kept no checkpoint.
     """
-    base = answers.pinned_step(run, "predictions", preferred)
+    base = answers.pinned_step(run, "predictions")
     if base is None:
         return None
     keys = tuple(_key(run, split, step) for step in steps)
@@ -221,7 +200,7 @@ def ask_forgetting(run: RunDirectory, question: Question) -> answers.Asked[Forgo
                 progress(place * of + done, len(keys) * of)
 
             try:
-                right.append(~evaluations.evaluate(network, key, report).wrong)
+                right.append(~evaluations.evaluate(key, network, report).wrong)
                 read.append(key.step)
             except InputError as error:  # this checkpoint is damaged, or was removed meanwhile
                 problem = str(error)

@@ -126,15 +126,12 @@ def draw(matrix: Matrix, chosen: tuple[int, int] | None, *, key: str, on_pick: C
         key: of the component; ``picked`` reads what was clicked.
         on_pick: called after a click, before the page is drawn again.
     """
-    table = {
+    table = vars(matrix) | {
         "rows": [visible(name) for name in matrix.rows],
         "columns": [visible(name) for name in matrix.columns],
         "counts": matrix.counts.tolist(),
         "good": matrix.good.astype(int).tolist(),
         "wholes": matrix.wholes.tolist(),
-        "words": matrix.words,
-        "corner": matrix.corner,
-        "upright": matrix.upright,
     }
     mark = hashlib.blake2b(repr(table).encode(errors="replace"), digest_size=8).hexdigest()
     data = {"table": table, "mark": mark, "chosen": list(chosen) if chosen else None}

@@ -9,7 +9,7 @@ import streamlit as st
 from app.address import image_address, page_below
 from app.charts.board import PALETTE
 from app.images import cards
-from app.markup import facts_html, number_text, plain
+from app.markup import facts_html, number_text, one_of, plain
 from app.predictions import parts
 from app.predictions.images import PAGE_SIZE, part_of
 from app.predictions.source import Source
@@ -30,9 +30,7 @@ def panel(source: Source, predictions: Predictions) -> None:
     st.html(facts_html(_facts(source, predictions, number)))
     left, right = st.columns([9, 7], gap="small")
     with left:
-        order = st.segmented_control(
-            "Order", [LARGEST, SMALLEST], default=LARGEST, key="numbers-order", required=True
-        )
+        order = one_of("Order", [LARGEST, SMALLEST], "numbers-order", bind=None)
         _grid(source, predictions, number, order)
     with right:
         st.plotly_chart(

@@ -11,7 +11,7 @@ from app import state
 from app.address import image_address, page_below
 from app.images import cards
 from app.images.sections import same_data
-from app.markup import number_text, plain
+from app.markup import number_text, one_of, plain
 from app.predictions.images import PAGE_SIZE, part_of
 from app.predictions.source import Source, choose_checkpoint, predictions_of
 from labkit.analysis.predictions import Indices, Predictions
@@ -133,42 +133,34 @@ def _names(source: Source, predictions: Predictions, other: Source, theirs: Pred
 @st.fragment
 def _both(source: Source, pair: Pair) -> None:
     counts = {name: int(pair.outcome(name).sum()) for name in OUTCOMES}
-    names = {ALL: f"All {len(pair):,}", **{name: f"{name} {count:,}" for name, count in counts.items()}}
+    names = {ALL: f"All {len(pair):,}"} | {
+        name: f"{name}{' right' * name.startswith('only')} {count:,}" for name, count in counts.items()
+    }
 
-    def first_page() -> None:
-        st.session_state["pair_page"] = 1
-
-    picked = st.segmented_control(
-        "Right are",
-        list(names),
-        default=ALL,
-        format_func=lambda name: (
-            names[name].replace("only A", "only A right").replace("only B", "only B right")
-        ),
-        key="outcome",
-        required=True,
-        on_change=first_page,
-    )
-    order = pair.order(None if picked in (ALL, None) else str(picked))
+    picked = one_of("Right are", names, "outcome", bind=None, format_func=names.get)
+    order = pair.order(None if picked == ALL else picked)
     if not len(order):
         st.info("No image matches this selection.")
         return
     disagreeing = int(pair.disagree.sum())
-    page, above = page_below(len(order), PAGE_SIZE, "pair_page", bound=True)
+    page, above = page_below(len(order), PAGE_SIZE, "pair_page", picked, bound=True)
     with above, cards.readable():
         part = part_of(order, page, f"disagreement first ({disagreeing:,} images differ).")
-        st.html(cards.grid(_cards(pair, part, source.split), 104))
+        st.html(cards.grid(cards_of(pair, part, source.split), 104))
 
 
-def _cards(pair: Pair, places: NDArray[np.intp], split: str) -> list[cards.Card]:
-    """Return a card for each of these common images. Raises InputError if their data set is gone."""
+def cards_of(pair: Pair, places: Indices, split: str, run: str | None = None) -> list[cards.Card]:
+    """Return a card for each of these common images. Raises InputError if their data set is gone.
+
+    ``run``: the label of the run whose page of the image a click opens; None: the selected one.
+    """
     in_a, in_b = pair.in_a[places], pair.in_b[places]
     made = []
     for a, b, image in zip(in_a.tolist(), in_b.tolist(), pair.a.images[in_a], strict=True):
-        true, number = pair.a.names(pair.a.has[a]), int(pair.a.index[a])
+        true, number = pair.a.names(pair.a.has[a]), int(pair.b.index[b])
         first, second = pair.a.names(pair.a.given[a]), pair.b.names(pair.b.given[b])
         alt = f"{split.capitalize()} image {number}: {true}, predicted {first} by A and {second} by B"
         lines = [cards.verdict(pair.a, a, "A "), cards.verdict(pair.b, b, "B "), (f"true: {true}", "")]
         kind = "wrong" if pair.a.wrong[a] and pair.b.wrong[b] else "right"
-        made.append(cards.Card(image, lines, image_address(split, number), kind, alt))
+        made.append(cards.Card(image, lines, image_address(split, number, run), kind, alt))
     return made

@@ -2,13 +2,12 @@
 
 import streamlit as st
 
-from app.markup import number_text, plain
+from app.markup import number_text, plain, table_html
 from app.predictions.source import Source
 from labkit.analysis.predictions import Predictions
 from labkit.analysis.slices import names_of_slices, slices_by
 from labkit.data.of_run import data_set_of
 from labkit.errors import InputError
-from labkit.tables import html_table
 
 NO_COLUMNS = (
     "There is more to choose where columns came with the images: from a CSV file of pictures, with width and "
@@ -33,8 +32,7 @@ def panel(source: Source, predictions: Predictions) -> None:
         (one.name, f"{one.count:,}", *(number_text(value, form) for value in (one.value, one.low, one.high)))
         for one in found
     ]
-    table = html_table((str(by).capitalize(), "Images", what, "From", "To"), rows)
-    st.html(f'<div class="lk-compared">{table}</div>')
+    st.html(table_html((str(by).capitalize(), "Images", what, "From", "To"), rows))
     st.caption("The worst part first, with its interval of 95 %: parts of few images differ by chance.")
     if len(names) <= 2:
         st.caption(NO_COLUMNS)

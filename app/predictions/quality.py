@@ -104,23 +104,19 @@ BLUE, GREY = PALETTE[0], PALETTE[-1]
 POINTS = 60  # of a drawn curve
 
 
-def calibration_board(found: Calibration, axis: str, frequency: str) -> bytes:
-    """Return the reliability diagram, and beside it the number of probabilities in each bin.
+def calibration_charts(found: Calibration, frequency: str) -> list[Chart]:
+    """Return the reliability diagram, and the number of probabilities in each bin.
 
-    Args:
-        found: the bins.
-        axis, frequency: names of the two axes.
+    ``frequency``: what stands up in the diagram.
     """
-    some, ends = found.counts > 0, np.array([0.0, 1.0])
-    confidence, counts = found.confidence[some], found.counts[some].astype(np.float64)
+    some, ends, middles = found.counts > 0, np.array([0.0, 1.0]), (np.arange(BINS) + 0.5) / BINS
     equal = Line("equal", ends, ends, GREY, "dashed")
-    bins = Line(frequency, confidence, found.frequency[some], BLUE, "marked")
-    number = Line("number", confidence, counts, BLUE, "marked")
-    charts = [
+    bins = Line(frequency, found.confidence[some], found.frequency[some], BLUE, "marked")
+    number = Line("number", middles, found.counts.astype(np.float64), BLUE, "bars")
+    return [
         Chart("calibration", frequency.capitalize(), [equal, bins], "percent"),
         Chart("counts", "Probabilities in a bin", [number]),
     ]
-    return encode(charts, axis="percent", x_title=axis.capitalize(), height=190)
 
 
 def precision_recall_figures(curves: Sequence[PrecisionRecall], classes: Sequence[str]) -> str:
@@ -188,18 +184,14 @@ def _calibration(predictions: Predictions) -> None:
         )
         label = picked - 1 if picked else None
     found = calibration(predictions, label)
-    axis, frequency = (
-        ("probability of the label", "images with the label")
-        if predictions.multi_label
-        else ("confidence", "accuracy")
-    )
+    axis, frequency, what = "confidence", "accuracy", "the accuracy of its images"
+    if predictions.multi_label:
+        axis, frequency = "probability of the label", "images with the label"
+        what = "the fraction of images that have the label"
     st.html(sentence(f"Expected calibration error {found.error:.4f}"))
-    component.draw(calibration_board(found, axis, frequency), key="calibration")
-    what = (
-        "the fraction of images that have the label"
-        if predictions.multi_label
-        else "the accuracy of its images"
-    )
+    charts = calibration_charts(found, frequency)
+    board = encode(charts, axis="percent", x_title=axis.capitalize(), height=190)
+    component.draw(board, key="calibration")
     left_out = f" {found.left_out:,} values that aren't numbers are left out." if found.left_out else ""
     st.caption(
         f"A point for each of {BINS} bins of equal width that has probabilities. The error is the "
@@ -210,17 +202,16 @@ def _calibration(predictions: Predictions) -> None:
 
 def _per_class(predictions: Predictions) -> None:
     st.markdown("**Per class**")
+    columns = st.column_config
     share = {"format": "percent", "min_value": 0.0, "max_value": 1.0}
+    shares: dict[str, Any] = {
+        name: columns.ProgressColumn(name.capitalize(), **share)  # type: ignore[arg-type]
+        for name in ("accuracy", "recall", "precision", "f1")
+    }
     st.dataframe(
         predictions.per_class(),
         hide_index=True,
         height="content" if len(predictions.classes) <= 20 else 640,
-        column_config={
-            "class": "Class",
-            "examples": st.column_config.NumberColumn("Examples", format="localized"),
-            "accuracy": st.column_config.ProgressColumn("Accuracy", **share),  # type: ignore[arg-type]
-            "recall": st.column_config.ProgressColumn("Recall", **share),  # type: ignore[arg-type]
-            "precision": st.column_config.ProgressColumn("Precision", **share),  # type: ignore[arg-type]
-            "f1": st.column_config.ProgressColumn("F1", **share),  # type: ignore[arg-type]
-        },
+        column_config={"class": "Class", "examples": columns.NumberColumn("Examples", format="localized")}
+        | shares,
     )

@@ -8,7 +8,7 @@ import streamlit as st
 
 from app import background
 from app.images.answers import KEEP_SOME
-from app.images.subject import split_control
+from app.images.subject import recorded_step, split_control
 from app.markup import plain
 from app.predictions.kept import (
     Forgotten,
@@ -21,7 +21,6 @@ from app.state import changed_at
 from labkit.analysis.predictions import Predictions, load_predictions, signature
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.files import read_object
 
 SPLITS = ["test", "validation", "train"]
 RECORDED = "recorded evaluation"
@@ -152,21 +151,14 @@ def _computed(source: Source, step: int) -> Predictions | None:
                 "This was computed before."
             )
         return known
-    asked = None if gone else ask_evaluation(run, split, step, recorded_step(run))
+    asked = None if gone else ask_evaluation(run, split, step)
     if asked is None:
         st.warning(f"This run doesn't keep the checkpoint of step {step:,}.", icon=":material/delete:")
         st.caption("Choose another checkpoint above. A run keeps more of them with:")
         st.code(KEEP_SOME, language="bash")
         return None
     name = f"{run.path}-{split}-{step}"
-    if background.shown(asked, f"Evaluating step {step:,} on the {split} split", name) is None:
-        return None
-    return known_evaluation(run, split, step)
-
-
-def recorded_step(run: RunDirectory, split: str = "test") -> object:
-    """Return the step of a recorded evaluation. The page of an image asks the network of that on ``test``."""
-    return read_object(run.predictions_path / f"{split}.json").get("checkpoint_step")
+    return background.shown(asked, f"Evaluating step {step:,} on the {split} split", name)
 
 
 def forgotten(run: RunDirectory, split: str) -> Forgotten | None:
@@ -179,7 +171,7 @@ def forgotten(run: RunDirectory, split: str) -> Forgotten | None:
         return None
     known_for, question = st.session_state.get("forgetting-question", (None, None))
     if known_for != asked_for:
-        question = forgetting_question(run, split, asked_for[2], recorded_step(run))
+        question = forgetting_question(run, split, asked_for[2])
         st.session_state["forgetting-question"] = asked_for, question
     if question is None or question.training != changed_at(run.config_path):  # the run was started over
         del st.session_state["forgetting-asked"], st.session_state["forgetting-question"]

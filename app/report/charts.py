@@ -14,7 +14,8 @@ from app.charts.machine import MachineStore, machine_charts
 from app.charts.metric_charts import Options, look_of, metric_chart, metric_lines, seams_of, standard
 from app.charts.store import SPLITS, Snapshot
 from app.images import cards
-from app.report.parts import escaped, note, section, table
+from app.markup import escaped, table_html
+from app.report.parts import note, section
 from labkit.analysis.predictions import Predictions, load_predictions, of_another_checkpoint
 from labkit.errors import InputError
 from labkit.plurals import counted
@@ -64,7 +65,7 @@ def comparison_charts(runs: Sequence[tuple[str, Snapshot]]) -> list[Chart]:
 def machine_board(run: RunDirectory, metrics: Snapshot) -> str:
     """Return the charts of what the run took of its machines; nothing if that wasn't recorded."""
     try:
-        machine = MachineStore(run).poll()
+        machine = MachineStore(run.path).poll()
     except OSError:
         return ""
     charts = machine_charts(machine, metrics, OPTIONS.axis)
@@ -165,7 +166,9 @@ def _confusion(predictions: Predictions) -> str:
             for true, given, count in predictions.most_confused(MOST_FREQUENT)
         ]
         return section(
-            "The most frequent confusions on the test split", table(("True", "Predicted", "Images"), rows), 3
+            "The most frequent confusions on the test split",
+            table_html(("True", "Predicted", "Images"), rows),
+            3,
         )
     counts = predictions.confusion
     assert counts is not None
@@ -181,8 +184,8 @@ def _confusion(predictions: Predictions) -> str:
         for true, name in enumerate(classes)
     )
     matrix = (
-        '<div class="wide"><table class="confusion"><caption>Rows: true class. Columns: predicted class. The '
-        f"colour of a cell is its share of the row.</caption><thead><tr><td></td>{head}</tr></thead>"
+        '<div class="lk-rows"><table class="confusion"><caption>Rows: true class. Columns: predicted class. '
+        f"The colour of a cell is its share of the row.</caption><thead><tr><td></td>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table></div>"
     )
     return section("Confusion matrix of the test split", matrix, 3)

@@ -1,6 +1,5 @@
 """A report of a run, or of several: one HTML file with its style, its script and its points."""
 
-import json
 import tomllib
 from collections.abc import Sequence
 from functools import cache
@@ -8,9 +7,10 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from app.charts.component import ASSETS as CHARTS
+from app.charts.component import code
 from app.charts.store import CurveStore, Snapshot
 from app.images.cards import STYLE as CARDS
+from app.markup import escaped, table_html
 from app.report.charts import (
     board_html,
     comparison_charts,
@@ -21,14 +21,12 @@ from app.report.charts import (
 from app.report.parts import (
     COLUMNS,
     all_results,
-    escaped,
     folded,
     head,
     moment,
     note,
     overview_row,
     section,
-    table,
 )
 from app.views.configuration import flatten, shell_line
 from labkit.analysis.results import grouped, result_of, result_rows
@@ -97,11 +95,11 @@ class _Run:
         changed, values = self.summary.settings, self.configuration()
         if values is None:
             return note("config.json is damaged.")
-        every = table(("Setting", "Value"), flatten(values))
+        every = table_html(("Setting", "Value"), flatten(values))
         if changed is None:
             return note("config.json isn't one of this version of labkit: its defaults are unknown.") + every
-        rows = [(name, _text(value)) for name, value in changed.items()]
-        first = table(("Setting", "Value"), rows) or "<p>All settings have their defaults.</p>"
+        rows = [row for name, value in changed.items() for row in flatten(value, name)]
+        first = table_html(("Setting", "Value"), rows) or "<p>All settings have their defaults.</p>"
         return "<p>Settings that differ from the defaults:</p>" + first + folded("All settings", every)
 
     def environment(self) -> str:
@@ -116,10 +114,11 @@ class _Run:
         versions = found.get("versions")
         first = [*versions.items()] if isinstance(versions, dict) else []
         first = [(f"version of {name}", value) for name, value in first if not isinstance(value, dict | list)]
-        return line + table(("Environment", ""), first) + folded("Whole environment", table(("", ""), rows))
-
-    def machine(self) -> str:
-        return "" if self.metrics is None else machine_board(self.run, self.metrics)
+        return (
+            line
+            + table_html(("Environment", ""), first)
+            + folded("Whole environment", table_html(("", ""), rows))
+        )
 
 
 def _unique_names(runs: Sequence[RunDirectory]) -> list[str]:
@@ -139,7 +138,7 @@ def _parts(one: _Run, level: int = 2, charts: str = "") -> str:
             section("Predictions", predictions_html(one.run), level),
             section("Configuration", one.settings(), level),
             section("Command and versions", one.environment(), level),
-            section("Machine", one.machine(), level),
+            section("Machine", machine_board(one.run, one.metrics) if one.metrics else "", level),
         ]
     )
 
@@ -150,16 +149,12 @@ def _compared(parts: Sequence[_Run]) -> str:
     header, rows = result_rows(grouped([result_of(part.name, part.summary) for part in parts]))
     return "".join(
         [
-            section("Results", table(header, rows)),
-            section("Runs", table(COLUMNS, (overview_row(part.name, part.summary) for part in parts))),
+            section("Results", table_html(header, rows)),
+            section("Runs", table_html(COLUMNS, (overview_row(part.name, part.summary) for part in parts))),
             section("Charts", board_html(charts, "comparison", None) if charts else note("No metrics yet.")),
             *(section(part.name, _parts(part, 3)) for part in parts),
         ]
     )
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _page(title: str, body: str) -> str:
@@ -186,9 +181,8 @@ def _assets() -> tuple[str, str]:
         themes = tomllib.load(file)["theme"]
     light, dark = (_variables(themes[name]) for name in ("light", "dark"))
     colours = f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root:not(.paper){{{dark}}}}}"
-    read = lambda folder, *names: "\n".join((folder / name).read_text() for name in names)  # noqa: E731
-    style = read(CHARTS, "uPlot.min.css", "board.css") + CARDS.read_text() + read(OWN, "report.css")
-    script = read(CHARTS, "uPlot.iife.min.js", "board.js") + read(OWN, "report.js")
+    style = code("uPlot.min.css", "board.css") + CARDS.read_text() + (OWN / "report.css").read_text()
+    script = code("uPlot.iife.min.js", "board.js") + (OWN / "report.js").read_text()
     return colours + style, script.replace("export default function () {}", "").replace(
         "</script", "<\\/script"
     )

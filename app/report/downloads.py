@@ -5,6 +5,7 @@ import shlex
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
@@ -13,14 +14,9 @@ from labkit.errors import InputError
 from labkit.export.metrics import write_metrics
 from labkit.run_directory import RunDirectory
 
-# On a wide screen the button stands beside the head of the page, which leaves room for it.
-CORNER = """<style>@media (min-width: 641px) {
-.stMainBlockContainer > .stVerticalBlock { position: relative; }
-.st-key-live-share { position: absolute; top: 1.2rem; right: 0; width: auto; z-index: 3; }
-.st-key-run-head { padding-right: 120px; } }</style>"""
-
 # Streamlit keeps a file in memory while it is downloaded. The command line has no such limit.
 MAX_METRICS_BYTES = 500_000_000
+LOOK: dict[str, Any] = {"on_click": "ignore", "width": "stretch"}  # of the buttons
 MAX_LISTED = 8  # runs of a report, as of `labkit report`
 
 
@@ -43,10 +39,9 @@ def share(runs: Sequence[RunDirectory], key: str) -> None:
             f"{name}.html",
             "text/html",
             key=f"report-{key}",
-            on_click="ignore",
             icon=":material/description:",
             help="One file with the charts, the results and the configuration. It opens without a network.",
-            width="stretch",
+            **LOOK,
         )
         for run in runs:
             _metrics(run, f"{key}-{run.path}", alone=len(runs) == 1)
@@ -54,7 +49,6 @@ def share(runs: Sequence[RunDirectory], key: str) -> None:
 
 def share_in_corner(run: RunDirectory) -> None:
     """Draw the button in the corner of the page of a run, above what a fragment refreshes."""
-    st.html(CORNER)
     with st.container(key="live-share", width="content"):
         share([run], "live")
 
@@ -77,10 +71,9 @@ def _metrics(run: RunDirectory, key: str, *, alone: bool) -> None:
             f"{file_name(run)}-metrics{ending}",
             "text/csv" if ending == ".csv" else "application/vnd.apache.parquet",
             key=f"metrics{ending}-{key}",
-            on_click="ignore",
             icon=":material/table:",
             help="All metrics of every step, as they were recorded.",
-            width="stretch",
+            **LOOK,
         )
 
 

@@ -1,42 +1,15 @@
 """Pieces of a report as HTML, and the state and results of a run made of them.
 
-Every text that comes from a run passes through ``escaped``.
+Every text that comes from a run passes through ``app.markup.escaped``.
 """
 
-import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from app.charts.metric_charts import look_of
-from app.markup import duration, number_text
+from app.markup import duration, escaped, facts_html, number_text, table_html
 from labkit.run_directory.summary import RunSummary
-
-
-def escaped(text: object) -> str:
-    """Return ``text`` as HTML that shows it as it is, whatever its direction of writing."""
-    clean = str(text).encode(errors="replace").decode()
-    return f"<bdi>{html.escape(clean)}</bdi>"
-
-
-def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Return labels with their values, side by side."""
-    cells = (f"<div><dt>{escaped(label)}</dt><dd>{escaped(value)}</dd></div>" for label, value in pairs)
-    return f'<dl class="facts">{"".join(cells)}</dl>'
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table. The first cell of each row is its heading. Without rows it is empty."""
-    body = "".join(
-        f'<tr><th scope="row">{escaped(first)}</th>'
-        + "".join(f"<td>{escaped(cell)}</td>" for cell in rest)
-        + "</tr>"
-        for first, *rest in rows
-    )
-    if not body:
-        return ""
-    head = "".join(f'<th scope="col">{escaped(name)}</th>' for name in header)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def section(title: str, body: str, level: int = 2) -> str:
@@ -71,17 +44,19 @@ NO_RESULTS = ("split", "step", "epoch", "wall_time")
 
 def head(summary: RunSummary) -> str:
     """Return the state and the main numbers of a run, its tags and its note."""
-    labels = ("State", "Steps", "Best validation", "Test accuracy", "Training loss", "Duration", "Model",
-              "Data set")  # fmt: skip
-    _, *values = overview_row(summary.name, summary)
-    pairs = [*zip(labels, values, strict=True), ("Last active", moment(summary.last_active))]
+    _, *known = zip(COLUMNS, overview_row(summary.name, summary), strict=True)
     message = ""
     if summary.message:
         failed = summary.state not in ("finished", "running", "starting")
         message = note(summary.message) if failed else f'<p class="said">{escaped(summary.message)}</p>'
     tags = "".join(f'<span class="tag">{escaped(tag)}</span>' for tag in summary.notes.tags)
     written = f'<p class="written">{escaped(summary.notes.note)}</p>' if summary.notes.note else ""
-    return facts(pairs) + message + (f"<p>{tags}</p>" if tags else "") + written
+    return (
+        facts_html([*known, ("Last active", moment(summary.last_active))])
+        + message
+        + (f"<p>{tags}</p>" if tags else "")
+        + written
+    )
 
 
 def overview_row(name: str, summary: RunSummary) -> tuple[str, ...]:
@@ -112,7 +87,7 @@ def all_results(summary: RunSummary) -> str:
     ]
     header = [f"{row['split']}, step {row.get('step', '–')}" for row in summary.results.values()]
     header += [f"other test, step {row.get('step', '–')}" for row in summary.other_tests]
-    return table(("Metric", *header), rows)
+    return table_html(("Metric", *header), rows)
 
 
 def _metric(name: str, row: Mapping[str, Any]) -> str:

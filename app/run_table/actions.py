@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import streamlit as st
 
@@ -13,7 +13,7 @@ from app.run_table import table
 from app.run_table.table import Column
 from app.state import MAX_RUNS, clean
 from labkit.errors import InputError
-from labkit.plurals import counted
+from labkit.plurals import counted, listed
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import rename_run
 from labkit.run_directory.notes import MAX_NOTE, MAX_TAG, change_notes, read_notes
@@ -35,23 +35,13 @@ def bar(chosen: Sequence[RunSummary], labels: dict[str, str]) -> None:
         labels: of the runs by their paths.
     """
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="runs-bar"):
-        several = 1 < len(chosen) <= MAX_RUNS
-        st.button(
-            "Compare",
-            icon=":material/stacked_line_chart:",
-            disabled=not several,
-            help=None if several else f"Select 2 to {MAX_RUNS} runs.",
-            on_click=link,
-            args=("compare", [labels[run.path] for run in chosen]),
-        )
-        st.button(
-            "Open live",
-            icon=":material/monitoring:",
-            disabled=len(chosen) != 1,
-            help=None if len(chosen) == 1 else "Select one run.",
-            on_click=link,
-            args=("live", [labels[run.path] for run in chosen]),
-        )
+        there = [labels[run.path] for run in chosen]
+        for label, icon, page, fits, how in (
+            ("Compare", "stacked_line_chart", "compare", 1 < len(there) <= MAX_RUNS, f"2 to {MAX_RUNS} runs"),
+            ("Open live", "monitoring", "live", len(there) == 1, "one run"),
+        ):
+            about: dict[str, Any] = {} if fits else {"disabled": True, "help": f"Select {how}."}
+            st.button(label, icon=f":material/{icon}:", on_click=link, args=(page, there), **about)
         if state.may_act():
             _tags(chosen)
             _note(chosen)
@@ -63,10 +53,9 @@ def bar(chosen: Sequence[RunSummary], labels: dict[str, str]) -> None:
                 on_click=_to_trash,
                 args=([run.path for run in chosen],),
             )
-    names = ", ".join(clean(run.name) for run in chosen[:SHOWN_NAMES])
-    more = f" and {len(chosen) - SHOWN_NAMES} more" if len(chosen) > SHOWN_NAMES else ""
+    names = listed([clean(run.name) for run in chosen], SHOWN_NAMES)
     nothing = "Click a name to open its run. Tick runs to compare or change them."
-    st.text(f"{len(chosen)} selected: {names}{more}" if chosen else nothing)
+    st.text(f"{len(chosen)} selected: {names}" if chosen else nothing)
 
 
 def link(page: str, labels: list[str]) -> None:
@@ -244,7 +233,8 @@ def show_trash() -> None:
 
 def _buttons(chosen: dict[str, Trashed]) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.button("Restore", icon=":material/undo:", disabled=not chosen, on_click=_restore, args=(chosen,))
+        moved = list(chosen.values())
+        st.button("Restore", icon=":material/undo:", disabled=not moved, on_click=_take_back, args=(moved,))
         st.button(
             "Delete for good",
             icon=":material/delete_forever:",
@@ -263,10 +253,6 @@ def _buttons(chosen: dict[str, Trashed]) -> None:
                 f"Yes, delete {counted(len(chosen), 'run')}", on_click=_delete, args=(chosen,), type="primary"
             )
             st.button("Keep", on_click=lambda: st.session_state.pop(ASKED, None))
-
-
-def _restore(chosen: dict[str, Trashed]) -> None:
-    attempt(chosen, lambda run: restore(chosen[str(run.path)]), "Restored")
 
 
 def _delete(chosen: dict[str, Trashed]) -> None:

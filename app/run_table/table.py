@@ -58,6 +58,7 @@ class Column:
         help: more about the title.
         measure: of ``labkit.analysis.results``, whose mean and spread a group shows; "" where that says
             nothing.
+        together: what a group shows otherwise; None: the value that all its runs have.
     """
 
     title: str
@@ -66,6 +67,7 @@ class Column:
     kind: str = "text"
     help: str = ""
     measure: str = ""
+    together: Callable[[Group], str] | None = None
 
 
 def _state(summary: RunSummary) -> tuple[str, str]:
@@ -194,11 +196,14 @@ def settings_of_others(runs: Iterable[RunSummary]) -> dict[str, str]:
 
 def column_of(name: str, runs: Iterable[RunSummary] = ()) -> Column:
     """Return a column by its name. A setting that is a number in all of ``runs`` stands on the right."""
-    if name in COLUMNS or name == "name":
-        return COLUMNS.get(name, NAME)
-    known = [value for run in runs if (value := run.values.get(name)) is not None]
+    return NAME if name == "name" else COLUMNS.get(name) or setting_column(name, runs)
+
+
+def setting_column(name: str, entries: Iterable[Any]) -> Column:
+    """Return the column of a setting in the ``values`` of runs or trials."""
+    known = [value for entry in entries if (value := entry.values.get(name)) is not None]
     numbers = bool(known) and all(type(value) in (int, float) for value in known)
-    return Column(name, lambda run: run.values.get(name), kind="number" if numbers else "text")
+    return Column(name, lambda entry: entry.values.get(name), kind="number" if numbers else "text")
 
 
 def in_order(
@@ -258,7 +263,7 @@ def _spread(column: Column, group: Group) -> Spread | None:
     return spread(number(column.value(result.summary)) for result in group.counted)
 
 
-def _group_value(column: Column, group: Group) -> Any:
+def group_value(column: Column, group: Group) -> Any:
     """Return the mean of what is measured, otherwise the value that all its runs have; "" if they differ."""
     if column.measure:
         found = _spread(column, group)
@@ -271,7 +276,9 @@ def _group_cell(column: Column, group: Group) -> Any:
     if column.measure:
         found = _spread(column, group)
         return found and spread_text(column.measure, found)
-    value = _group_value(column, group)
+    if column.together:
+        return column.together(group)
+    value = group_value(column, group)
     return group.state if value == "" and column.kind == "state" else _cell(column, value)
 
 
@@ -304,7 +311,7 @@ def group_rows(
 ) -> list[dict[str, Any]]:
     """Return a row for each group of ``groups_of``, each before the rows of its runs."""
     columns, rows = list(columns), []
-    for group in in_order(groups, sort, _group_value):
+    for group in in_order(groups, sort, group_value):
         key = repr((by, min(result.summary.path for result in group.results)))
         cells = [_group_cell(column, group) for column in columns]
         rows.append({"key": key, "name": text_of(group.name), "runs": len(group.results), "cells": cells})

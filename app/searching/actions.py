@@ -10,17 +10,15 @@ import streamlit as st
 
 from app import state
 from app.acting import launches
-from app.acting.buttons import again
-from app.markup import plain
+from app.acting.buttons import again, stop
+from app.markup import plain, show_commands
 from app.state import clean
-from labkit.errors import InputError
 from labkit.experiments.search.files import PRESET, TrialRecord
 from labkit.experiments.search.result import SearchResult
 from labkit.parts.trust import acts
-from labkit.run_directory import RunDirectory, process_alive
-from labkit.run_directory.stop import asked_to_stop
+from labkit.run_directory import RunDirectory
 
-FAILED = "search-failed"  # the folder of the last action that failed, and why
+FAILED = "search-failed"  # in the session, with the folder: why the last action failed
 STOPPED = (-signal.SIGTERM, 128 + signal.SIGTERM, 128 + signal.SIGINT)
 CODE = "Its settings name files of code or open ports. Look at them in search.json, and go on in a shell."
 
@@ -48,39 +46,21 @@ def draw(search: SearchResult) -> None:
     code = None if launch is None else launch.process.poll()
     with st.container(horizontal=True, vertical_alignment="center"):
         if may_act and search.state == "running" and search.progress.host == socket.gethostname():
-            _stop(run)
+            words = "The trainings save a checkpoint and end. *Go on* continues the search from there."
+            stop(run, words, f"{FAILED}-{run.path}")
         elif launch is not None and code is None and search.state != "running":
             st.caption(":material/hourglass_top: Going on: it checks and loads first …", width="content")
         elif may_act and search.state in ("interrupted", "failed", "lost") and not runs_code(search):
-            st.button("Go on", icon=":material/play_arrow:", on_click=_attempt, args=(run, "join"))
+            go_on = f"{FAILED}-{run.path}", launches.join_search, run
+            st.button("Go on", icon=":material/play_arrow:", on_click=state.attempt, args=go_on)
         best = search.best_trial and next(runs_of(search, search.best_trial), None)
         if may_act and best:
             told = "Opens the form of a new run with the settings of the best trial. Raise its steps there."
             again(best, "The best again with more steps", told)
         _commands(search)
-    folder, why = st.session_state.get(FAILED, (None, ""))
-    if folder == run.path:
-        st.error(plain(str(why)), icon=":material/block:")
-    elif launch is not None and code not in (None, 0, *STOPPED):
+    state.say_failure(f"{FAILED}-{run.path}")
+    if launch is not None and code not in (None, 0, *STOPPED):
         st.error(plain(f"It doesn't go on: {launch.refusal}"), icon=":material/block:")
-
-
-def _stop(run: RunDirectory) -> None:
-    asked = asked_to_stop(run)
-    if asked is not None and process_alive(asked):
-        st.caption(":material/hourglass_top: Stopping: its trainings save first …", width="content")
-        return
-    with st.popover("Stop", icon=":material/stop_circle:"):
-        st.write("The trainings save a checkpoint and end. *Go on* continues the search from there.")
-        st.button("Save and stop", type="primary", key="search-stop", on_click=_attempt, args=(run, "stop"))
-
-
-def _attempt(run: RunDirectory, act: str) -> None:
-    st.session_state.pop(FAILED, None)
-    try:
-        launches.stop(run) if act == "stop" else launches.join_search(run)
-    except InputError as error:
-        st.session_state[FAILED] = (run.path, str(error))
 
 
 def _commands(search: SearchResult) -> None:
@@ -97,8 +77,6 @@ def _commands(search: SearchResult) -> None:
     with st.popover("Commands", icon=":material/content_copy:"):
         if runs_code(search):
             st.text(CODE)
-        for title, command in shown.items():
-            st.caption(title)
-            st.code(command, language="bash", wrap_lines=True)
+        show_commands(shown)
         if search.state == "running":
             st.caption(f"Ctrl-C where it runs, in process {search.progress.pid}, saves and stops it.")

@@ -1,10 +1,8 @@
 """What the Search page draws: results over time, importance, slices, parallel coordinates."""
 
-import html
 import math
 import time
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import streamlit as st
@@ -13,9 +11,9 @@ from app import background, state
 from app.charts import component
 from app.charts.board import PALETTE, Chart, Line, encode
 from app.charts.metric_charts import look_of
-from app.comparing.plots import Axis, Dot, axis_of, scatter
-from app.comparing.relations import parallel
-from app.markup import WIDTHS, draw_for_widths, number_text
+from app.comparing.plots import Axis, axis_of
+from app.comparing.relations import draw_scatter, unfold_parallel
+from app.markup import Bar, number_text, table_html, unfolding
 from labkit.experiments.search.files import TrialRecord
 from labkit.experiments.search.result import Importance, SearchResult
 
@@ -37,7 +35,7 @@ def is_percent(search: SearchResult) -> bool:
 
 def value_shown(search: SearchResult, value: float) -> str:
     """Return a value of the objective as text."""
-    return f"{100 * value:.2f} %" if is_percent(search) else f"{value:.4g}"
+    return number_text(value, ".2%" if is_percent(search) else ".4g")
 
 
 def color_of_rung(search: SearchResult, step: int) -> str:
@@ -80,13 +78,8 @@ def show_importance(search: SearchResult) -> None:
     if found is None:
         return
     shares, step, trials = found
-    bars = "".join(
-        f'<tr><th scope="row">{html.escape(name)}</th><td>{number_text(share, ".0%")}</td>'
-        '<td style="width:60%">'
-        f'<div class="lk-bar-of" style="width:{100 * share:.1f}%;background:{PALETTE[0]}"></div></td></tr>'
-        for name, share in shares
-    )
-    st.html(f'<table class="lk-balance">{bars}</table>')
+    bars = ((name, Bar(number_text(share, ".0%"), share, PALETTE[0])) for name, share in shares)
+    st.html(table_html(("Setting", "Importance"), bars))
     st.caption(
         f"How much of the differences between {trials:,} results at step {step:,} each setting explains "
         "(fANOVA). It says nothing of values that weren't tried."
@@ -112,37 +105,19 @@ def show_slices(search: SearchResult) -> None:
     trials = [trial for trial in search.trials if trial.results]
     if not trials:
         return
-    box = st.expander("Slices", key="search-slices", on_change="rerun", icon=":material/scatter_plot:")
-    opened = st.expander(
-        "Parallel coordinates",
-        key="search-parallel",
-        on_change="rerun",
-        icon=":material/stacked_line_chart:",
-    )
-    if not (box.open or opened.open):
-        return
     found, result = axes_of(search, trials), title_of(search)
-    if box.open:
-        with box:
-            names = list(search.request.space)
-            across = st.selectbox("Setting", names, key="slice", bind="query-params", width=320)
-            dots = [
-                Dot(
-                    f"trial {trial.number}, step {trial.results[-1].step:,}",
-                    found[across].values[place],
-                    found[result].values[place],
-                    color_of_rung(search, trial.results[-1].step),
-                )
-                for place, trial in enumerate(trials)
-                if found[across].values[place] is not None
-            ]
-            if dots:
-                draw = partial(scatter, dots, found[across], found[result], what="trials")
-                draw_for_widths(*(draw(width=width) for width in WIDTHS), key="search-scatter")
-                st.caption(
-                    "The last result of each trial, in the colour of its rung in the chart above. Trials "
-                    "that were pruned have trained for fewer steps."
-                )
-    if opened.open:
-        with opened:
-            parallel([*search.request.space, "Steps", result], found, what="trials")
+
+    def slices() -> None:
+        names = list(search.request.space)
+        across = st.selectbox("Setting", names, key="slice", bind="query-params", width=320)
+        labels = [f"trial {trial.number}, step {trial.results[-1].step:,}" for trial in trials]
+        colors = [color_of_rung(search, trial.results[-1].step) for trial in trials]
+        draw_scatter(labels, colors, found[across], found[result], key="search-scatter", what="trials")
+        st.caption(
+            "The last result of each trial, in the colour of its rung in the chart above. Trials that were "
+            "pruned have trained for fewer steps."
+        )
+
+    unfolding("Slices", slices, key="search-slices", icon="scatter_plot")
+    names = [*search.request.space, "Steps", result]
+    unfold_parallel(names, found, key="search-parallel", what="trials")

@@ -10,7 +10,7 @@ from typing import Any
 import streamlit as st
 
 from app import address, state
-from app.markup import duration, plain
+from app.markup import duration, one_of, plain, table_html
 from app.run_table import actions as run_actions
 from app.run_table import table
 from app.run_table.table import Column
@@ -19,7 +19,6 @@ from app.searching.drawings import title_of, value_shown
 from labkit.analysis.results import value_text
 from labkit.experiments.search.files import TrialRecord
 from labkit.experiments.search.result import SearchResult
-from labkit.tables import html_table
 
 TABLE, SORT = "search-trials", "search-sort"
 TRIAL = Column("Trial", lambda trial: trial.number)
@@ -32,15 +31,9 @@ RUNGS = ("step", "trials with a result", "best", "median", "went on", "pruned he
 def show_trials(search: SearchResult) -> None:
     """Draw the table, at first the best trial first, and below it those that are ticked."""
     counts = Counter(name for trial in search.trials for name in (ALL, trial.state))
-    wanted = st.segmented_control(
-        "Trials",
-        [name for name in STATES if counts[name] or name == ALL],
-        default=ALL,
-        format_func=lambda name: f"{name} ({counts[name]:,})",
-        key="search-states",
-        required=True,
-        label_visibility="collapsed",
-    )
+    labels = {name: f"{name} ({counts[name]:,})" for name in STATES if counts[name] or name == ALL}
+    hidden: dict[str, Any] = {"label_visibility": "collapsed", "bind": None}
+    wanted = one_of("Trials", labels, "search-states", format_func=labels.get, **hidden)
     trials = [trial for trial in search.trials if wanted in (ALL, trial.state)]
     columns = _columns(search)
     sort = st.session_state.get(SORT, "")
@@ -79,25 +72,18 @@ def _columns(search: SearchResult) -> dict[str, Column]:
     def last(attribute: str) -> Callable[[TrialRecord], Any]:
         return lambda trial: getattr(trial.last, attribute, None)
 
-    def setting(name: str) -> Column:
-        values = [trial.values.get(name) for trial in search.trials]
-        numbers = all(type(value) in (int, float) for value in values if value is not None)
-        kind = "number" if numbers else "text"
-        return Column(name, lambda trial: trial.values.get(name), kind=kind)
+    def seconds(trial: TrialRecord) -> float | None:
+        return sum(result.seconds for result in trial.results) or None
 
     shown = partial(value_shown, search)
     return {
         "state": Column("State", lambda trial: trial.state),
         "step": Column("Step", last("step"), "{:,}".format, "number", "Of its last result."),
         "value": Column(title_of(search), last("value"), shown, "number", "At that step."),
-        **{f"setting {name}": setting(name) for name in search.request.space},
-        "seconds": Column("Seconds", _seconds, "{:,.0f}".format, "number", "Of training, all rungs."),
+        **{f"setting {name}": table.setting_column(name, search.trials) for name in search.request.space},
+        "seconds": Column("Seconds", seconds, "{:,.0f}".format, "number", "Of training, all rungs."),
         "why": Column("Why it ended", lambda trial: trial.why or None),
     }
-
-
-def _seconds(trial: TrialRecord) -> float | None:
-    return sum(result.seconds for result in trial.results) or None
 
 
 def _one(search: SearchResult, trial: TrialRecord) -> None:
@@ -110,12 +96,8 @@ def _one(search: SearchResult, trial: TrialRecord) -> None:
     st.text(state.clean(f"Trial {trial.number}, {trial.state}: {given}. {trial.why}\n{'; '.join(results)}"))
     with st.container(horizontal=True):
         for run in runs_of(search, trial):
-            st.page_link(
-                address.page("live"),
-                label=plain(state.clean(run.name)),
-                icon=":material/monitoring:",
-                query_params={"run": state.clean(run.path)},
-            )
+            label = plain(state.clean(run.name))
+            address.link("live", label, "monitoring", run=state.clean(run.path))
 
 
 def show_rungs(search: SearchResult) -> None:
@@ -133,4 +115,4 @@ def show_rungs(search: SearchResult) -> None:
         counts = [f"{count:,}" for count in (further, here["pruned"], here["failed"])]
         rows.append([f"{step:,}", f"{len(found):,}", *texts, *counts])
     st.markdown("#### Rungs")
-    st.html(f'<div class="lk-compared">{html_table(RUNGS, rows)}</div>')
+    st.html(table_html(RUNGS, rows))

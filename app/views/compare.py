@@ -1,6 +1,7 @@
 """The comparison page: the results of several runs, which of two is better, where they differ, and why."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import streamlit as st
 
@@ -10,13 +11,15 @@ from app.comparing.images import show_galleries
 from app.comparing.relations import show_relations
 from app.comparing.table import choose_runs, results_of, show_table
 from app.comparing.verdict import choose_pair, show_verdict
-from app.markup import plain
+from app.markup import plain, unfolding
 from app.report import downloads
+from app.run_table.actions import follow_link
 from labkit.analysis.results import Group, Result, grouped
 
 
 def page() -> None:
     """Draw the comparison of the selected runs. At first, the sidebar's run is one of them."""
+    follow_link()
     st.subheader("Compare runs", anchor=False)
     runs = choose_runs()
     show_comparisons(runs.values())
@@ -68,13 +71,7 @@ def _verdict(groups: Sequence[Group]) -> list[str]:
     pair, measure = found
     images = show_verdict(pair, measure, len(groups))
     if images is not None and len(images.fixed) + len(images.broken):
-        box = st.expander(
-            f"Test images: {len(images.fixed):,} fixed by B, {len(images.broken):,} broken by B",
-            key="differing-images",
-            on_change="rerun",
-            icon=":material/grid_view:",
-        )
-        if box.open:
-            with box:
-                show_galleries(images, pair.runs)
+        title = f"Test images: {len(images.fixed):,} fixed by B, {len(images.broken):,} broken by B"
+        show = partial(show_galleries, images, pair.runs)
+        unfolding(title, show, key="differing-images", icon="grid_view")
     return [pair.first.name, pair.second.name]

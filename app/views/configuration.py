@@ -1,6 +1,5 @@
 """The configuration page: the configuration of a run and its environment."""
 
-import html
 import json
 import shlex
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ import streamlit as st
 
 from app import state
 from app.live_update import heading
-from app.markup import plain
+from app.markup import plain, table_html
 from app.state import clean
 from labkit.cluster.flags import making_command
 from labkit.config.config import RECORDED_BY, describe
@@ -100,10 +99,6 @@ def _sections(values: dict[str, Any], *, expanded: bool = True) -> None:
     for name, section in ([("general", flat)] if flat else []) + list(nested.items()):
         with st.expander(plain(name.replace("_", " ").capitalize()), expanded=expanded):
             if section:
-                rows = (
-                    f'<tr><th scope="row">{html.escape(key)}</th><td>{html.escape(text)}</td></tr>'
-                    for key, text in flatten(section)
-                )
-                st.html(f'<table class="lk-table">{"".join(rows)}</table>')
+                st.html(table_html((), flatten(section)))
             else:
                 st.caption("nothing")

@@ -8,15 +8,16 @@ from typing import Any
 import streamlit as st
 
 from app import state
+from app.acting.draft import prepared
 from app.data_set import overview
 from app.data_set.augmented import augmentation
 from app.data_set.wrong_labels import wrong_labels
 from app.live_update import heading
-from app.markup import plain
+from app.markup import one_of, plain
 from labkit import home
 from labkit.config.config import recorded_config
 from labkit.config.data_sets import IMAGES, is_own, prepare_command
-from labkit.data.manifest import Manifest, find_manifest
+from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_set_of, folder_to_prepare
 from labkit.errors import InputError
 from labkit.plurals import counted
@@ -43,15 +44,7 @@ def page() -> None:
         f"{plain(manifest.dataset)}: {counts} images of {width}×{height} pixels, "
         f"{counted(manifest.num_classes, 'number') if numbers else f'{manifest.num_classes:,} classes'}"
     )
-    part = st.segmented_control(
-        "Part",
-        PARTS,
-        default=SAMPLES,
-        key="part",
-        required=True,
-        bind="query-params",
-        label_visibility="collapsed",
-    )
+    part = one_of("Part", PARTS, "part", label_visibility="collapsed")
     if part == SOURCE:
         overview.source(manifest)
     elif part == AUGMENTATION:
@@ -105,14 +98,9 @@ def command_to_prepare(run: RunDirectory) -> str:
     words = ["labkit", "data", "prepare", "--dataset", config.data.dataset, "--data-dir", folder]
     if isinstance(source, dict) and source.get("kind") in ("archive", "folder"):
         words += ["--archive", str(source.get("location", ""))]
-    return shlex.join(words + _differences(recorded, _present(Path(folder), config.data.dataset)))
-
-
-def _present(folder: Path, dataset: str) -> Manifest | None:
-    try:
-        return find_manifest(home.expanded(folder), dataset)
-    except InputError:
-        return None
+    return shlex.join(
+        words + _differences(recorded, prepared(home.expanded(Path(folder)), config.data.dataset))
+    )
 
 
 def _differences(recorded: dict[str, Any], present: Manifest | None) -> list[str]:

@@ -1,5 +1,7 @@
 """An image's own page: what the network makes of it, why, and what it would make of a changed one."""
 
+from contextlib import suppress
+
 import numpy as np
 import streamlit as st
 
@@ -9,17 +11,16 @@ from app.images.subject import (
     Subject,
     checkpoint_to_ask,
     file_of,
-    given_by,
+    known_config,
     of_predictions,
     read_example,
+    recorded_step,
     split_control,
 )
 from app.images.what_if import panel
 from app.live_update import heading
-from app.markup import plain
-from app.predictions.source import SPLITS, recorded, recorded_step
-from labkit.analysis.predictions import Predictions
-from labkit.config.config import recorded_config
+from app.markup import one_of, plain
+from app.predictions.source import SPLITS, recorded
 from labkit.data.images.pictures import FORMATS, MAX_BYTES, read_picture
 from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_set_of
@@ -37,14 +38,7 @@ def page() -> None:
     heading(run, "Image")
     try:
         with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-            source = st.segmented_control(
-                "Picture",
-                [FROM_DATA, OWN],
-                default=FROM_DATA,
-                key="picture",
-                required=True,
-                bind="query-params",
-            )
+            source = one_of("Picture", [FROM_DATA, OWN], "picture")
             place = _place() if source == FROM_DATA else None
         subject = _own(run) if place is None else _of_data(run, *place)
     except InputError as error:
@@ -78,13 +72,6 @@ def page() -> None:
 # ---- The image ------------------------------------------------------------------------------------------
 
 
-def _predictions(run: RunDirectory, split: str) -> Predictions | None:
-    try:
-        return recorded(run, split)
-    except (FileNotFoundError, InputError):  # the page can do without them
-        return None
-
-
 def _place() -> tuple[str, int]:
     """Draw the choice of an image; return its split and number. Raises InputError for an invalid address."""
     raw = st.query_params.get("index", "0")
@@ -99,9 +86,9 @@ def _place() -> tuple[str, int]:
 
 def _of_data(run: RunDirectory, split: str, index: int) -> Subject | None:
     """Return an image of the data set. Raises InputError if there is none."""
-    predictions = _predictions(run, split)
-    if predictions is not None and (found := of_predictions(predictions, split, index)):
-        return found
+    with suppress(FileNotFoundError, InputError):  # the page can do without them
+        if found := of_predictions(recorded(run, split), split, index):
+            return found
     return read_example(data_set_of(run), split, index)
 
 
@@ -171,33 +158,24 @@ def _file(run: RunDirectory, subject: Subject) -> str:
 
 
 def _verdict(subject: Subject, shares: np.ndarray, source: str) -> None:
+    mark = "" if subject.label is None or subject.are_numbers else "✓ " if subject.is_right(shares) else "✗ "
+    true = f" · true: {subject.true}" if subject.true else ""
+    st.html(cards.sentence(f"{mark}Predicted: {subject.in_words(shares)}{true}"))
     if subject.are_numbers:
-        true = f" · true: {subject.true}" if subject.true else ""
-        st.html(cards.sentence(f"Predicted: {subject.in_words(shares)}{true}"))
         st.caption(source)
         return
-    given = given_by(shares, subject.multi_label)
-    if subject.label is None:
-        st.html(cards.sentence(f"Predicted: {subject.in_words(shares)}"))
-    else:
-        mark = "✓" if subject.is_right(shares) else "✗"
-        text = f"{mark} Predicted: {subject.in_words(shares)} · true: {subject.true}"
-        st.html(cards.sentence(text))
+    if subject.label is not None:
         st.caption(f"Loss {subject.loss(shares):.4f} nats")
     many = len(subject.classes) > FEW
-    known = subject.label is not None
-    st.html(cards.bars(subject.classes, shares, subject.has, given, FEW if many else None, known=known))
+    st.html(subject.bars(shares, FEW if many else None))
     if many:
         with st.expander(f"All {len(subject.classes):,} classes"):
-            st.html(cards.bars(subject.classes, shares, subject.has, given, known=known))
+            st.html(subject.bars(shares))
     st.caption(source)
 
 
 def _precision(run: RunDirectory) -> str:
-    try:
-        precision = recorded_config(run).model.precision
-    except InputError:
-        return ""
+    precision = config.model.precision if (config := known_config(run)) else "float32"
     if precision == "float32":
         return ""
     return f" In float32; the run used {plain(precision)}, so recorded values may differ slightly."

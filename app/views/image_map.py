@@ -1,17 +1,19 @@
 """The map page: images that the network finds alike lie close together."""
 
+from functools import partial
+
 import numpy as np
 import streamlit as st
 
 from app import background, state
 from app.address import image_address, page_of
-from app.ask.client import AskedNetwork
 from app.charts.component import key_of
 from app.data_set import image_map
 from app.data_set.image_map import ImageMap, chosen_rows, make_map
 from app.images import answers, cards
-from app.images.subject import ANY, class_control, name_of, names_of, split_control
+from app.images.subject import ANY, class_control, name_of, split_control
 from app.live_update import heading
+from app.markup import one_of
 from app.views.data import data_set_or_reason
 from labkit.data.manifest import Manifest
 from labkit.data.shards import read_rows
@@ -38,28 +40,14 @@ def page() -> None:
         return
     splits = [name for name in manifest.splits if manifest.count(name)]
     split = split_control(splits, "map-split", label_visibility="collapsed")
-    shown = background.shown(
-        _asked(run, manifest, split, step), "Asking the network, then placing the images", "map"
-    )
+    rows = chosen_rows(manifest.count(split))
+    work = partial(make_map, manifest, split, rows)
+    asked = answers.ask(run, step, ("map", split, manifest.checksum), work)
+    shown = background.shown(asked, "Asking the network, then placing the images", "map")
     if shown is None:
         return
-
     version = f"{run.path}-{split}-{step}-{answers.written(run, step)}-{manifest.checksum}"
-
-    @st.fragment(key="map-panel")
-    def panel() -> None:
-        _panel(run, manifest, split, step, shown, version)
-
-    panel()
-
-
-def _asked(run: RunDirectory, manifest: Manifest, split: str, step: int) -> answers.Asked[ImageMap]:
-    rows = chosen_rows(manifest.count(split))
-
-    def work(network: AskedNetwork, progress: background.Progress) -> ImageMap:
-        return make_map(network, manifest, split, rows, progress)
-
-    return answers.ask(run, step, ("map", split, manifest.checksum), work)
+    st.fragment(_panel, key="map-panel")(run, manifest, split, step, shown, version)
 
 
 def _panel(
@@ -67,15 +55,11 @@ def _panel(
 ) -> None:
     classes = [str(name) for name in manifest.classes]
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        colour = st.segmented_control(
-            "Colour", [CLASS, RIGHT], default=CLASS, key="map-colour", required=True
-        )
+        colour = one_of("Colour", [CLASS, RIGHT], "map-colour", bind=None)
         number = class_control(
             classes, key="map-class", help="The images of a class are listed below the map, too."
         )
-        kept = st.segmented_control(
-            "List", [ALL, RIGHT_ONLY, WRONG_ONLY], default=ALL, key="map-list", required=True
-        )
+        kept = one_of("List", [ALL, RIGHT_ONLY, WRONG_ONLY], "map-list", bind=None)
         st.button("Clear selection", on_click=_clear, icon=":material/deselect:")
     chosen = None if number == ANY else number
     marks = (
@@ -101,7 +85,7 @@ def _panel(
         f"{step:,}. Images close together are alike to the network; distances between far groups mean "
         "little. Draw around points to list them, with Shift in a rectangle."
     )
-    _list(manifest, shown, split, image_map.picked(key, selection, len(shown)), chosen, str(kept))
+    _list(manifest, shown, split, image_map.picked(key, selection, len(shown)), chosen, kept)
 
 
 def _clear() -> None:
@@ -111,14 +95,14 @@ def _clear() -> None:
 
 @st.cache_data(max_entries=8, show_spinner=False)
 def _sheet(version: str, _shown: ImageMap) -> tuple[str, tuple[int, int], int]:
-    return image_map.sprite(_shown.thumbnails)
+    return image_map.sprite(_shown.predictions.images[:])
 
 
 def _words(manifest: Manifest, shown: ImageMap, split: str, number: int) -> list[str]:
-    true = names_of(manifest.classes, shown.labels[number])
-    predicted = names_of(manifest.classes, np.asarray(shown.predicted[number]))
-    mark = "✓" if shown.right[number] else "✗"
-    return [f"{mark} {predicted}", f"true: {true}", name_of(manifest, split, int(shown.index[number]))]
+    found = shown.predictions
+    said, _ = cards.verdict(found, number)
+    place = name_of(manifest, split, int(found.index[number]))
+    return [said, f"true: {found.names(found.has[number])}", place]
 
 
 def _list(
@@ -128,24 +112,20 @@ def _list(
     if not points and chosen is None and kept == ALL:
         st.caption("Nothing is selected yet.")
         return
-    numbers = np.array(points or range(len(shown)), np.int64)
+    found, numbers = shown.predictions, np.array(points or range(len(shown)), np.int64)
     if chosen is not None:
-        has = shown.labels[:, chosen] > 0 if manifest.multi_label else shown.labels == chosen
-        numbers = numbers[has[numbers]]
+        numbers = numbers[found.has[numbers, chosen]]
     if kept != ALL:
-        numbers = numbers[shown.right[numbers] == (kept == RIGHT_ONLY)]
-    wrong = int((~shown.right[numbers]).sum())
+        numbers = numbers[found.wrong[numbers] == (kept == WRONG_ONLY)]
+    wrong = int(found.wrong[numbers].sum())
     st.write(f"**{len(numbers):,} images**, {wrong:,} of them predicted wrongly")
     part = numbers[page_of(len(numbers), PAGE_SIZE, "map-page", numbers.tobytes())]
     with cards.readable():
-        images, _ = read_rows(manifest, split, shown.index[part])
+        index = found.index[part]
+        images, _ = read_rows(manifest, split, index)
         st.html(
             cards.grid(
-                cards.Card(
-                    image,
-                    _words(manifest, shown, split, place),
-                    image_address(split, int(shown.index[place])),
-                )
-                for place, image in zip(part.tolist(), images, strict=True)
+                cards.Card(image, _words(manifest, shown, split, number), image_address(split, place))
+                for number, place, image in zip(part.tolist(), index.tolist(), images, strict=True)
             )
         )

@@ -3,7 +3,9 @@
 import threading
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import streamlit as st
@@ -15,14 +17,14 @@ from app.charts.board import PALETTE
 from app.charts.layer_charts import (
     QUANTITIES,
     Layers,
-    distribution_board,
+    distribution_charts,
     heat_map,
-    lines_board,
-    profile_board,
-    value_text,
+    lines_chart,
+    profile_chart,
 )
-from app.charts.store import follow
+from app.charts.store import follow, store_of
 from app.live_update import heading
+from app.markup import number_text, one_of
 from labkit.config.config import recorded_by
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
@@ -32,6 +34,7 @@ from labkit.run_directory.layers import QUANTITIES as NAMES
 from labkit.run_directory.rows import ResumePoint
 
 REFRESH_SECONDS = 2.0
+HEIGHT = 300  # of a chart's drawing area, in pixels
 MAX_ROWS = 10_000  # the last ones are kept; with 60 layers they take some 30 MB
 MAX_STEPS = 200  # offered for the profile
 LINES = 5  # layers that are chosen at first
@@ -99,14 +102,8 @@ def _stacked(rows: list[_Row], damaged_lines: int, version: int) -> Layers:
         there = [indices[names[index]] for index in shared]
         values[number][:, shared], present[number][:, shared] = row.values[:, there], row.present[:, there]
     step = np.array([row.step for row in rows], np.float64)
-    wall_time = np.array([row.wall_time for row in rows], np.float64)
     quantiles = [(row.layers, row.quantiles) for row in rows]
-    return Layers(names, step, wall_time, values, present, damaged_lines, version, quantiles)
-
-
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _store(path: Path) -> LayerStore:
-    return LayerStore(path)
+    return Layers(names, step, values, present, damaged_lines, version, quantiles)
 
 
 def page() -> None:
@@ -114,12 +111,7 @@ def page() -> None:
     run = state.selected_run()
     component.prepare()
     heading(run, "Inside the network")
-
-    @st.fragment(run_every=REFRESH_SECONDS, key="inside")
-    def panel() -> None:
-        _panel(run)
-
-    panel()
+    st.fragment(_panel, run_every=REFRESH_SECONDS, key="inside")(run)
 
 
 def _panel(run: RunDirectory) -> None:
@@ -127,7 +119,7 @@ def _panel(run: RunDirectory) -> None:
     try:
         resume_points = state.curves(run).resume_points
         path = run.layers_path
-        layers = _store(path).poll(resume_points)
+        layers = store_of(LayerStore, path).poll(resume_points)
     except OSError as error:
         st.error(f"{state.as_code(path)} can't be read: {error.strerror}")
         return
@@ -150,21 +142,21 @@ def _panel(run: RunDirectory) -> None:
 
 
 def _draw(run: RunDirectory, layers: Layers, quantity: str, row: int, chosen: list[str]) -> None:
-    keys = [component.key_of("layers", kind, quantity, run.path) for kind in ("lines", "profile")]
-    windows = [component.shown_window(key) for key in keys]
-    heat, *boards = component.made(
-        "layer-charts",
-        (run.path, layers.version, quantity, row, *chosen, *windows),
-        lambda: (
-            heat_map(layers, quantity),
-            lines_board(layers, quantity, chosen, window=windows[0], name=run.name),
-            profile_board(layers, quantity, row, window=windows[1], name=run.name),
-        ),
-    )
+    wanted = run.path, layers.version, quantity
+    heat = component.made("layer-heat", wanted, lambda: heat_map(layers, quantity))
     component.draw_heat(heat, key=component.key_of("layers-heat", run.path))
-    for place, key, board in zip(st.columns(2), keys, boards, strict=True):
-        with place:
-            component.draw(board, key=key)
+    lines, profile = (component.key_of("layers", kind, quantity, run.path) for kind in ("lines", "profile"))
+    left, right = st.columns(2)
+    look: dict[str, Any] = {"name": run.name, "height": HEIGHT}
+    with left:
+        make = partial(lines_chart, layers, quantity, chosen)
+        component.draw_charts(
+            lines, (*wanted, *chosen), lambda _: [make()], axis="step", x_title="Step", **look
+        )
+    with right:
+        names = [layers.names[index] for index in layers.of(quantity)[0]]
+        make = partial(profile_chart, layers, quantity, row)
+        component.draw_charts(profile, (*wanted, row), lambda _: [make()], axis="name", ticks=names, **look)
 
 
 def _distributions(run: RunDirectory, layers: Layers) -> None:
@@ -183,31 +175,17 @@ def _distributions(run: RunDirectory, layers: Layers) -> None:
         width=320,
         help="The median, and bands: 25 to 75 %, 5 to 95 %, 1 to 99 %, lowest to highest value.",
     )
-    key = component.key_of("layers-distribution", run.path)
-    window = component.shown_window(key)
-    board = component.made(
-        "distribution",
-        (run.path, layers.version, layer, window),
-        lambda: distribution_board(layers, layer or names[0], window=window, name=run.name),
-    )
-    if board:
-        component.draw(board, key=key)
-    else:
+    layer = layer or names[0]
+    key, make = component.key_of("layers-distribution", run.path), partial(distribution_charts, layers, layer)
+    wanted = run.path, layers.version, layer
+    if not component.draw_charts(key, wanted, make, axis="step", x_title="Step", name=run.name):
         st.caption("No distribution of this layer was recorded.")
 
 
 def _options(run: RunDirectory, layers: Layers) -> tuple[str, int, list[str]]:
     """Draw the options. Returns the quantity, the row for the profile, and the layers for the lines."""
-    picked = st.segmented_control(
-        "Quantity",
-        list(QUANTITIES),
-        default=FIRST,
-        format_func=lambda name: QUANTITIES[name].title,
-        key="quantity",
-        required=True,
-        bind="query-params",
-    )
-    quantity = picked or FIRST
+    titles = {name: one.title for name, one in QUANTITIES.items()}
+    quantity = one_of("Quantity", titles, "quantity", FIRST, format_func=titles.get)
     offered = np.unique(np.linspace(0, len(layers.step) - 1, MAX_STEPS).astype(int))[::-1]
     rows = {LATEST: len(layers.step) - 1, **{f"{layers.step[row]:.0f}": int(row) for row in offered}}
     left, right = st.columns([4, 1])
@@ -242,7 +220,7 @@ def _table(layers: Layers, row: int) -> None:
             [
                 {"Layer": name}
                 | {
-                    QUANTITIES[quantity].title: value_text(value, present)
+                    QUANTITIES[quantity].title: number_text(float(value) if present else None, ".6g")
                     for quantity, value, present in zip(
                         NAMES, layers.values[row, :, index], layers.present[row, :, index], strict=True
                     )

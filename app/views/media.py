@@ -8,6 +8,7 @@ from threading import Lock
 import streamlit as st
 
 from app import state
+from app.charts.store import store_of
 from app.live_update import heading
 from app.markup import draw_markup, plain, visible
 from labkit.errors import InputError
@@ -28,26 +29,23 @@ def page() -> None:
     """Draw the page of the selected run."""
     run = state.selected_run()
     heading(run, "Media")
-
-    @st.fragment(run_every=REFRESH_SECONDS, key="media")
-    def panel() -> None:
-        _panel(run)
-
-    panel()
+    st.fragment(_panel, run_every=REFRESH_SECONDS, key="media")(run)
 
 
-@st.cache_resource(show_spinner=False, max_entries=20)
-def _reader(path: str) -> tuple[MediaReader, Lock]:
-    return MediaReader(Path(path)), Lock()
+class _Media:
+    """The media of a run, which several sessions may look at."""
+
+    def __init__(self, path: Path) -> None:
+        self.reader, self.lock = MediaReader(path), Lock()
 
 
 def _panel(run: RunDirectory) -> None:
     try:
         resume_points = state.curves(run).resume_points
-        reader, lock = _reader(str(run.media_path / INDEX))
-        with lock:  # several sessions may look at one run
-            reader.poll()
-            found = media_that_count(reader.rows, resume_points)
+        kept = store_of(_Media, run.media_path / INDEX)
+        with kept.lock:
+            kept.reader.poll()
+            found = media_that_count(kept.reader.rows, resume_points)
     except OSError as error:
         st.error(f"{state.as_code(run.media_path)} can't be read: {error.strerror}")
         return

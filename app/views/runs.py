@@ -138,15 +138,10 @@ def _table(runs: Mapping[str, RunSummary], view: View) -> None:
         label="Runs",
         view=view,
         sort=sort,
-        on_sort=_sort,
+        on_sort=lambda: st.session_state.update({SORT: str(st.session_state[TABLE]["sorted"]) or None}),
         on_open=_open_clicked,
         on_rename=_rename if state.may_act() else None,
     )
-
-
-def _sort() -> None:
-    """Sort by the column whose header was clicked."""
-    st.session_state[SORT] = str(st.session_state[TABLE]["sorted"]) or None
 
 
 def _open_clicked() -> None:

@@ -83,11 +83,8 @@ def _compare(search: SearchResult) -> None:
         : state.MAX_RUNS
     ]
     if len(runs) > 1:
-        st.page_link(
-            address.page("compare"),
-            label=f"Compare {counted(len(runs), 'run')}",
-            icon=":material/stacked_line_chart:",
-            query_params={"runs": runs, "run": runs[0]},
+        address.link(
+            "compare", f"Compare {counted(len(runs), 'run')}", "stacked_line_chart", runs=runs, run=runs[0]
         )
 
 

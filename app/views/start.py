@@ -28,7 +28,7 @@ from labkit.run_directory import RunDirectory
 
 OPEN = "start-open"  # the label of the run that was just started
 READ_SECONDS = 0.3  # the longest that metrics are read
-FAILED = "start-failed"  # why a start failed, for the form as it was
+FAILED = "start-failed"  # in the session, with the command: why its start failed
 
 
 def page() -> None:
@@ -85,9 +85,9 @@ def _command(checked: Checked, shown: Draft) -> None:
     else:
         st.caption("The command appears when each value can be read.")
     _expectation(checked, shown)
-    tried, failure = st.session_state.get(FAILED, ([], ""))
-    failure = failure if tried == checked.arguments else ""
-    sentence = checked.problem or next(iter(checked.errors.values()), "") or _taken(run)
+    key = f"{FAILED} {checked.command}"
+    failure = st.session_state.get(key, "")
+    sentence = checked.problem or next(iter(checked.errors.values()), "") or launches.why_taken(run)
     if failure or sentence:
         st.error(plain(str(sentence or failure)), icon=":material/block:")
     if why := state.why_not():
@@ -98,18 +98,10 @@ def _command(checked: Checked, shown: Draft) -> None:
         type="primary",
         icon=":material/play_arrow:",
         disabled=bool(sentence),
-        on_click=_start,
-        args=(checked.arguments, str(run.path), shown.is_search),
+        on_click=state.attempt,
+        args=(key, _start, checked.arguments, str(run.path), shown.is_search),
         help="The training goes on when this page and its server are closed.",
     )
-
-
-def _taken(run: RunDirectory) -> str:
-    try:
-        launches.refuse_taken(run)
-    except InputError as error:
-        return str(error)
-    return ""
 
 
 def _expectation(checked: Checked, shown: Draft) -> None:
@@ -145,13 +137,8 @@ def _memory(like: RunDirectory, at_once: int) -> list[str]:
 
 
 def _start(arguments: Sequence[str], path: str, is_search: bool) -> None:
-    st.session_state.pop(FAILED, None)
     run = RunDirectory(path)
-    try:
-        launches.start(arguments, run)
-    except InputError as error:
-        st.session_state[FAILED] = (arguments, str(error))
-        return
+    launches.start(arguments, run)
     form.draft().name = ""
     if is_search:
         st.session_state[OPEN] = "search", {"search": clean(run.name)}

@@ -10,6 +10,7 @@ from typing import Annotated
 from labkit import home
 from labkit.commands.flags import Flag, RunName
 from labkit.commands.resume import standing
+from labkit.config.config import describe
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.disk import discard
@@ -17,6 +18,7 @@ from labkit.run_directory.find import find_run, rename_run
 from labkit.run_directory.notes import Notes, change_notes, read_notes
 from labkit.run_directory.stop import LOCKS, held, list_trash, move_to_trash
 from labkit.run_directory.stop import restore as restore_from_trash
+from labkit.run_directory.summary import Summaries
 
 # ---- rename --------------------------------------------------------------------------------------------
 
@@ -117,10 +119,10 @@ def note(
 ) -> int:
     """Change what is noted about a run or on a step, and print it. Returns 0.
 
-    Raises InputError beyond the limits.
+    Raises InputError beyond the limits, and for a note on a step that the run hasn't made.
 
     Args:
-        step: Step to write a note on, which stands on the charts.
+        step: Step to write a note on, which stands on the charts; the run has made it.
         step_text: The note on the step; an empty text removes it.
         tag: Adds a tag. May be repeated.
         remove_tag: Removes a tag. May be repeated.
@@ -135,6 +137,8 @@ def note(
         raise InputError(f"{found.name} has no tag {missing[0]!r}; its tags: {_tags(read_notes(found))}")
     if step is not None and step_text is None:
         raise InputError(f"STEP is {step}, without a text; write labkit note {run} {step} 'what happened'")
+    if step is not None and step_text and step > (last := Summaries(describe).of([found])[0].step or 0):
+        raise InputError(f"STEP is {step}; allowed: up to {last}, the last step of {found.name} so far")
     archived = archive if archive or unarchive else None
     at_step = None if step is None else (step, step_text or "")
     notes = change_notes(found, add=tag, remove=remove_tag, note=text, archived=archived, at_step=at_step)

@@ -385,6 +385,23 @@ def test_the_axis_is_any_metric(server, visit):
     expect(page.locator(".lk-chart .lk-tip b").first).to_contain_text("%")
 
 
+def test_charts_begin_as_high_over_every_axis(server, browser):
+    with visiting(browser, viewport={"width": 1280, "height": 720}) as visit:
+        page = visit.page
+        open_live(page, server[0], "spiky")
+        for axis in page.get_by_role("radiogroup", name="Over").get_by_role("radio").all():
+            axis.click()
+            expect(axis).to_be_checked()
+            assert still(page.locator(".lk-chart").first)["y"] < 170
+        page.get_by_role("combobox", name="Metric of the axis").click()
+        page.get_by_role("option", name="train/accuracy").click()
+        page.wait_for_function(f"() => {BOARD}.data.xTitle === 'train/accuracy'")
+        assert still(page.locator(".lk-chart").first)["y"] < 170
+        jump = page.get_by_role("button", name="Largest jump of the loss: step 60")
+        assert still(jump)["width"] < 60, "its icon is enough where a metric is chosen beside it"
+        visit.went_well()
+
+
 @pytest.mark.long
 def test_tooltip_legend_full_screen_and_picture(server, visit, tmp_path):
     page = visit.page

@@ -15,6 +15,7 @@ from app.data_set import image_map
 from app.data_set.image_map import THUMBNAIL, ImageMap
 from app.images.cards import shrunk
 from app.views.data import command_to_prepare
+from labkit.analysis.predictions import Predictions
 from labkit.data.of_run import data_set_of
 from labkit.data.shards import load_split
 from labkit.run_directory import RunDirectory, write_json_atomic
@@ -131,19 +132,15 @@ def test_a_run_without_checkpoints_says_how_to_keep_some(copy):
 def shown_map(count: int, classes: int, several: bool = False) -> ImageMap:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, (count, classes)) if several else rng.integers(0, classes, count)
-    return ImageMap(
-        np.arange(count),
-        rng.uniform(-1, 1, (count, 2)).astype(np.float32),
-        shrunk(rng.integers(0, 256, (count, 48, 40, 3)).astype(np.uint8), THUMBNAIL, Resampling.BOX),
-        labels.astype(np.int32),
-        rng.random((count, classes)),
-        count,
-    )
+    images = shrunk(rng.integers(0, 256, (count, 48, 40, 3)).astype(np.uint8), THUMBNAIL, Resampling.BOX)
+    names = [f"<i>{number}" for number in range(classes)]
+    predictions = Predictions(images, labels, rng.random((count, classes)), np.arange(count), names)
+    return ImageMap(rng.uniform(-1, 1, (count, 2)).astype(np.float32), predictions, count)
 
 
 def test_a_hundred_classes_have_a_mark_each_thumbnails_a_sheet_and_names_are_escaped():
     shown = shown_map(400, 100)
-    uri, size, columns = image_map.sprite(shown.thumbnails)
+    uri, size, columns = image_map.sprite(shown.predictions.images)
     assert uri.startswith("data:image/jpeg;base64,")
     assert size == (27, 32) and columns**2 >= 400
     assert len(image_map.marks_of_right(shown).kind) == 400

@@ -100,7 +100,7 @@ def test_equal_images_are_found_within_and_across_splits(tiny, tmp_path):
     found = find_duplicates(
         scan_data(write_derived(tiny, tmp_path, {"train": (train, labels), "test": (test, of_test)}))
     )
-    groups = [found.places(group) for group in found.worst_first()]
+    groups = [found.groups[group] for group in found.worst_first()]
     assert groups == [
         [Place("train", 3), Place("train", 7)],
         [Place("train", 11), Place("test", 4)],

@@ -103,7 +103,7 @@ def test_the_command_for_a_run_without_predictions_and_checkpoints_is_quoted(tra
 def test_the_prediction_follows_a_change_and_reset_takes_it_back(trained_home):
     at = finished(open_image(trained_home, index="5"))
     before = html_of(at)
-    at.slider(key="wi-bright").set_value(0.0)
+    at.slider(key="wi-brightness").set_value(0.0)
     finished(checked(at.run()))
     assert html_of(at) != before
     assert "unchanged" in words(at)

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from app.charts.board import encode
 from app.charts.heat import encode_heat, logarithmic, sequential
-from app.charts.layer_charts import MAX_COLUMNS, QUANTITIES, Layers, heat_map, lines_board, profile_board
+from app.charts.layer_charts import MAX_COLUMNS, QUANTITIES, Layers, heat_map, lines_chart, profile_chart
 from app.views.layers import LayerStore
 from labkit.run_directory.layers import QUANTITIES as NAMES
 from labkit.run_directory.metrics import MetricsWriter
@@ -142,13 +143,14 @@ def test_values_that_are_not_finite_are_red_cells_and_marks(make_run):
     np.testing.assert_array_equal(red(heat), [[False, True]] * 2 + [[False, False]] * 2)
     assert heat.colors[2, 1].tolist() == [0x44, 0x01, 0x54, 255], "zero is below all others"
     assert math.isnan(heat.values[0, 1]) and heat.values[1, 1] == math.inf
-    lines = decoded(lines_board(layers, "gradient_norm", LAYERS)).charts[0].lines
+    lines = decoded(encode([lines_chart(layers, "gradient_norm", LAYERS)], axis="step")).charts[0].lines
     assert lines["stem_conv1"].marks == {"NaN": (1, [100])}
     assert lines["stage1_block1_conv1"].marks == {"≤ 0": (1, [100])}
-    profile = decoded(profile_board(layers, "gradient_norm", 1))
-    count, (place,) = profile.charts[0].lines["step 100"].marks["+Infinity"]
-    assert (count, profile.ticks[int(place)]) == (1, "stem_norm1")
-    assert "stem_relu1" not in profile.ticks
+    profile = decoded(encode([profile_chart(layers, "gradient_norm", 1)], axis="name")).charts[0]
+    count, (place,) = profile.lines["step 100"].marks["+Infinity"]
+    having, _, _ = layers.of("gradient_norm")
+    assert (count, layers.names[having[int(place)]]) == (1, "stem_norm1")
+    assert LAYERS.index("stem_relu1") not in having
 
 
 def test_a_long_run_is_drawn_with_few_columns_that_keep_its_nan_and_its_last_step(make_run):

@@ -21,7 +21,7 @@ def test_a_run_of_one_process_without_rows_has_neither(make_run):
     at = open_page("live", make_run())
     assert len(boards(at)) == 1 and len(charts(at)) == 4
     assert not at.dataframe
-    assert "lk-shares" not in html_of(at) and "Machine" not in words(at)
+    assert "Shares of time" not in html_of(at) and "Machine" not in words(at)
 
 
 def test_the_machine_is_drawn_over_the_steps_and_grows(make_run):
@@ -101,9 +101,10 @@ def rates(at: AppTest) -> DrawnChart:
     return chart
 
 
-def bars(at: AppTest) -> dict[str, str]:
-    """Return what the bars of the shares of time say, by worker."""
-    return dict(re.findall(r'<dt>([^<]*)</dt><dd><div [^>]*aria-label="([^"]*)"', html_of(at)))
+def bars(at: AppTest) -> dict[str, list[str]]:
+    """Return what the bars of the shares of time say, by worker: compute, communication, waiting."""
+    rows = [re.findall("<bdi>(.*?)</bdi>", row) for row in html_of(at).split("<tr>") if "lk-bar-of" in row]
+    return {worker: shares for worker, *shares in rows}
 
 
 # ---- tasks and workers of a cluster ---------------------------------------------------------------------
@@ -155,8 +156,7 @@ def test_speeds_and_shares_are_drawn_and_grow(make_run):
     shares = bars(at)
     assert list(rates(at).lines) == ["worker:0", "worker:1"]
     assert "Staleness of the updates" not in [chart.title for chart in charts(at)], "it is synchronous"
-    words = "compute 70 %, communication 20 %, input, waiting 10 %"
-    assert shares == {"worker:0": words, "worker:1": words}
+    assert shares == {f"worker:{number}": ["70 %", "20 %", "10 %"] for number in (0, 1)}
     append_worker(run, "worker:1", 99.0, step=12)
     at.slider(key="smoothing").set_value(0.0)
     drawn = rates(checked(at.run())).lines["worker:1"]

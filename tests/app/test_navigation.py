@@ -139,7 +139,7 @@ def test_no_page_imports_tensorflow_and_the_first_one_not_even_pandas(make_run):
 def test_configuration_shows_settings_and_environment(make_run):
     at = open_page("configuration", make_run())
     for setting, value in (("num_layers", "20"), ("python", "3.11.2")):
-        assert f'<th scope="row">{setting}</th><td>{value}</td>' in html_of(at)
+        assert f'<th scope="row"><bdi>{setting}</bdi></th><td><bdi>{value}</bdi></td>' in html_of(at)
 
 
 def test_settings_have_their_whole_path_and_ten_thousand_classes_are_not_ten_thousand_rows():

@@ -19,7 +19,7 @@ from app.images import cards
 from app.predictions.filters import Filters, chosen, ordered
 from app.predictions.matrix import confusion, label_errors
 from app.predictions.pairs import OUTCOMES, paired
-from app.predictions.quality import BINS, calibration, precision_recall
+from app.predictions.quality import BINS, calibration, calibration_charts, precision_recall
 from labkit import figures as plots
 from labkit.analysis.predictions import Predictions, forgetting_events, load_predictions
 from labkit.errors import InputError
@@ -160,6 +160,9 @@ def test_calibration_also_of_each_label_agrees_with_scikit_learn_and_its_error_w
     frequency, _ = calibration_curve(several.labels[:, 2], several.probabilities[:, 2], n_bins=BINS)
     np.testing.assert_allclose(one.frequency[one.counts > 0], frequency)
     assert calibration(several).counts.sum() == EXAMPLES * 4
+    (bars,) = calibration_charts(found, "accuracy")[1].lines
+    assert bars.style == "bars" and bars.y.tolist() == found.counts.tolist()
+    assert np.allclose(bars.x, np.linspace(0.5 / BINS, 1 - 0.5 / BINS, BINS))
 
 
 @pytest.mark.parametrize("several", [False, True])

@@ -178,7 +178,7 @@ def test_parts_are_shown_with_the_worst_first(trained):
 def table_of(at) -> list[list[str]]:
     """Return the cells of the page's table, without its head."""
     [table] = re.findall("<tbody>(.*?)</tbody>", html_of(at))
-    return [re.findall("<td>(.*?)</td>", row) for row in table.split("</tr>")[:-1]]
+    return [re.findall("<bdi>(.*?)</bdi>", row) for row in table.split("</tr>")[:-1]]
 
 
 # ---- evaluations that the page makes -------------------------------------------------------------------

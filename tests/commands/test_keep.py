@@ -45,7 +45,7 @@ def test_mistakes(folder, flags, words):
 
 
 def test_a_note_on_a_step_is_written_shown_found_and_removed(folder):
-    run = make_run(folder, "mine")
+    run = make_run(folder, "mine", step=37)
     assert "step 37: the rate was halved" in answer("note", "mine", 37, "the rate was halved").out
     assert answer("note", "mine", 5, "warm", "--tag", "paper").code == 0
     assert read_notes(run) == Notes(("paper",), steps=((5, "warm"), (37, "the rate was halved")))
@@ -53,6 +53,15 @@ def test_a_note_on_a_step_is_written_shown_found_and_removed(folder):
     assert "none of the" in answer("runs", "--filter", "doubled").out
     assert answer("note", "mine", 37, "").code == 0
     assert read_notes(run).steps == ((5, "warm"),)
+
+
+def test_a_note_is_on_a_step_that_the_run_has_made_and_any_can_be_removed(folder):
+    run = make_run(folder, "mine", state="interrupted", rows=[{"split": "train", "step": 21, "loss": 1.0}])
+    change_notes(run, at_step=(900, "from an earlier version"))
+    assert "STEP is 22; allowed: up to 21, the last step of mine so far" in refused("note", "mine", 22, "x")
+    assert answer("note", "mine", 21, "newer than the status").code == 0
+    assert answer("note", "mine", 900, "").code == 0
+    assert read_notes(run).steps == ((21, "newer than the status"),)
 
 
 def test_notes_that_are_written_at_once_are_all_kept(folder):
@@ -85,7 +94,7 @@ def test_a_run_goes_to_the_trash_and_comes_back(folder, monkeypatch, name):
 
 
 def test_the_documented_commands(folder):
-    make_run(folder, "first")
+    make_run(folder, "first", step=120)
     for text in (
         'note first --tag paper --text "batch size as in the paper"',
         "note first --remove-tag paper --archive",

@@ -129,10 +129,10 @@
 
   const counted = (line) => !['faint', 'thin', 'dashed', 'edge'].includes(line.style);
 
-  const STROKES = { faint: { width: 1 }, thin: { width: 1 }, edge: { width: 0.7 }, dots: { width: 0, paths: () => null }, dashed: { width: 1.2, dash: [6, 4] } };
+  const STROKES = { faint: { width: 1 }, thin: { width: 1 }, edge: { width: 0.7 }, dots: { width: 0, paths: () => null }, bars: { width: 0, paths: uPlot.paths.bars({ size: [0.9] }) }, dashed: { width: 1.2, dash: [6, 4] } };
   const PALE = { faint: '55', edge: '55', thin: '88' }; // the opacity, as two digits after the colour
   const dashed = (line) => (line.y.length <= MOST_DASHED ? line.dash : []);
-  const stroked = (line) => ({ stroke: line.color + (PALE[line.style] || ''), width: line.other ? 1.1 : 1.8, dash: dashed(line), ...STROKES[line.style] });
+  const stroked = (line) => ({ stroke: line.color + (PALE[line.style] || ''), fill: line.style === 'bars' ? line.color : undefined, width: line.other ? 1.1 : 1.8, dash: dashed(line), ...STROKES[line.style] });
 
   // A piece of a line, long enough to show how it is dashed.
   function swatch(line, parent) {
@@ -272,7 +272,7 @@
         const factor = low === high ? 2 : 1.15;
         return ends([Math.max(low, 1 / MOST) / factor, Math.max(high, 1 / MOST) * factor]);
       }
-      if (this.data.unit === 'bytes' && low >= 0) return ends([0, high * 1.06]);
+      if (low >= 0 && (this.data.unit === 'bytes' || this.data.lines.some((line) => line.style === 'bars'))) return ends([0, high * 1.06]);
       [low, high] = ends([low, high]);
       const room = (high - low) * 0.06;
       // A quantity that is never negative keeps its axis at or above zero.

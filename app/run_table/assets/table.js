@@ -142,6 +142,7 @@ function draw(host, row) {
   columns.forEach((column, place) => {
     const [old, now] = [before?.row.cells[place], row.cells[place]];
     if (!before || JSON.stringify(old) !== JSON.stringify(now)) fill(line.cells[place + 2], column.kind, now);
+    line.cells[place + 2].classList.toggle('lk-best', Boolean(row.best?.includes(place)));
   });
   line.classList.toggle('lk-member', Boolean(row.group));
   line.row = row;
