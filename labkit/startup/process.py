@@ -67,40 +67,36 @@ class Child:
         self._lock = threading.Lock()
         self._reason = tempfile.NamedTemporaryFile(prefix="labkit-")  # noqa: SIM115 - closed with the child
         self._inherited_peak = peak_memory_bytes()
+        environment = child_environment({**variables, REASON: self._reason.name})
+        forked = template and template.start(command, environment, stdout, stderr, namespaces)
         self._popen: subprocess.Popen[bytes] | None = None
         #: the pipe to its input, if it was asked for
         self.stdin: IO[bytes] | None = None
-        try:
-            environment = child_environment({**variables, REASON: self._reason.name})
-            forked = template and template.start(command, environment, stdout, stderr, namespaces)
-            if forked:
-                pid, self._control, streams = forked
-            else:
-                reading, self._control = os.pipe()
-                names = ":".join(namespaces)
-                start = (sys.executable, "-I", "-S", subreaper.__file__, str(reading), str(os.getpid()), names)
-                try:
-                    self._popen = subprocess.Popen(
-                        [*start, *command],
-                        cwd=folder,
-                        env=environment,
-                        stdin=stdin,
-                        stdout=stdout,
-                        stderr=stderr,
-                        pass_fds=(reading, *pass_fds),
-                        start_new_session=True,
-                        bufsize=0,
-                    )
-                except BaseException:
-                    os.close(self._control)
-                    raise
-                finally:
-                    os.close(reading)
-                pid, self.stdin = self._popen.pid, self._popen.stdin
-                streams = [pipe for pipe in (self._popen.stdout, self._popen.stderr) if pipe is not None]
-        except BaseException:
-            self._reason.close()
-            raise
+        if forked:
+            pid, self._control, streams = forked
+        else:
+            reading, self._control = os.pipe()
+            words = (str(reading), str(os.getpid()), ":".join(namespaces), *command)
+            try:
+                self._popen = subprocess.Popen(
+                    [sys.executable, "-I", "-S", subreaper.__file__, *words],
+                    cwd=folder,
+                    env=environment,
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    pass_fds=(reading, *pass_fds),
+                    start_new_session=True,
+                    bufsize=0,
+                )
+            except BaseException:
+                os.close(self._control)
+                self._reason.close()
+                raise
+            finally:
+                os.close(reading)
+            pid, self.stdin = self._popen.pid, self._popen.stdin
+            streams = [pipe for pipe in (self._popen.stdout, self._popen.stderr) if pipe is not None]
         #: the process id of the command's parent
         self.pid = pid
         #: the pipes of its output that were asked for

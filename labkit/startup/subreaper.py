@@ -97,7 +97,7 @@ def supervise(control: int, launcher: int) -> int:
         os.waitpid(task, 0)
         print(f"labkit: error: {trouble.decode()}", file=sys.stderr, flush=True)
         os._exit(COULD_NOT_START)
-    end_like(watch(task, control, launcher, wake))
+    return end_like(watch(task, control, launcher, wake))
 
 
 def children() -> list[int]:

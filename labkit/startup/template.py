@@ -28,6 +28,7 @@ from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import IO, Any, Self
 
+from labkit.errors import InputError
 from labkit.startup import subreaper
 from labkit.startup.child import child_environment, python_command
 from labkit.startup.quiet_import import import_tensorflow, leave_out_extras, quieten_tensorflow
@@ -36,6 +37,7 @@ IMPORT_SECONDS = 120.0  # TensorFlow's import takes 5 s, more on a busy machine 
 FORK_SECONDS = 10.0  # takes 0.05 s
 LABKIT = python_command("-m", "labkit")
 FORKED = ("train", "resume")  # commands that import TensorFlow
+_shown = ctypes.create_string_buffer(0)
 PR_GET_CHILD_SUBREAPER, PR_SET_MM, PR_SET_MM_MAP = 37, 35, 14  # <linux/prctl.h>
 
 
@@ -105,19 +107,21 @@ class Template:
             for wanted, own in ((stdout, 1), (stderr, 2)):
                 if wanted == subprocess.PIPE:
                     reading, writing = os.pipe()
-                    streams.append(open(reading, "rb", buffering=0))
+                    streams.append(open(reading, "rb", buffering=0))  # noqa: SIM115 - the caller's
                     passed.callback(os.close, writing)
                 elif wanted == subprocess.STDOUT:
                     writing = outputs[0]
+                elif wanted is None or isinstance(wanted, int):
+                    writing = own if wanted is None else wanted
                 else:
-                    writing = own if wanted is None else wanted if isinstance(wanted, int) else wanted.fileno()
+                    writing = wanted.fileno()
                 outputs.append(writing)
             request = passed.enter_context(tempfile.TemporaryFile("w+"))
             json.dump([os.getpid(), os.getcwd(), words, dict(environment), list(namespaces)], request)
             request.seek(0)
             reading, control = os.pipe()
             passed.callback(os.close, reading)
-            # The parent of the task loses its own parent, and this process inherits it only if it asks for that.
+            # The parent of the task loses its own parent, and comes to this process only by this setting.
             libc, before = subreaper.load_libc(), ctypes.c_int()
             libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
             libc.prctl(subreaper.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -223,7 +227,7 @@ def _become_task(
 
 def _show(words: Sequence[str]) -> None:
     """Show a command and this process's environment where ``ps`` looks for them (``prctl_mm_map``)."""
-    global _shown
+    global _shown  # must not be freed
     parts = words, (f"{name}={value}" for name, value in os.environ.items())
     texts = ["".join(f"{each}\0" for each in part).encode(errors="surrogateescape") for part in parts]
     _shown = ctypes.create_string_buffer(b"".join(texts))
@@ -251,7 +255,10 @@ def main() -> None:
     if sys.argv[3] == "1":
         quieten_tensorflow(os.environ)
     leave_out_extras()
-    import_tensorflow()
+    try:
+        import_tensorflow()
+    except InputError:  # the tasks will say it
+        os._exit(1)
     connection.send(b"ready")
     serve(connection, {name: value for name, value in os.environ.items() if before.get(name) != value})
 
