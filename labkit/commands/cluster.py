@@ -52,7 +52,9 @@ def cluster_local(
     """
     say = functools.partial(print, flush=True)
     config, overwrite = training_of(training, "labkit cluster local", asynchronous=ps > 0)
-    with Template(of_cluster=True) if has_no_gpu() else nullcontext() as template:
+    # A file of callbacks is run before TensorFlow is imported, and may decide what Keras and TensorFlow load.
+    forks = has_no_gpu() and config.run.callbacks is None
+    with Template(of_cluster=True) if forks else nullcontext() as template:
         from labkit.cluster.launch import plan_launch  # while TensorFlow is imported
 
         launch = plan_launch(

@@ -215,7 +215,7 @@ def _become_task(
     os.environ.update({**environment, **imported})
     subreaper.enter(namespaces)
     report = subreaper.supervise(control, launcher)
-    _show(words)
+    _show(words, environment)
     for name in [name for name in sys.modules if name.partition(".")[0] == "labkit"]:
         del sys.modules[name]
     if "numpy.random" in sys.modules:
@@ -225,10 +225,10 @@ def _become_task(
     os.close(report)
 
 
-def _show(words: Sequence[str]) -> None:
-    """Show a command and this process's environment where ``ps`` looks for them (``prctl_mm_map``)."""
+def _show(words: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Show what a program began with where ``ps`` looks for it (``prctl_mm_map`` of the kernel)."""
     global _shown  # must not be freed
-    parts = words, (f"{name}={value}" for name, value in os.environ.items())
+    parts = words, (f"{name}={value}" for name, value in environment.items())
     texts = ["".join(f"{each}\0" for each in part).encode(errors="surrogateescape") for part in parts]
     _shown = ctypes.create_string_buffer(b"".join(texts))
     begin = ctypes.addressof(_shown)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.config.config import flags_of
+from labkit.data.recipe import requested_values
 from labkit.distributed.cpu import has_no_gpu
 from labkit.errors import DiskFailure, InputError
 from labkit.experiments.search.board import Board, write_snapshot
@@ -124,7 +125,10 @@ class Search:
         """Work until nothing is left or this process is asked to stop, and record how it ends."""
         jobs = self._next_jobs()
         limits: dict[str, Any] = {"at_a_time": self.workers, "seconds_to_save": SECONDS_TO_SAVE}
-        with Template(of_cluster=False) if has_no_gpu() else nullcontext() as limits["template"]:
+        # Their file is run before TensorFlow is imported, and may decide what Keras and TensorFlow load.
+        callbacks = requested_values(self.request.preset, self.request.fixed)[0].get("callbacks")
+        forks = has_no_gpu() and callbacks is None
+        with Template(of_cluster=False) if forks else nullcontext() as limits["template"]:
             while not self._over and not self.signals:
                 self._jobs, self._beats = [], {}
                 run_trials(jobs, self.signals, self._ended, meanwhile=self._watch, **limits)
