@@ -14,7 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from labkit.cluster.launch import Launch
+from labkit.commands import cluster
+from labkit.commands.main import main
 from labkit.distributed.cpu import has_no_gpu
+from labkit.experiments.trials import Trial, run_trials
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.certificate import read_certificate
 from labkit.run_directory.reader import read_metrics
@@ -239,6 +243,38 @@ def test_all_ends_with_the_launcher(endless, when):
         launcher.wait(10)
         until_gone(*processes)
     assert when == "while it imports" or len(set(processes)) == 4, "template, parent, task and its own"
+
+
+# ---- who forks -----------------------------------------------------------------------------------------
+
+
+def test_trials_begin_once_the_template_can_fork(tmp_path):
+    trial, forked, ends = Trial(REFUSED, log=tmp_path / "log"), [], []
+    with Template(of_cluster=False) as template:
+        run_trials(
+            [trial] * 3,
+            [],
+            lambda number, end: ends.append(end.reason),
+            meanwhile=lambda running: forked.extend(child._popen is None for child in running.values()),
+            template=template,
+        )
+    assert len(ends) == 3 and all(end.startswith("--num-layers is 'nine'") for end in ends)
+    assert forked and all(forked)
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "no_gpu", "forks"), [(None, True, True), (PROBE, True, False), (None, False, False)]
+)
+def test_a_cluster_forks_unless_code_or_a_gpu_may_need_a_new_program(
+    monkeypatch, tmp_path, shapes, callbacks, no_gpu, forks
+):
+    given: list[Template | None] = []
+    monkeypatch.setattr(Launch, "start", lambda self, *, output, template: given.append(template) or 0)
+    monkeypatch.setattr(cluster, "has_no_gpu", lambda: no_gpu)
+    words = train_arguments(tmp_path / "run", callbacks=callbacks, sync=True, num_gpus=None)
+    words[words.index("True") : words.index("True") + 1] = []
+    assert main(["cluster", "local", "--", *words]) == 0
+    assert [isinstance(each, Template) for each in given] == [forks]
 
 
 # ---- where it runs -------------------------------------------------------------------------------------
