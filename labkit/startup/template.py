@@ -35,19 +35,18 @@ from labkit.startup.quiet_import import import_tensorflow, leave_out_extras, qui
 
 IMPORT_SECONDS = 120.0  # TensorFlow's import takes 5 s, more on a busy machine or a network's disk
 FORK_SECONDS = 10.0  # takes 0.05 s
-LABKIT = python_command("-m", "labkit")
-FORKED = ("train", "resume")  # commands that import TensorFlow
+FORKED = python_command("-m", "labkit", "train")  # what a command begins with that can be forked
 _shown = ctypes.create_string_buffer(0)
 PR_GET_CHILD_SUBREAPER, PR_SET_MM, PR_SET_MM_MAP = 37, 35, 14  # <linux/prctl.h>
 
 
 class Template:
-    """The launcher's side. Where it can't be used (macOS, a GPU, whose driver can't be forked) make none.
+    """The launcher's side. Needs Linux, and a machine without a GPU, whose driver doesn't survive a fork.
+
+    Use it in a ``with`` block. It ends with the thread that made it, even by SIGKILL. Threads may share it.
 
     Args:
         of_cluster: whether its tasks are those of a cluster (``quieten_tensorflow``).
-
-    Use it in a ``with`` block. It ends with the thread that made it. Threads may share it.
     """
 
     def __init__(self, *, of_cluster: bool) -> None:
@@ -74,7 +73,7 @@ class Template:
         self._end()
 
     def ready(self) -> bool:
-        """Return whether ``start`` can be called: with TensorFlow imported, or in vain."""
+        """Return whether there is nothing to wait for: TensorFlow is imported, or the template is lost."""
         with self._lock:
             if not self._imported and not self._over:
                 self._imported = bool(self._received(0.0))
@@ -93,11 +92,11 @@ class Template:
         """Fork a task; the arguments are those of ``labkit.startup.process.Child``.
 
         Returns the process id of its parent, a child of this process; the writing end of the pipe that
-        controls it; and the pipes that were asked for. Returns None if the command isn't one that is forked,
-        and where the template isn't ready, or is lost.
+        controls it; and the pipes that were asked for. Returns None if the task has to be a new program: its
+        command isn't ``labkit train``, or the template isn't ready or is lost.
         """
         words = list(command)
-        if words[: len(LABKIT)] != LABKIT or words[len(LABKIT)] not in FORKED or not self.ready():
+        if words[: len(FORKED)] != FORKED or not self.ready():
             return None
         outputs: list[int] = []
         streams: list[IO[bytes]] = []
@@ -200,6 +199,8 @@ def _become_task(
         time.sleep(0.0005)
     with open(request) as file:
         launcher, folder, words, environment, namespaces = json.load(file)
+    if os.getppid() != launcher:  # it has ended, or couldn't take this process over
+        os._exit(1)
     for number, (name, output) in enumerate(zip(("stdout", "stderr"), outputs, strict=True), 1):
         os.dup2(output, number)
         os.close(output)
@@ -221,7 +222,7 @@ def _become_task(
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     sys.orig_argv = words
-    sys.argv = ["", *words[len(LABKIT) :]]
+    sys.argv = ["", *words[len(FORKED) - 1 :]]
     os.close(report)
 
 
