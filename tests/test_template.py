@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def made() -> Template:
 
 @pytest.fixture(scope="module")
 def template() -> Iterator[Template]:
-    with made() as template:
+    with closing(made()) as template:
         yield template
 
 
@@ -187,16 +188,14 @@ def test_a_forked_task_ends_with_its_parent(template, endless):
 
 
 def test_a_task_goes_on_without_its_template_and_the_next_is_a_program(endless, capfd):
-    with made() as template, Child(endless, template=template) as child:
+    with closing(made()) as template, Child(endless, template=template) as child:
         task, other = family(child)
         template._process.kill()
         time.sleep(0.5)
         assert task.is_running() and child.poll() is None
         with Child(REFUSED, template=template) as refused:
             assert refused.wait(60) == 2
-        assert (
-            capfd.readouterr().err.count("was lost; from now on each task imports TensorFlow itself\n") == 1
-        )
+        assert capfd.readouterr().err.count("was lost; from now on each imports TensorFlow itself\n") == 1
         child.kill()
         assert child.wait(20) == -signal.SIGKILL
         until_gone(task, other)
@@ -204,7 +203,7 @@ def test_a_task_goes_on_without_its_template_and_the_next_is_a_program(endless, 
 
 def test_a_template_that_hangs_is_killed_and_holds_nobody_up(monkeypatch, capfd):
     monkeypatch.setattr(module, "FORK_SECONDS", 0.5)
-    with made() as template:
+    with closing(made()) as template:
         os.kill(template._process.pid, signal.SIGSTOP)
         with Child(REFUSED, template=template) as refused:
             assert refused.wait(60) == 2
@@ -216,9 +215,10 @@ def test_a_template_that_hangs_is_killed_and_holds_nobody_up(monkeypatch, capfd)
 
 LAUNCHER = """
 import json, sys, time
+from contextlib import closing
 from labkit.startup.process import Child
 from labkit.startup.template import Template
-with Template(of_cluster=True) as template:
+with closing(Template(of_cluster=True)) as template:
     print(template._process.pid, flush=True)
     while not template.ready(): time.sleep(0.02)
     with Child(json.loads(sys.argv[1]), template=template) as child:
@@ -250,7 +250,7 @@ def test_all_ends_with_the_launcher(endless, when):
 
 def test_trials_begin_once_the_template_can_fork(tmp_path):
     trial, forked, ends = Trial(REFUSED, log=tmp_path / "log"), [], []
-    with Template(of_cluster=False) as template:
+    with closing(Template(of_cluster=False)) as template:
         run_trials(
             [trial] * 3,
             [],
@@ -281,11 +281,12 @@ def test_a_cluster_forks_unless_code_or_a_gpu_may_need_a_new_program(
 
 IN_A_NETWORK = """
 import os, sys, time
+from contextlib import closing
 from labkit.cluster.hosts import PrivateNetwork
 from labkit.startup.child import python_command
 from labkit.startup.process import Child
 from labkit.startup.template import Template
-with PrivateNetwork() as network, Template(of_cluster=True) as template:
+with PrivateNetwork() as network, closing(Template(of_cluster=True)) as template:
     while not template.ready(): time.sleep(0.02)
     names = network.namespaces("")
     command = python_command("-m", "labkit", "train", "--num-layers", "nine")

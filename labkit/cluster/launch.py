@@ -57,11 +57,12 @@ class Launch:
                 "another --job-dir"
             )
         forget_request(self.run)
+        self._template = template
         try:
             if self.plan.overwrite:
                 _discard_alone(self.run)
             with ExitStack() as stack:
-                return self._run(output, self._enter_network(stack, output), template)
+                return self._run(output, self._enter_network(stack, output))
         finally:
             lock.release()
 
@@ -90,9 +91,7 @@ class Launch:
             )
         return None
 
-    def _run(
-        self, output: Callable[[str], None], network: PrivateNetwork | None, template: Template | None
-    ) -> int:
+    def _run(self, output: Callable[[str], None], network: PrivateNetwork | None) -> int:
         command = python_command("-m", "labkit", *train_arguments(self.config))
         data_choice = json.dumps({"asked_for": self.plan.asked_for, "note": self.plan.data_note})
         return run_local_cluster(
@@ -111,7 +110,7 @@ class Launch:
             },
             output=_recorded(output, self.run.cluster_path),
             stall_timeout=self.config.distribution.peer_timeout_seconds,
-            template=template,
+            template=self._template,
         )
 
     def _own_address(self, task: ClusterTask) -> list[str]:

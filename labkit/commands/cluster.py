@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -54,7 +54,7 @@ def cluster_local(
     config, overwrite = training_of(training, "labkit cluster local", asynchronous=ps > 0)
     # A file of callbacks is run before TensorFlow is imported, and may decide what Keras and TensorFlow load.
     forks = has_no_gpu() and config.run.callbacks is None
-    with Template(of_cluster=True) if forks else nullcontext() as template:
+    with closing(Template(of_cluster=True)) if forks else nullcontext() as template:
         from labkit.cluster.launch import plan_launch  # while TensorFlow is imported
 
         launch = plan_launch(

@@ -5,8 +5,8 @@ operation and starts no thread. For each task it forks the task's parent (``subr
 becomes a child of the launcher, as if the launcher had started it. So nothing that runs depends on the
 template: a task ends with its parent and with the launcher, whether the template is there or not.
 
-What a task is must not come from the template. Its environment, folder, files and namespaces come with the
-request, and it imports labkit itself.
+A task takes nothing else from the template. Its environment, folder, files and namespaces come with the
+request, and it reads labkit's modules itself.
 """
 
 import ctypes
@@ -14,7 +14,6 @@ import io
 import json
 import os
 import runpy
-import select
 import signal
 import socket
 import struct
@@ -25,8 +24,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from labkit.errors import InputError
 from labkit.startup import subreaper
@@ -36,21 +34,22 @@ from labkit.startup.quiet_import import import_tensorflow, leave_out_extras, qui
 IMPORT_SECONDS = 120.0  # TensorFlow's import takes 5 s, more on a busy machine or a network's disk
 FORK_SECONDS = 10.0  # takes 0.05 s
 FORKED = python_command("-m", "labkit", "train")  # what a command begins with that can be forked
+PR_SET_MM, PR_SET_MM_MAP = 35, 14  # <linux/prctl.h>
 _shown = ctypes.create_string_buffer(0)
-PR_GET_CHILD_SUBREAPER, PR_SET_MM, PR_SET_MM_MAP = 37, 35, 14  # <linux/prctl.h>
 
 
 class Template:
     """The launcher's side. Needs Linux, and a machine without a GPU, whose driver doesn't survive a fork.
 
-    Use it in a ``with`` block. It ends with the thread that made it, even by SIGKILL. Threads may share it.
+    It ends with ``close`` and with the thread that made it, even by SIGKILL. Threads may share it.
 
     Args:
         of_cluster: whether its tasks are those of a cluster (``quieten_tensorflow``).
     """
 
     def __init__(self, *, of_cluster: bool) -> None:
-        self._lock, self._imported, self._over = threading.RLock(), False, False
+        self._lock = threading.RLock()
+        self._can_fork: bool | None = None  # not yet
         self._give_up = time.monotonic() + IMPORT_SECONDS
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -64,22 +63,22 @@ class Template:
                 start_new_session=True,
             )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end()
+    def close(self) -> None:
+        """End it. What was forked from it goes on."""
+        self._can_fork = False
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
 
     def ready(self) -> bool:
         """Return whether there is nothing to wait for: TensorFlow is imported, or the template is lost."""
         with self._lock:
-            if not self._imported and not self._over:
-                self._imported = bool(self._received(0.0))
-                if not self._imported and time.monotonic() > self._give_up:
+            if self._can_fork is None:
+                if self._received(0.0):
+                    self._can_fork = True
+                elif time.monotonic() > self._give_up:
                     self._lose()
-            return self._imported or self._over
+            return self._can_fork is not None
 
     def start(
         self,
@@ -95,40 +94,35 @@ class Template:
         controls it; and the pipes that were asked for. Returns None if the task has to be a new program: its
         command isn't ``labkit train``, or the template isn't ready or is lost.
         """
-        words = list(command)
-        if words[: len(FORKED)] != FORKED or not self.ready():
-            return None
         outputs: list[int] = []
         streams: list[IO[bytes]] = []
         with self._lock, ExitStack() as passed:
-            if self._over:
+            if list(command[: len(FORKED)]) != FORKED or not self.ready() or not self._can_fork:
                 return None
             for wanted, own in ((stdout, 1), (stderr, 2)):
                 if wanted == subprocess.PIPE:
                     reading, writing = os.pipe()
-                    streams.append(open(reading, "rb", buffering=0))  # noqa: SIM115 - the caller's
                     passed.callback(os.close, writing)
+                    streams.append(open(reading, "rb", buffering=0))  # noqa: SIM115 - the caller's
                 elif wanted == subprocess.STDOUT:
                     writing = outputs[0]
-                elif wanted is None or isinstance(wanted, int):
-                    writing = own if wanted is None else wanted
                 else:
-                    writing = wanted.fileno()
+                    writing = (
+                        own if wanted is None else wanted if isinstance(wanted, int) else wanted.fileno()
+                    )
                 outputs.append(writing)
             request = passed.enter_context(tempfile.TemporaryFile("w+"))
-            json.dump([os.getpid(), os.getcwd(), words, dict(environment), list(namespaces)], request)
+            json.dump([os.getpid(), os.getcwd(), list(command), dict(environment), list(namespaces)], request)
             request.seek(0)
             reading, control = os.pipe()
             passed.callback(os.close, reading)
             # The parent of the task loses its own parent, and comes to this process only by this setting.
-            libc, before = subreaper.load_libc(), ctypes.c_int()
-            libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
-            libc.prctl(subreaper.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-            answer = b""
+            prctl, answer = subreaper.load_libc().prctl, b""
+            prctl(subreaper.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             with suppress(OSError):  # it is lost
                 socket.send_fds(self._socket, [b"."], [request.fileno(), reading, *outputs])
                 answer = self._received(FORK_SECONDS)
-            libc.prctl(subreaper.PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
+            prctl(subreaper.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
             if answer:
                 return int(answer), control, streams
             self._lose()
@@ -139,28 +133,22 @@ class Template:
 
     def _received(self, seconds: float) -> bytes:
         """Return what it says within ``seconds``; b"" for nothing. It is lost where it can't say anything."""
-        if not select.select([self._socket], [], [], seconds)[0]:
+        self._socket.settimeout(seconds)
+        try:
+            answer = self._socket.recv(100)
+        except (BlockingIOError, TimeoutError):
             return b""
-        answer = self._socket.recv(100)
         if not answer:
             self._lose()
         return answer
 
     def _lose(self) -> None:
-        if not self._over:
-            self._end()
-            print(
-                "labkit: the process that tasks are forked from was lost; from now on each task imports "
-                "TensorFlow itself",
-                file=sys.stderr,
-                flush=True,
+        if self._can_fork is not False:
+            self.close()
+            message = (
+                "the process that tasks are forked from was lost; from now on each imports TensorFlow itself"
             )
-
-    def _end(self) -> None:
-        self._over = True
-        self._socket.close()
-        self._process.kill()
-        self._process.wait()
+            print(f"labkit: {message}", file=sys.stderr, flush=True)
 
 
 # ---- the template's side -------------------------------------------------------------------------------
@@ -201,14 +189,14 @@ def _become_task(
         launcher, folder, words, environment, namespaces = json.load(file)
     if os.getppid() != launcher:  # it has ended, or couldn't take this process over
         os._exit(1)
-    for number, (name, output) in enumerate(zip(("stdout", "stderr"), outputs, strict=True), 1):
+    os.setsid()
+    for number, name, output in zip((1, 2), ("stdout", "stderr"), outputs, strict=True):
         os.dup2(output, number)
         os.close(output)
         before, raw = getattr(sys, name), open(number, "wb", buffering=0, closefd=False)  # noqa: SIM115
         stream = io.TextIOWrapper(raw, before.encoding, before.errors, write_through=True)  # as Python's -u
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    os.setsid()
     with connection:
         connection.send(str(os.getpid()).encode())
     os.chdir(folder)
@@ -221,31 +209,29 @@ def _become_task(
         del sys.modules[name]
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
-    sys.orig_argv = words
-    sys.argv = ["", *words[len(FORKED) - 1 :]]
+    sys.orig_argv, sys.argv = words, ["", *words[len(FORKED) - 1 :]]
     os.close(report)
 
 
 def _show(words: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Show what a program began with where ``ps`` looks for it (``prctl_mm_map`` of the kernel)."""
+    """Show what a program would have begun with where ``ps`` looks for it (``struct prctl_mm_map``)."""
     global _shown  # must not be freed
-    parts = words, (f"{name}={value}" for name, value in environment.items())
+    parts = words, map("=".join, environment.items())
     texts = ["".join(f"{each}\0" for each in part).encode(errors="surrogateescape") for part in parts]
     _shown = ctypes.create_string_buffer(b"".join(texts))
-    begin = ctypes.addressof(_shown)
-    middle, end = begin + len(texts[0]), begin + len(_shown) - 1
-    with open("/proc/self/stat") as file:  # proc(5) counts its fields from 1, and the name may hold spaces
+    begin, (size, more) = ctypes.addressof(_shown), map(len, texts)
+    with open("/proc/self/stat") as file:  # its second field, a name, may hold spaces; proc(5) counts from 1
         fields = [0] * 4 + [int(field) for field in file.read().rpartition(")")[2].split()[1:]]
     libc = subreaper.load_libc()
     libc.sbrk.restype = ctypes.c_void_p
-    places = (*fields[26:28], *fields[45:48], libc.sbrk(0), fields[28], begin, middle, middle, end)
-    wanted = ctypes.create_string_buffer(struct.pack("=12Q2I", *places, 0, 0, 2**32 - 1))
-    libc.prctl(PR_SET_MM, PR_SET_MM_MAP, wanted, ctypes.c_ulong(len(wanted) - 1), 0)
+    places = (*fields[26:28], *fields[45:48], libc.sbrk(0), fields[28], begin, begin + size, begin + size)
+    wanted = struct.pack("=12Q2I", *places, begin + size + more, 0, 0, 2**32 - 1)
+    libc.prctl(PR_SET_MM, PR_SET_MM_MAP, wanted, ctypes.c_ulong(len(wanted)), 0)
 
 
 def main() -> None:
     """Import TensorFlow and serve. Returns only in a task."""
-    connection, launcher = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    connection, launcher, of_cluster = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3]
     connection.set_inheritable(False)
     subreaper.load_libc().prctl(subreaper.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != launcher:  # it ended before the line above
@@ -253,7 +239,7 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # as ``labkit.__main__`` begins
     before = dict(os.environ)
-    if sys.argv[3] == "1":
+    if of_cluster == "1":
         quieten_tensorflow(os.environ)
     leave_out_extras()
     try:

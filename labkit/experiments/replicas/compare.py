@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -225,7 +225,7 @@ def run_trainings(
     losses = {}
     alone = [each for each in trainings if each.run_state != "finished" and each.layout.processes == 1]
     forks = len(alone) > 1 and has_no_gpu()
-    with Template(of_cluster=False) if forks else nullcontext() as template:
+    with closing(Template(of_cluster=False)) if forks else nullcontext() as template:
         for number, training in enumerate(trainings, 1):
             title, seconds = f"training {number} of {len(trainings)}: {training.name}", ""
             if training.run_state == "finished":

@@ -12,7 +12,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,7 @@ class Search:
         # Their file is run before TensorFlow is imported, and may decide what Keras and TensorFlow load.
         callbacks = requested_values(self.request.preset, self.request.fixed)[0].get("callbacks")
         forks = has_no_gpu() and callbacks is None
-        with Template(of_cluster=False) if forks else nullcontext() as limits["template"]:
+        with closing(Template(of_cluster=False)) if forks else nullcontext() as limits["template"]:
             while not self._over and not self.signals:
                 self._jobs, self._beats = [], {}
                 run_trials(jobs, self.signals, self._ended, meanwhile=self._watch, **limits)
