@@ -1,5 +1,6 @@
 """Tasks that are forked from a template: the same as programs that import TensorFlow themselves."""
 
+import functools
 import json
 import os
 import shutil
@@ -35,6 +36,7 @@ pytestmark = [
     pytest.mark.skipif(not has_no_gpu(), reason="where a GPU may be, nothing is forked"),
 ]
 PROBE = Path(__file__).with_name("startup_state.py")
+long = functools.partial(pytest.param, marks=pytest.mark.long)
 REFUSED = python_command("-m", "labkit", "train", "--num-layers", "nine")
 
 
@@ -161,13 +163,13 @@ def family(child: Child) -> tuple[psutil.Process, psutil.Process]:
     ("end", "code"),
     [
         (lambda child, task: child.kill(), -signal.SIGKILL),
-        (lambda child, task: child.close(), -signal.SIGKILL),
-        (lambda child, task: task.kill(), -signal.SIGKILL),
         (lambda child, task: child.terminate(), 128 + signal.SIGTERM),
-        (lambda child, task: child.terminate(signal.SIGINT), 128 + signal.SIGINT),
         (lambda child, task: task.send_signal(signal.SIGABRT), -signal.SIGABRT),
+        long(lambda child, task: child.close(), -signal.SIGKILL),
+        long(lambda child, task: task.kill(), -signal.SIGKILL),
+        long(lambda child, task: child.terminate(signal.SIGINT), 128 + signal.SIGINT),
     ],
-    ids=["kill", "close", "SIGKILL of the task", "terminate", "SIGINT", "SIGABRT of the task"],
+    ids=["kill", "terminate", "SIGABRT of the task", "close", "SIGKILL of the task", "SIGINT"],
 )
 def test_all_that_a_forked_task_started_ends_with_it(template, endless, end, code):
     with Child(endless, template=template) as child:
@@ -306,7 +308,7 @@ with PrivateNetwork() as network, closing(Template(of_cluster=True)) as template
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-@pytest.mark.parametrize("user", ["root", "nobody"])
+@pytest.mark.parametrize("user", ["nobody", long("root")])
 def test_a_forked_task_runs_in_its_network(user, tmp_path):
     tmp_path.chmod(0o777)
     # An ordinary user, who sees the folder of this Python wherever it is.
