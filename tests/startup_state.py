@@ -34,7 +34,7 @@ class StateOfProcess(labkit.Callback):
                 [s.encoding, s.errors, s.write_through, s.isatty()] for s in (sys.stdout, sys.stderr)
             ],
             "input": os.readlink("/proc/self/fd/0"),
-            "sockets": sum(os.readlink(f"/proc/self/fd/{fd}")[:7] == "socket:" for fd in self.descriptors()),
+            "open": self.open_files(),
             "leads": [os.getsid(0) == me.pid, os.getpgrp() == me.pid, death.value],
             "signals": [
                 masks,
@@ -48,9 +48,12 @@ class StateOfProcess(labkit.Callback):
             json.dump([state, chance], file)
 
     @staticmethod
-    def descriptors():
-        open_ones = os.listdir("/proc/self/fd")
-        return [fd for fd in open_ones if os.path.lexists(f"/proc/self/fd/{fd}")]
+    def open_files():
+        """Return what is open, without numbers and times: ``pipe:``, a file's path."""
+        paths = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+        return sorted(
+            os.readlink(path).split("[")[0].split(".tfevents")[0] for path in paths if os.path.lexists(path)
+        )
 
 
 callbacks = [StateOfProcess()]
