@@ -1,8 +1,8 @@
 """The parent process of one task: it ends with the task or the launcher, and leaves no process behind.
 
 Run as a script: ``python -I -S subreaper.py CONTROL LAUNCHER NAMESPACES COMMAND…``. It starts the command in
-a new session and ends as the command does, with the same exit code or by the same signal. ``template.py``
-calls ``supervise`` for a task that it forks.
+a new session and ends as the command does, with the same exit code or by the same signal.
+``template_process.py`` calls ``supervise`` for a task that it forks.
 
 CONTROL is the reading end of a pipe whose writing end only the launcher holds. ``T`` in it sends SIGTERM to
 the command's process group, ``I`` SIGINT, and ``K`` kills it. The end of the pipe means that the launcher has
