@@ -12,9 +12,11 @@ import json
 import os
 import runpy
 import signal
+import site
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 
@@ -83,6 +85,11 @@ def _become_task(
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     sys.orig_argv, sys.argv = words, ["", *words[len(python_command("-m", "labkit")) :]]
+    for name in ("sitecustomize", "usercustomize"):  # as each new Python does
+        sys.modules.pop(name, None)
+    site.execsitecustomize()
+    if site.ENABLE_USER_SITE:
+        site.execusercustomize()
     os.close(report)
 
 
@@ -118,6 +125,8 @@ def main() -> None:
     try:
         import_tensorflow()
     except InputError:  # the tasks will say it
+        os._exit(1)
+    if threading.active_count() > 1:  # that something else has started, and that a task wouldn't have
         os._exit(1)
     connection.send(b"ready")
     serve(connection, {name: value for name, value in os.environ.items() if before.get(name) != value})
