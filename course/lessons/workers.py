@@ -347,10 +347,9 @@ class Workers(AbstractContextManager["Workers"]):
             with theirs:
                 call = (theirs.fileno(), rank, self.size, address, "tensorflow" * self._tensorflow)
                 command = python_command("-c", f"from course.lessons.workers import serve; serve(*{call!r})")
-                prefix, pass_fds = hosts.entering(name) if hosts else (), (theirs.fileno(),)
-                child = Child(
-                    command, ENVIRONMENT, stdout=None, stderr=None, prefix=prefix, pass_fds=pass_fds
-                )
+                options: dict[str, Any] = {"namespaces": hosts.namespaces(name) if hosts else ()}
+                options |= {"stdout": None, "stderr": None, "pass_fds": (theirs.fileno(),)}
+                child = Child(command, ENVIRONMENT, **options)
             self._children.append(self._stack.enter_context(child))
             self._controls.append(self._stack.enter_context(ours))
             ours.send_bytes(key)

@@ -96,6 +96,12 @@ class PrivateNetwork:
         keeper = self._keepers.get(name, self._keepers[""])
         return ["nsenter", "--target", str(keeper.pid), *user, *self._namespaces]
 
+    def namespaces(self, name: str) -> list[str]:
+        """Return the files of the namespaces in which a task is, in the order in which they are entered."""
+        keeper = self._keepers.get(name, self._keepers[""])
+        kinds = ["user"] * (os.geteuid() != 0) + [option.strip("-") for option in self._namespaces]
+        return [f"/proc/{keeper.pid}/ns/{kind}" for kind in kinds]
+
     def _make(self) -> None:
         user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
         self._keep("", ["unshare", *user, *self._namespaces])

@@ -25,6 +25,7 @@ from labkit.run_directory.files import open_run_file
 from labkit.run_directory.stop import forget_request
 from labkit.startup.child import python_command
 from labkit.startup.others import other_users
+from labkit.startup.template import Template
 from labkit.training.place import DATA_CHOICE, nothing_left
 from labkit.training.plan import RunPlan, plan_run
 
@@ -39,8 +40,8 @@ class Launch:
         self.finished = plan.run_state == "finished"
         self._host, self._hosts, self._max_restarts = host, hosts, max_restarts
 
-    def start(self, *, output: Callable[[str], None] = print) -> int:
-        """Run the cluster to its end; see ``run_local_cluster`` for the exit code.
+    def start(self, *, output: Callable[[str], None] = print, template: Template | None = None) -> int:
+        """Run the cluster to its end; see ``run_local_cluster`` for ``template`` and the exit code.
 
         Raises InputError if another launcher or process trains the run.
         """
@@ -56,6 +57,7 @@ class Launch:
                 "another --job-dir"
             )
         forget_request(self.run)
+        self._template = template
         try:
             if self.plan.overwrite:
                 _discard_alone(self.run)
@@ -108,6 +110,7 @@ class Launch:
             },
             output=_recorded(output, self.run.cluster_path),
             stall_timeout=self.config.distribution.peer_timeout_seconds,
+            template=self._template,
         )
 
     def _own_address(self, task: ClusterTask) -> list[str]:

@@ -21,6 +21,8 @@ from labkit.distributed.peers import EXIT_LOST_PEER
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.startup.interruption import stop_signals
+from labkit.startup.process import POLL_SECONDS
+from labkit.startup.template import Template
 
 LATE = "did not end in time"
 
@@ -49,6 +51,7 @@ def run_local_cluster(
     output: Callable[[str], None] = print,
     stall_timeout: float = 15.0,
     patience: Patience | None = None,
+    template: Template | None = None,
 ) -> int:
     """Run ``command`` once for each task of a cluster on this machine, until the run is finished.
 
@@ -73,6 +76,7 @@ def run_local_cluster(
         stall_timeout: seconds without a heartbeat after which a task is killed and counts as lost. Tasks
             that never wrote one have no limit.
         patience: how long to wait for tasks to end by themselves.
+        template: from which ``labkit train`` is forked; None: each task is a new program.
 
     Returns the exit code: 0 for a finished run, that of the task that failed, 75 after too many restarts,
     128 + the signal that asked to stop.
@@ -86,7 +90,7 @@ def run_local_cluster(
         raise InputError(
             f"the command {' '.join(command)!r} can't be run; give one, such as: -- train --sync"
         )
-    supervisor = Supervisor(command, arguments, environment, hosts, folder, output, stall_timeout)
+    supervisor = Supervisor(command, arguments, environment, hosts, folder, output, stall_timeout, template)
 
     def tasks() -> dict[str, ClusterTask]:
         if not isinstance(hosts, Hosts):
@@ -96,6 +100,8 @@ def run_local_cluster(
 
     with stop_signals() as signals:
         try:
+            while template and not template.ready() and not signals:
+                time.sleep(POLL_SECONDS)
             return _Run(
                 cluster, supervisor, folder, tasks, max_restarts, patience or Patience(), signals
             ).run()

@@ -19,6 +19,7 @@ from labkit.distributed.task import ClusterTask, make_tf_config
 from labkit.startup.child import record_reason
 from labkit.startup.interruption import STOPPED
 from labkit.startup.process import REAP_SECONDS, Child, Lines, signal_name
+from labkit.startup.template import Template
 
 DRAIN_SECONDS = 2.0  # for the output of a task that has ended while another process holds its pipes
 
@@ -96,6 +97,7 @@ class Supervisor:
         folder: of the tasks' heartbeats.
         output: takes one line without its line break.
         stall_timeout: seconds without a heartbeat after which a task counts as frozen and is killed.
+        template: from which the tasks are forked; None: they are started as new programs.
     """
 
     def __init__(
@@ -107,8 +109,9 @@ class Supervisor:
         folder: Path,
         output: Callable[[str], None],
         stall_timeout: float,
+        template: Template | None,
     ) -> None:
-        self._command, self._folder, self._output = list(command), folder, output
+        self._command, self._folder, self._output, self._template = list(command), folder, output, template
         self._arguments, self._environment, self._hosts = arguments, environment, hosts
         self._stall_timeout, self._interval = stall_timeout, min(1.0, stall_timeout / 5)
         self._selector = selectors.DefaultSelector()
@@ -129,7 +132,8 @@ class Supervisor:
             [*self._command, *self._arguments(task)],
             {**self._environment(task), "TF_CONFIG": make_tf_config(task)},
             stderr=subprocess.PIPE,  # separate, so that lines of the two streams don't mix
-            prefix=self._hosts.entering(task.name) if self._hosts else (),
+            namespaces=self._hosts.namespaces(task.name) if self._hosts else (),
+            template=self._template,
         )
         started = self._tasks[task.name] = _Task(task, child, self._folder)
         for stream in started.streams:

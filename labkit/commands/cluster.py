@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -21,9 +22,11 @@ from labkit.commands.flags import Command, Flag, Training, parsed, takes
 from labkit.commands.search import search
 from labkit.commands.train import training_of
 from labkit.config import Config
+from labkit.distributed.cpu import has_no_gpu
 from labkit.errors import InputError
 from labkit.home import LOCAL_PATH, is_local_path
 from labkit.startup.child import EXIT_STATUS, record_failure
+from labkit.startup.template import Template
 
 JobName = Annotated[str, Flag(metavar="TEXT", help="Name of the Job and its Service.")]
 
@@ -47,21 +50,24 @@ def cluster_local(
             Linux, and root or user namespaces.
         link: With --hosts: the rate of each host's link, such as 100mbit. Default: no limit.
     """
-    from labkit.cluster.launch import plan_launch
-
     say = functools.partial(print, flush=True)
     config, overwrite = training_of(training, "labkit cluster local", asynchronous=ps > 0)
-    launch = plan_launch(
-        config,
-        workers=workers,
-        ps=ps,
-        max_restarts=max_restarts,
-        hosts=hosts,
-        link=link,
-        overwrite=overwrite,
-        announce=say,
-    )
-    return launch.start(output=say)
+    # A file of callbacks is run before TensorFlow is imported, and may decide what Keras and TensorFlow load.
+    forks = has_no_gpu() and config.run.callbacks is None
+    with closing(Template(of_cluster=True)) if forks else nullcontext() as template:
+        from labkit.cluster.launch import plan_launch  # while TensorFlow is imported
+
+        launch = plan_launch(
+            config,
+            workers=workers,
+            ps=ps,
+            max_restarts=max_restarts,
+            hosts=hosts,
+            link=link,
+            overwrite=overwrite,
+            announce=say,
+        )
+        return launch.start(output=say, template=template)
 
 
 @takes(BatchOptions)

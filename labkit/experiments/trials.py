@@ -25,6 +25,7 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.disk import check_writable
 from labkit.startup.child import python_command
 from labkit.startup.process import Child, described_exit
+from labkit.startup.template import Template
 from labkit.training.place import prepared_data_set
 
 POLL_SECONDS = 0.05
@@ -39,12 +40,12 @@ class Trial:
     variables: Mapping[str, str] = field(default_factory=dict)
     log: Path | None = None
 
-    def start(self) -> Child:
+    def start(self, template: Template | None = None) -> Child:
         """Start it. It ends when this process does, even if this process is killed."""
         if self.log is None:
-            return Child(self.command, self.variables, stdout=None, stderr=None)
+            return Child(self.command, self.variables, stdout=None, stderr=None, template=template)
         with self.log.open("wb") as output:
-            return Child(self.command, self.variables, stdout=output)
+            return Child(self.command, self.variables, stdout=output, template=template)
 
     def last_lines(self, count: int) -> list[str]:
         """Return the last lines of its log."""
@@ -78,6 +79,7 @@ def run_trials(
     at_a_time: int = 1,
     seconds_to_save: float = math.inf,
     meanwhile: Callable[[Mapping[int, Child]], None] = lambda running: None,
+    template: Template | None = None,
 ) -> None:
     """Run trials. An exception, such as one of ``ended``, asks those that run to end, as a signal does.
 
@@ -89,17 +91,19 @@ def run_trials(
         at_a_time: how many run at once.
         seconds_to_save: after which a trial that was asked to end is killed.
         meanwhile: is called at each look, with the processes that run by their numbers.
+        template: from which trials are forked that train; None: each is a new program.
     """
     waiting, running, handled, more, started = iter(trials), dict[int, Child](), 0, True, 0
     give_up = math.inf
     with ExitStack() as stack:  # which ends whatever still runs
         try:
             while True:
-                while more and not signals and len(running) < at_a_time:
+                can_start = template is None or template.ready()
+                while can_start and more and not signals and len(running) < at_a_time:
                     more = (trial := next(waiting, NO_MORE)) is not NO_MORE
                     if not isinstance(trial, Trial):
                         break
-                    running[started] = stack.enter_context(trial.start())
+                    running[started] = stack.enter_context(trial.start(template))
                     started += 1
                 if not running and (signals or not more):
                     return
@@ -124,10 +128,10 @@ def run_trials(
             raise
 
 
-def run_trial(trial: Trial, signals: Sequence[int]) -> TrialEnd:
+def run_trial(trial: Trial, signals: Sequence[int], template: Template | None = None) -> TrialEnd:
     """Run one trial to its end; see ``run_trials``. It isn't started if this process was asked to stop."""
     ends: list[TrialEnd] = []
-    run_trials([trial], signals, lambda _, end: ends.append(end))
+    run_trials([trial], signals, lambda _, end: ends.append(end), template=template)
     return ends[0] if ends else TrialEnd(128 + signals[0], "", 0.0, None)
 
 

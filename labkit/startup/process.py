@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from labkit.startup import subreaper
 from labkit.startup.child import REASON, child_environment, python_command
+from labkit.startup.template import Template
 
 LONGEST_LINE = 1 << 16  # bytes of an unfinished line that are buffered
 POLL_SECONDS = 0.02
@@ -37,8 +38,9 @@ class Child:
         variables: additions to this process's environment.
         stdin, stdout, stderr: as for ``subprocess.Popen``.
         folder: where it runs; None: where this process does.
-        prefix: the words of a program that runs another one, such as ``nsenter``, for the parent as well.
+        namespaces: files of those in which it runs, with its parent (``subreaper.enter``).
         pass_fds: open files of this process that the command gets under the same numbers.
+        template: to fork it from if that can be done, without ``stdin``, ``folder`` and ``pass_fds``.
 
     Raises OSError if the system can't create a process.
     """
@@ -52,42 +54,53 @@ class Child:
         stdout: int | IO[Any] | None = subprocess.PIPE,
         stderr: int | IO[Any] | None = subprocess.STDOUT,
         folder: Path | None = None,
-        prefix: Sequence[str] = (),
+        namespaces: Sequence[str] = (),
         pass_fds: Sequence[int] = (),
+        template: Template | None = None,
     ) -> None:
         self.began = time.monotonic()
         #: the largest resident set, in bytes, of the command or of a process that it waited for; None while
-        #: it runs, and where it is unknown because this process has used more memory
+        #: it runs, and where it is unknown: this process has used more memory, or the command shares the
+        #: template's
         self.peak_memory_bytes: int | None = None
         self._code: int | None = None
         self._lock = threading.Lock()
         self._reason = tempfile.NamedTemporaryFile(prefix="labkit-")  # noqa: SIM115 - closed with the child
         self._inherited_peak = peak_memory_bytes()
-        reading, self._control = os.pipe()
-        start = (sys.executable, "-I", "-S", subreaper.__file__, str(reading), str(os.getpid()))
-        try:
-            self._popen = subprocess.Popen(
-                [*prefix, *start, *command],
-                cwd=folder,
-                env=child_environment({**variables, REASON: self._reason.name}),
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                pass_fds=(reading, *pass_fds),
-                start_new_session=True,
-                bufsize=0,
-            )
-        except BaseException:
-            os.close(self._control)
-            self._reason.close()
-            raise
-        finally:
-            os.close(reading)
+        environment = child_environment({**variables, REASON: self._reason.name})
+        forked = template and template.start(command, environment, stdout, stderr, namespaces)
+        self._popen: subprocess.Popen[bytes] | None = None
+        #: the pipe to its input, if it was asked for
+        self.stdin: IO[bytes] | None = None
+        if forked:
+            pid, self._control, streams = forked
+        else:
+            reading, self._control = os.pipe()
+            words = (str(reading), str(os.getpid()), ":".join(namespaces), *command)
+            try:
+                self._popen = subprocess.Popen(
+                    [sys.executable, "-I", "-S", subreaper.__file__, *words],
+                    cwd=folder,
+                    env=environment,
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    pass_fds=(reading, *pass_fds),
+                    start_new_session=True,
+                    bufsize=0,
+                )
+            except BaseException:
+                os.close(self._control)
+                self._reason.close()
+                raise
+            finally:
+                os.close(reading)
+            pid, self.stdin = self._popen.pid, self._popen.stdin
+            streams = [pipe for pipe in (self._popen.stdout, self._popen.stderr) if pipe is not None]
         #: the process id of the command's parent
-        self.pid = self._popen.pid
-        #: the pipes that were asked for: to its input, and of its output
-        self.stdin = self._popen.stdin
-        self.streams = tuple(pipe for pipe in (self._popen.stdout, self._popen.stderr) if pipe is not None)
+        self.pid = pid
+        #: the pipes of its output that were asked for
+        self.streams = tuple(streams)
 
     def __enter__(self) -> "Child":
         return self
@@ -114,9 +127,11 @@ class Child:
             if self._code is None:
                 pid, status, usage = os.wait4(self.pid, os.WNOHANG)
                 if pid:
-                    self._code = self._popen.returncode = os.waitstatus_to_exitcode(status)
-                    peak = usage.ru_maxrss * MAXRSS_BYTES
-                    self.peak_memory_bytes = peak if peak > self._inherited_peak else None
+                    self._code = os.waitstatus_to_exitcode(status)
+                    if self._popen is not None:
+                        self._popen.returncode = self._code
+                        peak = usage.ru_maxrss * MAXRSS_BYTES
+                        self.peak_memory_bytes = peak if peak > self._inherited_peak else None
             return self._code
 
     def wait(self, seconds: float = math.inf) -> int | None:

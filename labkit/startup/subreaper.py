@@ -1,12 +1,13 @@
 """The parent process of one task: it ends with the task or the launcher, and leaves no process behind.
 
-Run as a script: ``python -I -S subreaper.py CONTROL LAUNCHER COMMAND…``. It starts the command in a new
-session and ends as the command does, with the same exit code or by the same signal.
+Run as a script: ``python -I -S subreaper.py CONTROL LAUNCHER NAMESPACES COMMAND…``. It starts the command in
+a new session and ends as the command does, with the same exit code or by the same signal.
+``template_process.py`` calls ``supervise`` for a task that it forks.
 
 CONTROL is the reading end of a pipe whose writing end only the launcher holds. ``T`` in it sends SIGTERM to
 the command's process group, ``I`` SIGINT, and ``K`` kills it. The end of the pipe means that the launcher has
 ended, for whatever reason, and kills as well. LAUNCHER is the launcher's process id, in case another process
-has inherited the writing end.
+has inherited the writing end. NAMESPACES are files such as /proc/1/ns/net, with ``:`` between them.
 
 Processes that the command started are killed with it. On Linux this process is a subreaper (prctl): when the
 command ends, its descendants in any session or group become children of this process, which kills them all.
@@ -22,8 +23,8 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -33,43 +34,70 @@ COULD_NOT_START = 127  # as shells return it
 KILL_SECONDS = 10.0  # processes that are left after this can't be killed by a signal
 
 
-def load_prctl() -> Callable[..., int] | None:
-    """Return the C function ``prctl``; None on systems without it."""
+def load_libc() -> Any:
+    """Return the C library with ``prctl`` and ``setns``; None on systems other than Linux."""
     if not sys.platform.startswith("linux"):
         return None
     import ctypes
 
-    return ctypes.CDLL(None, use_errno=True).prctl
+    return ctypes.CDLL(None, use_errno=True)
 
 
-def start(command: list[str], prctl: Callable[..., int] | None) -> int | None:
-    """Start the command in a new session; return its process id, or None if it can't be run."""
-    parent = os.getpid()
+def enter(namespaces: Sequence[str]) -> None:
+    """Move this process, which has one thread, into the namespaces of these files, in their order."""
+    try:
+        files = [open(name) for name in namespaces]  # noqa: SIM115 - all, before the first changes what is seen
+        for file in files:
+            if load_libc().setns(file.fileno(), 0):
+                raise OSError(f"this machine refused to let a process enter {file.name}")
+            file.close()
+    except OSError as error:
+        print(f"labkit: error: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def supervise(control: int, launcher: int) -> int:
+    """Fork the task, in a new session, and end as it does. Returns only in the task.
+
+    Returns a descriptor that the task closes once it runs, when its session can be signalled. What the task
+    writes to it before that is the reason why it can't run.
+    """
+    os.set_inheritable(control, False)
+    wake, alarm = os.pipe()
+    os.set_blocking(alarm, False)
+    signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
+    handled = []
+    for number in (signal.SIGCHLD, *REQUESTS, *ANNOUNCEMENTS):
+        # Ignored signals (SIGHUP under nohup) stay ignored, for the command as well; SIGCHLD is needed.
+        if number == signal.SIGCHLD or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: None)
+            handled.append(number)
+    libc = load_libc()
+    if libc is not None:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    me = os.getpid()
     status, report = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setsid()
-            if prctl is not None:
-                prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-                if os.getppid() != parent:  # it ended before the line above
-                    os._exit(128 + signal.SIGKILL)
-            # Python ignores these two, and the command would inherit that.
-            for number in (signal.SIGPIPE, signal.SIGXFSZ):
-                signal.signal(number, signal.SIG_DFL)
-            signal.set_wakeup_fd(-1)
-            os.execvp(command[0], command)
-        except BaseException as error:
-            os.write(report, str(error).encode())
-        os._exit(COULD_NOT_START)
+    task = os.fork()
+    if task == 0:
+        os.setsid()
+        if libc is not None:
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != me:  # it ended before the line above
+                os._exit(128 + signal.SIGKILL)
+        signal.set_wakeup_fd(-1)
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
+        for descriptor in (control, wake, alarm, status):
+            os.close(descriptor)
+        return report
     os.close(report)
-    trouble = os.read(status, 1000)  # returns once the command runs, when its session can be signalled
+    trouble = os.read(status, 1000)
     os.close(status)
-    if not trouble:
-        return child
-    os.waitpid(child, 0)
-    print(f"labkit: error: {command[0]} can't be started: {trouble.decode()}", file=sys.stderr, flush=True)
-    return None
+    if trouble:
+        os.waitpid(task, 0)
+        print(f"labkit: error: {trouble.decode()}", file=sys.stderr, flush=True)
+        os._exit(COULD_NOT_START)
+    return end_like(watch(task, control, launcher, wake))
 
 
 def children() -> list[int]:
@@ -152,22 +180,17 @@ def end_like(status: int) -> NoReturn:
 
 
 def main() -> NoReturn:
-    control, launcher, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-    os.set_inheritable(control, False)
-    wake, alarm = os.pipe()
-    os.set_blocking(alarm, False)
-    signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, *REQUESTS, *ANNOUNCEMENTS):
-        # Ignored signals (SIGHUP under nohup) stay ignored, for the command as well; SIGCHLD is needed.
-        if number == signal.SIGCHLD or signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, lambda number, frame: None)
-    prctl = load_prctl()
-    if prctl is not None:
-        prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    task = start(command, prctl)
-    if task is None:
-        os._exit(COULD_NOT_START)
-    end_like(watch(task, control, launcher, wake))
+    control, launcher, namespaces, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
+    enter(list(filter(None, namespaces.split(":"))))
+    report = supervise(control, launcher)
+    try:
+        # Python ignores these two, and the command would inherit that.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        os.execvp(command[0], command)
+    except BaseException as error:
+        os.write(report, f"{command[0]} can't be started: {error}".encode())
+    os._exit(COULD_NOT_START)
 
 
 if __name__ == "__main__":

@@ -84,6 +84,7 @@ def main(words: list[str]) -> int:
     from labkit.experiments.search import work
 
     work.python_command = lambda *_: (sys.executable, __file__, *_[2:])
+    work.has_no_gpu = lambda: False  # where no training is forked
     return cli.main(words)
 
 

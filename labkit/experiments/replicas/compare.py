@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from labkit.config.config import recorded_config
 from labkit.config.fields import argument
 from labkit.data.manifest import Manifest
 from labkit.data.recipe import requested_values
+from labkit.distributed.cpu import has_no_gpu
 from labkit.errors import InputError, short
 from labkit.experiments.replicas.result import LAYOUTS, Layout, LayoutLosses, ReplicaComparison, parse_layouts
 from labkit.experiments.trials import (
@@ -32,6 +34,7 @@ from labkit.experiments.trials import (
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.reader import read_metrics
 from labkit.startup.interruption import stop_signals
+from labkit.startup.template import Template
 from labkit.training.checks import check_fits
 from labkit.training.place import place_run, with_crop
 
@@ -220,24 +223,27 @@ def run_trainings(
 ) -> dict[Path, NDArray[np.float64]]:
     """Run each training that isn't finished. Returns the losses by run directory."""
     losses = {}
-    for number, training in enumerate(trainings, 1):
-        title, seconds = f"training {number} of {len(trainings)}: {training.name}", ""
-        if training.run_state == "finished":
-            announce(f"{title}: already finished")
-        else:
-            announce(title)
-            seconds = f" ({_train(training, signals).seconds:.0f} s)"
-        found = losses[training.run.path] = _read_losses(training)
-        announce(f"  loss {found[0]:.4f} at step 1, {found[-1]:.4f} at step {len(found)}{seconds}")
+    alone = [each for each in trainings if each.run_state != "finished" and each.layout.processes == 1]
+    forks = len(alone) > 1 and has_no_gpu()
+    with closing(Template(of_cluster=False)) if forks else nullcontext() as template:
+        for number, training in enumerate(trainings, 1):
+            title, seconds = f"training {number} of {len(trainings)}: {training.name}", ""
+            if training.run_state == "finished":
+                announce(f"{title}: already finished")
+            else:
+                announce(title)
+                seconds = f" ({_train(training, signals, template).seconds:.0f} s)"
+            found = losses[training.run.path] = _read_losses(training)
+            announce(f"  loss {found[0]:.4f} at step 1, {found[-1]:.4f} at step {len(found)}{seconds}")
     return losses
 
 
-def _train(training: LayoutTraining, signals: Sequence[int]) -> TrialEnd:
+def _train(training: LayoutTraining, signals: Sequence[int], template: Template | None) -> TrialEnd:
     """Train to the end in a child process, which never outlives this one."""
     path, layout = training.run.path, training.layout
     path.parent.mkdir(parents=True, exist_ok=True)
     trial = Trial(layout.command(training.config), layout.variables, path.with_suffix(".txt"))
-    end = run_trial(trial, signals)
+    end = run_trial(trial, signals, template)
     if signals:
         raise KeyboardInterrupt(signals[0])
     if end.reason:

@@ -12,11 +12,14 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from labkit.config.config import flags_of
+from labkit.data.recipe import requested_values
+from labkit.distributed.cpu import has_no_gpu
 from labkit.errors import DiskFailure, InputError
 from labkit.experiments.search.board import Board, write_snapshot
 from labkit.experiments.search.decide import decided, proposed, update
@@ -33,6 +36,7 @@ from labkit.run_directory.reader import read_metrics
 from labkit.run_directory.stop import take_locks
 from labkit.startup.child import EXIT_STATUS, UNTIL_STEP, python_command
 from labkit.startup.process import Child
+from labkit.startup.template import Template
 
 LOOK_SECONDS = 0.5  # between two looks for work where there was none
 SNAPSHOT_SECONDS = 15.0
@@ -121,11 +125,15 @@ class Search:
         """Work until nothing is left or this process is asked to stop, and record how it ends."""
         jobs = self._next_jobs()
         limits: dict[str, Any] = {"at_a_time": self.workers, "seconds_to_save": SECONDS_TO_SAVE}
-        while not self._over and not self.signals:
-            self._jobs, self._beats = [], {}
-            run_trials(jobs, self.signals, self._ended, meanwhile=self._watch, **limits)
-            if self.signals == [TIME_IS_UP]:
-                self.signals.clear()  # the repeats are left
+        # Their file is run before TensorFlow is imported, and may decide what Keras and TensorFlow load.
+        callbacks = requested_values(self.request.preset, self.request.fixed)[0].get("callbacks")
+        forks = has_no_gpu() and callbacks is None
+        with closing(Template(of_cluster=False)) if forks else nullcontext() as limits["template"]:
+            while not self._over and not self.signals:
+                self._jobs, self._beats = [], {}
+                run_trials(jobs, self.signals, self._ended, meanwhile=self._watch, **limits)
+                if self.signals == [TIME_IS_UP]:
+                    self.signals.clear()  # the repeats are left
         self._snapshot("finished" if self._over else "interrupted")
 
     def _snapshot(self, state: str = "running") -> None:
