@@ -79,10 +79,9 @@ def test_the_site_has_the_documents_the_reference_and_the_linked_files(built):
 
 def test_the_table_has_a_row_for_each_lesson(built):
     overview = built.overview.read_text()
-    assert (
-        "| 00 [First](../notebooks/00_first.ipynb) | 2 | 17 | 1 | 1 | 0 of 0 | 0 of 0 | 1 | 0 |" in overview
-    )
-    assert "| 01 [Second](../notebooks/01_second.ipynb) | 2 | " in overview
+    first = "| 00 [First](../notebooks/00_first.ipynb) | 0 | 2 | 17 | 1 | 1 | 0 of 0 | 0 of 0 | 1 | 0 |"
+    assert first in overview
+    assert "| 01 [Second](../notebooks/01_second.ipynb) | 10 | 2 | " in overview
     assert " | 1 | 0 | 1 of 1 | 1 of 1 | 0 | 0 |" in overview
     assert overview.startswith("# Course\n\nWords.\n")
     assert overview.endswith("\nMore words.\n")
