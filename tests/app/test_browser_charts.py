@@ -312,7 +312,7 @@ def test_a_panel_beside_the_charts_lays_a_run_over_draws_formulas_and_arranges_t
             assert still(other.page.locator(".lk-chart").first)["y"] < 170
             other.page.get_by_role("button", name="Charts (5 of 6)").click()
             other.page.get_by_role("button", name="Keep for all runs").click()
-            other.page.wait_for_function(IDLE)
+            becomes(other.page, (server[1] / ".charts.json").is_file, True)
             other.went_well()
         with visiting(browser) as third:
             open_live(third.page, server[0], "long", hidden="")

@@ -100,10 +100,10 @@ def first_step_again(cluster: Cluster, blow: Blow) -> float:
 
 
 def assert_went_on(cluster: Cluster, since: float, until_time: float) -> None:
-    """Between two wall times steps ended, and not only those that were under way."""
+    """Between two wall times steps ended, and not only those that were under way, one of each worker."""
     times = [row["wall_time"] for row in cluster.metrics().split("train")]
-    late = [at for at in times if since + 1.0 < at < until_time]
-    assert len(late) >= 10, f"training stood still for {until_time - since:.1f} s: {cluster.text()}"
+    late = [at for at in times if since + 0.5 < at < until_time]
+    assert len(late) >= 3, f"training stood still for {until_time - since:.1f} s: {cluster.text()}"
 
 
 # ---- a task is lost ------------------------------------------------------------------------------------
