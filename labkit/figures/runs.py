@@ -297,7 +297,7 @@ def _draw_rates(axis: "Axes", workers: Mapping[str, Sequence[Mapping[str, Any]]]
     axis.set_ylim(bottom=0)
     axis.grid(axis="y")
     if len(workers) <= MAX_WORKERS_IN_LEGEND:
-        axis.legend(loc="lower right")
+        axis.legend(loc="best")
 
 
 def _draw_shares(axis: "Axes", workers: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
