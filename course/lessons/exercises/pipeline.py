@@ -92,6 +92,7 @@ def _test_cuts(answer: Any) -> str:
     function = a_function(answer)
     random = draws(123)
     cases = [([5.0, 1, 1, 1, 1, 1], 2), ([1.0, 1, 1, 9], 2)]
+    cases += [([4.0, 2, 1, 5, 2], 3), ([2.0, 2, 4, 1, 4], 4)]  # equal shares, and least squares, are not best
     cases += [(random.uniform(1, 5, size).round(1).tolist(), stages) for size, stages in ((7, 3), (9, 4))]
     for costs, stages in cases:
         shown = f"for the costs {costs} and {stages} stages"
