@@ -129,9 +129,8 @@ $(LOCKED):
 	echo "Making $(VENV) from requirements.lock (3.5 GB, 2 to 4 minutes)"; \
 	$(discard); mkdir $(VENV); touch $(OURS); "$$python" -m venv $(VENV); \
 	$(BIN)/python -m pip install --disable-pip-version-check --no-input $$([ -t 1 ] || echo --quiet) \
-	    --no-compile --require-hashes --only-binary :all: -r requirements.lock || { \
-	    echo "The installation did not finish; what was downloaded is kept: run make env again" >&2; exit 1; }; \
-	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # on all cores; pip uses one, and skips what is no Python, too
+	    --require-hashes --only-binary :all: -r requirements.lock || { \
+	    echo "The installation did not finish; what was downloaded is kept: run make env again" >&2; exit 1; }
 	@touch $@
 
 $(INSTALLED): $(LOCKED)

@@ -1,7 +1,5 @@
 """Plausible wrong answers to the exercises of lesson 12, each with words of its hint."""
 
-import itertools
-
 import numpy as np
 
 
@@ -70,11 +68,6 @@ def at_equal_shares(costs, stages):
 def nearest_to_equal_shares(costs, stages):
     ends = np.cumsum(costs)
     return [int(np.argmin(abs(ends - ends[-1] * stage / stages))) + 1 for stage in range(1, stages)]
-
-
-def of_least_squares(costs, stages):
-    options = itertools.combinations(range(1, len(costs)), stages - 1)
-    return min(options, key=lambda cuts: sum(np.square(np.add.reduceat(costs, [0, *cuts]))))
 
 
 def with_both_ends(costs, stages):
@@ -156,7 +149,6 @@ WRONG = {
         (equal_counts, "not the numbers of blocks"),
         (at_equal_shares, "no stage may be empty"),
         (nearest_to_equal_shares, "costs 7, and 6 is possible"),
-        (of_least_squares, "costs 5, and 4 is possible"),
         (with_both_ends, "has the shape"),
         (empty_stage, "your cuts are [0.0]"),
     ],
