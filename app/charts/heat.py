@@ -62,7 +62,10 @@ def logarithmic(low: float, high: float) -> Scale:
 
 
 def powers(low: float, high: float, every: int, most: float) -> list[float]:
-    """Return every so many powers of ten from 10**``low`` to 10**``high``; with fewer than ``most``, more."""
+    """Return round values from 10**``low`` to 10**``high``: powers of ten whose exponent ``every`` divides.
+
+    Over ``most`` powers of ten or fewer, also their double and fivefold.
+    """
     known = [
         digit * 10.0**power
         for power in range(int(np.floor(low)), int(np.ceil(high)) + 1)

@@ -225,13 +225,14 @@ def find_duplicates(scan: DataScan) -> Duplicates:
     images["split"] = np.repeat(np.arange(len(names)), [len(part) for part in parts])
     images["index"] = images.groupby("split").cumcount()
     # In the order in which the first image of each group stands in the data set.
-    groups = images[images.duplicated("same", keep=False)].groupby("same", sort=False)
-    members = np.array([np.bincount(group["split"], minlength=len(names)) for _, group in groups])
-    members = members.reshape(-1, len(names)).astype(np.int64)
+    copies = images[images.duplicated("same", keep=False)]
+    groups = copies.groupby("same", sort=False)
+    members = np.zeros((groups.ngroups, len(names)), np.int64)
+    places: list[list[Place]] = [[] for _ in members]
+    columns = (values.tolist() for values in (groups.ngroup(), copies["split"], copies["index"]))
+    for group, split, index in zip(*columns, strict=True):
+        members[group, split] += 1
+        places[group].append(Place(names[split], index))
     shared = members.T @ (members > 0)
     shared[np.diag_indices(len(names))] = np.where(members > 1, members, 0).sum(axis=0)
-    places = [
-        [Place(names[split], index) for split, index in zip(group["split"], group["index"], strict=True)]
-        for _, group in groups
-    ]
     return Duplicates(names, places, (groups["label"].nunique() > 1).to_numpy(bool), shared)

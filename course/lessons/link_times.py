@@ -180,7 +180,7 @@ def _hint(link: Link, case: Case, own: float, right: float) -> str:
     messages, arrays = {"tree": (4, 4.0), "ring": (6, 1.5), "halving-doubling": (4, 1.5)}[case.algorithm]
     waits, sends = messages * link.latency, 8e-6 * arrays * case.num_bytes / link.rate
     known = {
-        "": right,
+        "": right,  # off, but by nothing that is known
         "it is the time of the bytes alone; each message has its α as well": sends,
         "it is the time of the messages alone; their bytes count as well": waits,
         "a message there and back is two messages": 2 * right,

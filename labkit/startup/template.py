@@ -132,7 +132,5 @@ class Template:
     def _lose(self) -> None:
         if self._can_fork is not False:
             self.close()
-            message = (
-                "the process that tasks are forked from was lost; from now on each imports TensorFlow itself"
-            )
-            print(f"labkit: {message}", file=sys.stderr, flush=True)
+            message = "the process from which tasks are forked was lost; from now on, each imports TensorFlow"
+            print(f"labkit: {message} itself", file=sys.stderr, flush=True)
