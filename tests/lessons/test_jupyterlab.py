@@ -192,7 +192,7 @@ def test_a_button_kills_a_worker_in_the_lesson_about_clusters(tmp_path, lesson_r
     notebook = copy_of("05_cluster", tmp_path)
     # More steps than in the lesson, and a later kill by its cell: time for a slow browser to click.
     patient = {
-        "train_steps: int = 60 ": f"train_steps: int = {STEPS} ",
+        "train_steps: int = 36 ": f"train_steps: int = {STEPS} ",
         "train_steps * 3 // 5": "train_steps * 9 // 10",
     }
     text = notebook.read_text()
