@@ -230,7 +230,8 @@ def compare(
     """Raise Wrong unless ``found`` is ``right``, with the hint of this wrong number, or ``otherwise``."""
     if not math.isclose(found, right, rel_tol=1e-6):
         known = (hint for wrong, hint in hints if math.isclose(found, wrong, rel_tol=1e-6))
-        raise Wrong(f"{what}, {found:.4g}: {next(known, otherwise)}")
+        number = f"{found:,.0f}" if 1e4 <= abs(found) < 1e15 else f"{found:.4g}"
+        raise Wrong(f"{what}, {number}: {next(known, otherwise)}")
 
 
 def several(answer: Any, count: int, wanted: str) -> list[Any]:

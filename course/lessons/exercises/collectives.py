@@ -82,7 +82,8 @@ def _reduce_scatter(answer: Any) -> str:
             others = [chunk for chunk in range(workers) if np.allclose(values, chunks[chunk])]
             if others:
                 raise Wrong(
-                    f"{what} is the sum of chunk {others[0]}, not {worker}; who keeps the lower half?"
+                    f"{what} is the sum of chunk {others[0]}, not {worker}; who keeps the lower half, and "
+                    "which distance is first? Halve with the farthest partner first"
                 )
             raise Wrong(
                 f"{what} isn't the sum of chunk {worker}; write down which range each worker has left after "

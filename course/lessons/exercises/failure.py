@@ -147,6 +147,8 @@ def _judge(steps: int, every: int, kills: Sequence[Any], attempts: list[tuple[li
         first, due = made[0] if made else steps, done // every * every
         if number and first != due and not isinstance(kills[0], float):
             hint = "is the newest state loaded?" if first else "load what was saved"
+            if first == due - 1:
+                hint = f"the state after step {first} goes on with step {due}"
             hint = hint if first < due else "save when (step + 1) % every == 0"
             raise Wrong(
                 f"{done} steps were made with a checkpoint every {every}, but the next process went on at "

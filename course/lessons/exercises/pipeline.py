@@ -32,8 +32,8 @@ def _test_seconds(answer: Any) -> str:
             (max(works), "this is the work of the busiest stage; a stage also waits for others"),
         )
         otherwise = (
-            f"{right:g} s are needed; a backward pass needs that of the next stage, on the last stage its "
-            "own forward pass"
+            f"{right:g} s are needed; a pass begins when its stage is free and its input is there: forward, "
+            "from the stage before; backward, from the next one, on the last stage its own forward pass"
         )
         compare(found, right, f"for {name}, your seconds", hints, otherwise)
     return "right for GPipe and 1F1B, for equal and unequal stages"

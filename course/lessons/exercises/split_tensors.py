@@ -39,6 +39,14 @@ def _two_layers(answer: object) -> str:
             for name, found, whole, axis in zip(PARTS, result, right, (None, None, 1, 0), strict=True):
                 own = whole if axis is None else np.split(whole, workers, axis)[worker]
                 name = f"{name} on worker {worker} of {workers}"
+                if (
+                    whole is right[0]
+                    and np.shape(found) == own.shape
+                    and np.allclose(found, x @ first @ second)
+                ):
+                    raise Wrong(
+                        f"{name} has no ReLU; hidden values below 0 are 0, and so are their gradients"
+                    )
                 if not np.allclose(an_array(found, own.shape, name), own):
                     raise Wrong(f"{name} {A_TERM if axis is None else A_PART}")
         least = 2 * (workers - 1) / workers * (batch * outputs + batch * inputs) * 8
@@ -117,11 +125,15 @@ def _bytes_of_splits(answer: object) -> str:
         what = f"{images} images of {size}×{size}, {channels} channels, by {split} on {workers} workers"
         found = a_number(function(split, images, size, channels, workers), f"your result for {what},")
         counted = max(run_answer(workers, _exchanges, split, images, size, channels).bytes_sent)
+        rows = 16 * min(workers - 1, 2) * images * size * channels * (split == "height")
         ring = "a ring sends 2 (P − 1) / P of an array from each worker, not all of it"
         hints = (
             (counted / 4, "4 times too small: a float32 number has 4 bytes"),
             (counted / 2, "2 times too small: two convolutions, or two all-reduces"),
             (counted * workers / (2 * (workers - 1)), ring),
+            (counted - rows, "the rows for the neighbours are missing"),
+            (counted - rows / 2, "rows are sent for both convolutions, forward and backward: four times"),
+            (counted - rows * 3 / 4, "a row is sent four times, for both convolutions, forward and backward"),
         )
         otherwise = f"workers counted {counted:,} bytes; {COUNTED[split]}"
         compare(found, counted, f"for {what}, your bytes", hints, otherwise)

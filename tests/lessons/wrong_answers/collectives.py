@@ -28,6 +28,14 @@ def _halving(worker, array, lower_first=True, give_all=False):
     return array[low:high]
 
 
+def _nearest_first(worker, array):
+    for distance in (2**n for n in range(worker.size.bit_length() - 1)):
+        halves, upper = np.split(array, 2), bool(worker.rank & distance)
+        worker.send(worker.rank ^ distance, halves[not upper])
+        array = halves[upper] + worker.receive(worker.rank ^ distance)
+    return array
+
+
 def _never_sent(worker, array):
     return np.split(array, worker.size)[worker.rank]
 
@@ -88,6 +96,7 @@ WRONG = {
         (_ring_scatter, "messages, allowed: 2"),
         (lambda worker, array: _halving(worker, array, lower_first=False), "who keeps the lower half"),
         (lambda worker, array: _halving(worker, array, give_all=True), "times its array"),
+        (_nearest_first, "Halve with the farthest partner first"),
         (_never_sent, "add what the partner sends"),
         (_recursive_doubling, "return only its chunk"),
         (_waits, "worker 1 still waits for a message from worker 0"),

@@ -31,7 +31,9 @@ def forgets(state, update, steps, every, folder):
     return losses
 
 
-def survivor(state, update, steps, every, folder, *, keep=("weights", "velocity"), past=True, whole=True):
+def survivor(
+    state, update, steps, every, folder, *, keep=("weights", "velocity"), past=True, whole=True, ahead=1
+):
     """Survive, unless some of it is left out."""
     path, step, losses = folder / "saved.npz", 0, []
     if path.exists():
@@ -43,7 +45,7 @@ def survivor(state, update, steps, every, folder, *, keep=("weights", "velocity"
         step, losses = step + 1, [*losses, loss]
         if step % every == 0:
             target = folder / "unfinished.npz" if whole else path
-            np.savez(target, step=step, losses=losses, **{name: state[name] for name in keep})
+            np.savez(target, step=step - 1 + ahead, losses=losses, **{name: state[name] for name in keep})
             if whole:
                 os.replace(target, path)
     return losses
@@ -55,6 +57,10 @@ def without_velocity(*arguments):
 
 def without_past_losses(*arguments):
     return survivor(*arguments, past=False)
+
+
+def makes_the_last_step_again(*arguments):
+    return survivor(*arguments, ahead=0)
 
 
 def over_the_old_one(*arguments):
@@ -124,6 +130,7 @@ WRONG = {
         (forgets, "load what was saved"),
         (without_velocity, "that the next step depends on"),
         (without_past_losses, "the losses so far belong into the checkpoint"),
+        (makes_the_last_step_again, "the state after step 14 goes on with step 15"),
         (over_the_old_one, "Write to another name"),
         (after_each_step, "save when (step + 1) % every == 0"),
         (half_as_often, "is the newest state loaded"),

@@ -135,7 +135,7 @@ WRONG = {
     "12.1": [
         (all_passes, "at the same time"),
         (busiest_stage, "also waits for others"),
-        (formula_of_the_slowest, "needs that of the next stage"),
+        (formula_of_the_slowest, "when its stage is free and its input is there"),
     ],
     "12.2": [
         (in_turn, "more forward passes ahead"),

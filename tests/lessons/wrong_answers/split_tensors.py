@@ -9,6 +9,10 @@ def _backward(x, gradient, first, second):
     return active @ second, of_hidden @ first.T, x.T @ of_hidden, active.T @ gradient
 
 
+def _linear(all_reduce, x, gradient, first, second):
+    return all_reduce(x @ first @ second), x, first, second
+
+
 def _no_message(all_reduce, x, gradient, first, second):
     return _backward(x, gradient, first, second)
 
@@ -69,6 +73,7 @@ def _roof(images, size, inputs, outputs, kernel, gflops, gigabytes, *, two=2, fo
 WRONG = {
     "13.1": [
         (_no_message, "needs an all-reduce"),
+        (_linear, "has no ReLU"),
         (_kernels_summed, "needs no message"),
         (_too_many, "two all-reduces suffice"),
         (lambda all_reduce, x, gradient, first, second: x, "return four arrays"),
@@ -87,6 +92,11 @@ WRONG = {
         (lambda *shape: _bytes(*shape, number=1), "4 times too small"),
         (lambda *shape: _bytes(*shape) / 2, "2 times too small"),
         (lambda *shape: _bytes(*shape, ring=1.0), "not all of it"),
+        (lambda *shape: _bytes(*shape, rows=0), "rows for the neighbours are missing"),
+        (
+            lambda *shape: (_bytes(*shape) + _bytes(*shape, rows=0)) / 2,
+            "both convolutions, forward and backward",
+        ),
         (lambda *shape: _bytes(*shape, rows=2), "to one neighbour on 2 workers"),
         (lambda split, *shape: _bytes("images", *shape), "once forward and once backward"),
     ],
