@@ -261,12 +261,14 @@ def rename_run(old: RunDirectory, new: str) -> tuple[RunDirectory, list[str]]:
                 f"{old.name} belongs to {folder}, which finds its runs by their names; it keeps its name"
             )
     with held(old, "stop"):
-        others = {one.path: one for one in (*list_runs(old.path.parent), *known_runs())}
+        known = {one.path: one for one in known_runs()}
+        others = {one.path: one for one in list_runs(old.path.parent)} | known
         try:
             os.rename(old.path, renamed.path)
         except OSError as error:
             raise InputError(f"{old.path} can't be renamed to {new}: {error.strerror}") from None
-    remember(renamed)
+    if old.path in known:
+        remember(renamed)
     return renamed, [line for other in others.values() for line in _still_naming(other, old, renamed)]
 
 

@@ -267,6 +267,16 @@ def test_names_and_values_are_text_whatever_they_hold(make_run, runs_folder, ser
 
 
 @pytest.mark.long
+def test_the_longest_text_of_a_column_is_not_cut_where_its_letters_are_wide(make_run, runs_folder, served, visit):
+    for note in ("MMMMMMMM", "resnet", "finish"):
+        change_notes(make_run(note), note=note)
+    opened(visit.page, served, runs_folder, "&columns=Note&columns=Model&columns=Data+set")
+    cut = "cells => cells.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)"
+    assert visit.page.locator(f"{ROWS} td").evaluate_all(cut) == []
+    visit.went_well()
+
+
+@pytest.mark.long
 def test_on_a_phone_the_name_stays_and_only_the_table_scrolls_sideways(six, runs_folder, served, visit):
     page = visit.page
     page.set_viewport_size({"width": 390, "height": 844})

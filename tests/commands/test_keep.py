@@ -138,12 +138,16 @@ def test_a_command_that_would_start_anew_after_a_rename_is_named(folder):
     assert "starts a new run, resnet8-shapes-0123abcd-2gpus; labkit resume new goes on with this one" in said
 
 
-def test_a_run_outside_of_labkits_home_is_still_listed(runs, tmp_path):
+def test_a_rename_lists_no_other_runs_outside_of_labkits_home_than_before(runs, tmp_path):
     other = make_run(tmp_path / "elsewhere", "old")
     remember(other)
     assert answer("rename", other.path, "new").code == 0
     names = [run["name"] for run in json.loads(answer("runs", "--json").out)]
-    assert sorted(names) == ["new", "old", "old-fork-5"]
+    assert sorted(names) == ["new", "old", "old-fork-5"], "it is listed, as before"
+    unlisted = make_run(tmp_path / "of somebody else", "theirs")
+    assert answer("rename", unlisted.path, "renamed").code == 0
+    listed = [run["name"] for run in json.loads(answer("runs", "--json").out)]
+    assert listed == names, "it isn't listed, as before"
 
 
 def test_what_keeps_the_old_name_is_said(runs):

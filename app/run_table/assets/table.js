@@ -82,16 +82,21 @@ const lengthOf = (cell, kind) => {
   if (kind === 'state') return cell[0].length + (cell[3] ? cell[3].length + 6 : 4);
   return kind === 'tags' ? cell.join('123').length + 3 : 15;
 };
+const pen = document.createElement('canvas').getContext('2d');
 function widen(host) {
   const { columns, rows } = host.data;
+  pen.font = getComputedStyle(host).font;
+  const letter = 0.84 * pen.measureText('0').width; // in a long text; those of a short one may be wider
   columns.forEach((column, place) => {
     const lengths = rows.map((row) => (place ? lengthOf(row.cells[place - 1], column.kind)
       : row.name.length + (row.runs ? 10 : row.group ? 3 : 0)));
-    const longest = Math.max(0.9 * column.title.length + 2, ...lengths);
+    const text = place && rows[lengths.indexOf(Math.max(...lengths))]?.cells[place - 1];
+    const drawn = typeof text === 'string' ? pen.measureText(text).width / letter : 0;
+    const longest = Math.max(0.9 * column.title.length + 2, drawn, ...lengths);
     host.widths[place] = Math.max(host.widths[place] ?? 0, Math.min(longest, place ? LONGEST : LONGEST_NAME));
   });
   const [name, ...others] = host.widths;
-  const parts = [`min(${name}ch + 18px, 44vw)`, ...others.map((width) => `calc(${0.84 * width}ch + 16px)`)];
+  const parts = [`min(${name}ch + 18px, 44vw)`, ...others.map((width) => `calc(${0.84 * width}ch + 17px)`)];
   host.style.setProperty('--lk-columns', `34px ${parts.slice(0, -1).join(' ')} minmax(${parts.at(-1)}, 1fr)`);
   host.style.setProperty('--lk-width', `calc(34px + ${parts.join(' + ')})`);
 }
