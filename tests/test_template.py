@@ -90,6 +90,7 @@ def trained(template, tmp_path_factory, shapes) -> dict[str, tuple[Path, dict, l
     return found
 
 
+@pytest.mark.long
 def test_a_forked_task_sees_what_a_program_sees(trained):
     _, program, _ = trained["program"]
     for name in ("forked", "forked again"):

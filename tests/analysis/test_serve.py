@@ -71,6 +71,7 @@ def expected(smoke: Path) -> tuple[list[str], np.ndarray]:
     return [found.classes[number] for number in found.predicted], found.probabilities
 
 
+@pytest.mark.long
 def test_many_clients_get_right_answers_and_memory_stays(served, pictures, expected):
     names, probabilities = expected
     wrong: list[object] = []

@@ -267,6 +267,7 @@ def choose(page: Any, label: str, *names: str) -> None:
         page.wait_for_function(IDLE)
 
 
+@pytest.mark.long
 def test_a_panel_beside_the_charts_lays_a_run_over_draws_formulas_and_arranges_the_charts(server, browser):
     gap, best = "train/loss - validation/loss", "max(validation/accuracy)"
     with visiting(browser, viewport={"width": 1280, "height": 720}) as visit:
@@ -324,6 +325,7 @@ def test_a_panel_beside_the_charts_lays_a_run_over_draws_formulas_and_arranges_t
         visit.went_well()
 
 
+@pytest.mark.long
 def test_a_note_on_a_step_is_written_beside_its_batch_and_stands_on_the_charts(server, visit):
     page = visit.page
     open_live(page, server[0], "spiky", batch="60")
@@ -342,6 +344,7 @@ def test_a_note_on_a_step_is_written_beside_its_batch_and_stands_on_the_charts(s
     becomes(page, lambda: page.evaluate(labels), ["batch of step 60"])
 
 
+@pytest.mark.long
 def test_a_key_leads_from_jump_to_jump(server, visit):
     page = visit.page
     open_live(page, server[0], "spiky")
@@ -357,6 +360,7 @@ def test_a_key_leads_from_jump_to_jump(server, visit):
     expect(jumps.nth(1)).to_be_disabled()
 
 
+@pytest.mark.long
 def test_arrow_keys_go_through_the_media_of_all_steps(server, visit):
     media = MediaWriter(RunDirectory(server[1] / "spiky"), lambda summary, step: None)
     for step in (10, 20, 30):
@@ -371,6 +375,7 @@ def test_arrow_keys_go_through_the_media_of_all_steps(server, visit):
         expect(page.get_by_text(f"kept at {step}", exact=True)).to_be_visible()
 
 
+@pytest.mark.long
 def test_the_axis_is_any_metric(server, visit):
     page = visit.page
     open_live(page, server[0], "spiky")
@@ -385,6 +390,7 @@ def test_the_axis_is_any_metric(server, visit):
     expect(page.locator(".lk-chart .lk-tip b").first).to_contain_text("%")
 
 
+@pytest.mark.long
 def test_charts_begin_as_high_over_every_axis(server, browser):
     with visiting(browser, viewport={"width": 1280, "height": 720}) as visit:
         page = visit.page

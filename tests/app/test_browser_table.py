@@ -224,6 +224,7 @@ def test_a_name_is_changed_in_place_and_back(six, runs_folder, served, visit):
     visit.went_well()
 
 
+@pytest.mark.long
 def test_the_browser_notifies_once_somebody_has_asked_for_it(six, runs_folder, served, visit):
     page = visit.page
     page.add_init_script(
@@ -267,7 +268,9 @@ def test_names_and_values_are_text_whatever_they_hold(make_run, runs_folder, ser
 
 
 @pytest.mark.long
-def test_the_longest_text_of_a_column_is_not_cut_where_its_letters_are_wide(make_run, runs_folder, served, visit):
+def test_the_longest_text_of_a_column_is_not_cut_where_its_letters_are_wide(
+    make_run, runs_folder, served, visit
+):
     for note in ("MMMMMMMM", "resnet", "finish"):
         change_notes(make_run(note), note=note)
     opened(visit.page, served, runs_folder, "&columns=Note&columns=Model&columns=Data+set")

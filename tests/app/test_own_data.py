@@ -59,7 +59,10 @@ def test_every_page_shows_any_name_as_text(run, page):
         assert "my_pets__1" in shown
 
 
-@pytest.mark.parametrize(("page", "part"), [("image", ""), ("data", "Samples"), ("data", "Augmentation")])
+@pytest.mark.parametrize(
+    ("page", "part"),
+    [pytest.param("image", "", marks=pytest.mark.long), ("data", "Samples"), ("data", "Augmentation")],
+)
 def test_the_file_of_an_image_is_named(run, page, part):
     at = open_page(page, run, **({"part": part} if part else {}))
     shown = html_of(at if page == "image" else finished(at))

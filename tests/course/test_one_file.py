@@ -56,10 +56,9 @@ def weights_of(job_dir: Path, image_shape: tuple[int, int, int], step: int) -> d
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("steps", "seed"), [(20, 0), pytest.param(200, 3, marks=pytest.mark.long)], ids=["20 steps", "200 steps"]
-)
+@pytest.mark.parametrize(("steps", "seed"), [(20, 0), (200, 3)], ids=["20 steps", "200 steps"])
 def test_killed_and_resumed_it_has_labkits_losses_and_weights(steps, seed, tmp_path) -> None:
     manifest = prepare_tiny(tmp_path / "data")
     shared = ["--dataset", "shapes", "--data-dir", tmp_path / "data", "--no-evaluate-test"]

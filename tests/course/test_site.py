@@ -34,6 +34,7 @@ def test_the_lesson_is_executed_in_a_home_of_its_own_and_leaves_no_partial_file(
     assert "outputs" not in (built.notebooks / "00_first.ipynb").read_text().replace('"outputs": []', "")
 
 
+@pytest.mark.long
 def test_a_page_shows_figures_with_their_texts_and_what_was_printed(built):
     page = read_page(built.site / "notebooks" / "00_first.html")
     assert [image["alt"] for image in page.select("img")] == [

@@ -114,7 +114,7 @@ def batches_of(prepared, data, replicas, replica, *, start=0, stop=4):
     )
 
 
-@pytest.mark.parametrize("path", ["memory", "streaming"])
+@pytest.mark.parametrize("path", ["memory", pytest.param("streaming", marks=pytest.mark.long)])
 def test_mixup_mixes_within_the_global_batch_on_any_number_of_replicas_and_after_a_resume(prepared, path):
     values = {"train_batch_size": 12, "input_path": path, "mixup_alpha": 1.0}
     data = Config.from_flat(values).data
@@ -154,7 +154,7 @@ def test_shares_are_quantiles_of_the_beta_distribution(alpha):
     np.testing.assert_allclose(shares + shares[::-1], 1.0, atol=1e-7)
 
 
-@pytest.mark.parametrize("path", ["memory", "streaming"])
+@pytest.mark.parametrize("path", ["memory", pytest.param("streaming", marks=pytest.mark.long)])
 def test_cutmix_covers_a_rectangle_and_mixes_the_labels_by_its_area(prepared, path):
     values = {"train_batch_size": 12, "input_path": path, "cutmix_alpha": 1.0}
     data = Config.from_flat(values).data

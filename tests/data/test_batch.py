@@ -81,7 +81,7 @@ def test_every_augmentation_gives_the_same_images(prepared, augmentation, seed, 
     assert standardize(found, prepared).tobytes() == standardize(wanted, prepared).numpy().tobytes()
 
 
-@pytest.mark.parametrize("path", ["memory", "streaming"])
+@pytest.mark.parametrize("path", ["memory", pytest.param("streaming", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("step", "settings"),
     [

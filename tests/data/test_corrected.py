@@ -133,6 +133,7 @@ def test_marks_that_do_not_fit_are_refused_in_a_sentence_and_nothing_is_written(
     assert not (prepared.directory.parent / "never").exists()
 
 
+@pytest.mark.long
 def test_a_class_without_training_images_and_names_that_are_taken_are_refused(copy):
     folder, labels = copy.directory.parent, load_split(copy, "train")[1]
     for name in ("cifar10", "a b"):

@@ -52,7 +52,7 @@ def test_all_readers_give_the_same_pixels_and_labels(jpegs):
         np.testing.assert_array_equal(all_rows, np.arange(len(labels)))
 
 
-@pytest.mark.parametrize("path", ["memory", "streaming"])
+@pytest.mark.parametrize("path", ["memory", pytest.param("streaming", marks=pytest.mark.long)])
 @pytest.mark.parametrize("fields", [{}, {"flip": "alternating", "cutout_size": 20}])
 def test_a_batch_without_tensorflow_is_that_of_the_training(jpegs, path, fields):
     fields = {"train_batch_size": 7, "input_path": path, "random_resized_crop": 0.25, **fields}

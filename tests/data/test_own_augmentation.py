@@ -27,7 +27,13 @@ def allowed():
     allow({str(OWN): OWN.read_bytes()})
 
 
-@pytest.mark.parametrize("beside", [{}, {"use_distortion_for_training": False}, {"mixup_alpha": 0.3}])
+@pytest.mark.parametrize(
+    "beside",
+    [
+        *(pytest.param(one, marks=pytest.mark.long) for one in ({}, {"use_distortion_for_training": False})),
+        {"mixup_alpha": 0.3},
+    ],
+)
 def test_replicas_a_resumed_run_and_a_replayed_batch_see_the_same_images(shapes, beside):
     values = {"dataset": "shapes", "augment": f"{OWN}:noisy", "train_batch_size": 8} | beside
     data = Config.from_flat(values).data

@@ -88,7 +88,7 @@ def test_batches_do_not_depend_on_the_start_step(prepared, start, length, path):
     _assert_equal(_batches(prepared, start, start + length, path=path), whole[start:])
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", ["memory", pytest.param("streaming", marks=pytest.mark.long)])
 @pytest.mark.parametrize("shares", [[(3, 0, 3)], [(4, 0, 1), (4, 1, 2), (4, 3, 1)]])
 def test_the_slices_of_the_replicas_form_the_global_batch_after_a_resume_too(either, path, shares):
     options = {"path": path, "augmentation": _cropped(either)}

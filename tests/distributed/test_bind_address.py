@@ -108,6 +108,7 @@ def addresses_beyond_loopback() -> list[str]:
     return [ip for ip in found if not ipaddress.ip_address(ip).is_loopback]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_servers_listen_on_the_chosen_address_alone_and_work_together(servers):
     first, second, moved = servers["ports"]

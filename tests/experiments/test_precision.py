@@ -81,6 +81,7 @@ def test_what_it_isnt_for_is_refused_in_one_line(monkeypatch):
     assert "of a cluster" in refused("train", "--precision=auto", "--dataset=shapes")
 
 
+@pytest.mark.long
 def test_the_process_that_measures_does(monkeypatch):
     monkeypatch.undo()
     float32, bfloat16 = precision._measured()

@@ -66,6 +66,7 @@ def test_the_solution_passes_and_the_stub_does_not(path: Path, exercise) -> None
         assert [bool(verdict) for verdict in verdicts] == [right], verdicts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("path", "exercise"), EXERCISES)
 def test_wrong_answers_fail_with_a_hint_of_their_own(path: Path, exercise) -> None:
     module = importlib.import_module(f"tests.lessons.wrong_answers.{LESSONS[int(path.name[:2])]}")

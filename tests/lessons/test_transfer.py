@@ -45,6 +45,7 @@ def test_the_parts_are_the_whole(parts):
         np.testing.assert_array_equal(numbers, labels[chosen] - first)
 
 
+@pytest.mark.long
 def test_a_training_depends_on_its_arguments_alone(trainer):
     first = trainer.train(3, seed=1, steps=2)
     trainer.train(4, seed=2, steps=3, frozen="stage1")

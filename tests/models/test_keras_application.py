@@ -60,7 +60,7 @@ def test_the_seed_decides_the_weights(plain):
     ("fields", "tolerance"),
     [
         ({"data_format": "channels_first"}, 1e-4),
-        ({"precision": "float64"}, 1e-4),
+        pytest.param({"precision": "float64"}, 1e-4, marks=pytest.mark.long),
         ({"precision": "mixed_bfloat16"}, 0.3),
     ],
     ids=str,
@@ -137,6 +137,7 @@ def test_averages_over_the_image_are_in_the_stage_that_they_weigh():
     assert names["expanded_conv_squeeze_excite_conv"] == "stage2_expanded_conv_squeeze_excite_conv"
 
 
+@pytest.mark.long
 def test_dropped_residuals_follow_from_the_seed_and_the_step():
     with without_values():
         model = build(application="EfficientNetB0")

@@ -121,6 +121,7 @@ def test_float64_gives_the_same_logits_and_dtype_everywhere(name):
         assert relative_error(model(IMAGES, training=training), np.asarray(expected)) < 1e-4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EACH)
 def test_the_seed_decides_the_initial_weights(name):
     # The frozen kernel of whitening is made from the images; those of 0 and 1 begin as the identity, those of
@@ -138,6 +139,7 @@ def test_the_seed_decides_the_initial_weights(name):
     assert kernels >= 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EACH)
 def test_a_keras_file_contains_the_whole_model(name, tmp_path):
     built(name).save(tmp_path / "model.keras")

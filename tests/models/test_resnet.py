@@ -13,6 +13,7 @@ def build(seed: int = 0, **fields):
     return build_model(ModelConfig(**fields), num_classes=10, image_shape=(32, 32, 3), seed=seed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("num_layers", "millions"), [(20, 0.27), (32, 0.46), (44, 0.66), (56, 0.85), (110, 1.7)]
 )

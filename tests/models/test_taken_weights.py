@@ -77,7 +77,7 @@ def chain(*begin: keras.layers.Layer) -> keras.Model:
     ("depth", "name", "fields"),
     [
         (18, "imagenet_resnet18", {}),
-        (50, "imagenet_resnet50-v1.5", {"batch_norm_epsilon": 1e-3}),
+        pytest.param(50, "imagenet_resnet50-v1.5", {"batch_norm_epsilon": 1e-3}, marks=pytest.mark.long),
     ],
 )
 def test_a_resnet_of_torchvision_gives_its_outputs(depth, name, fields, tmp_path):

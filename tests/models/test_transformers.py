@@ -63,6 +63,7 @@ def plain_vit(weights: dict[str, np.ndarray], images: np.ndarray) -> np.ndarray:
     return dense(normalized(x, weights, "stage4_norm1").mean(axis=1), weights, "logits")
 
 
+@pytest.mark.long
 def test_the_vision_transformer_is_that_of_the_papers():
     model = built("vit")
     weights = {weight.path: np.asarray(weight, np.float64) for weight in model.weights}
@@ -82,6 +83,7 @@ def test_positions_are_those_of_big_vision():
 # ---- ConvNeXt: keras.applications ------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_convnext_is_that_of_keras_applications(monkeypatch):
     theirs = keras.applications.ConvNeXtTiny(
         include_preprocessing=False, weights=None, input_shape=(64, 64, 3), classes=10,

@@ -46,6 +46,7 @@ def test_some_steps_equal_those_of_keras(of):
             np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_weight_that_thaws_later_starts_as_if_it_were_the_first_step():
     model, fresh = network(), network()
     config = OptimizerConfig(optimizer="adamw", weight_decay=0.0)

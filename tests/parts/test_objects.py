@@ -60,6 +60,7 @@ def build(input_shape, num_classes, units=5):
 """
 
 
+@pytest.mark.long
 def test_a_function_of_a_notebook_brings_all_that_it_uses(tmp_path):
     script = tmp_path / "notebook.py"
     script.write_text(

@@ -56,7 +56,7 @@ def whole(tmp_path_factory):
     return made
 
 
-@pytest.mark.parametrize("name", [*EACH, "own", pytest.param("nadam", marks=LONG)])
+@pytest.mark.parametrize("name", [*EACH, *(pytest.param(name, marks=LONG) for name in ("own", "nadam"))])
 def test_going_on_equals_no_interruption(whole, name):
     stopped = killed_behind(whole(name), SAVED)
     train(stopped, **fields_of(name))

@@ -78,12 +78,12 @@ def moment(kind: str, job_dir: Path, chance: random.Random):
     return lambda: metrics_path.exists() and metrics_path.stat().st_size >= size + more
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kills", "steps", "network"),
     [
-        (4, STEPS, ""),
-        *(pytest.param(20, OF_MANY_KILLS, name, marks=pytest.mark.long) for name in ("", BROUGHT[0])),
-        *(pytest.param(4, STEPS, name, marks=pytest.mark.long) for name in BROUGHT[1:]),
+        *((20, OF_MANY_KILLS, name) for name in ("", BROUGHT[0])),
+        *((4, STEPS, name) for name in ("", *BROUGHT[1:])),
     ],
 )
 def test_kills_leave_the_same_weights_and_each_step_once(

@@ -85,6 +85,7 @@ def ask(trained, damaged, dumped, tmp_path_factory) -> Ask:
     return ask
 
 
+@pytest.mark.long
 def test_scalars_are_the_metrics_also_before_the_damage_of_a_file(ask, trained):
     assert {"slow, a:1", "fast", "fast/extras"} <= set(ask("runs"))
     reader = MetricsReader(trained["fast"].metrics_path)

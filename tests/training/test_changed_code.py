@@ -42,6 +42,7 @@ def stopped(tmp_path, data_dir, monkeypatch):
     return RunDirectory(tmp_path / "run"), own
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by", ["train", "resume"])
 def test_it_goes_on_with_the_new_code_and_keeps_the_old(stopped, data_dir, tmp_path, capsys, by):
     run, own = stopped

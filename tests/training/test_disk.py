@@ -89,7 +89,7 @@ def fail_in_predictions(patch) -> None:
     ("fail", "number", "last"),
     [
         (fail_in_metrics, errno.ENOSPC, 4),
-        (fail_in_checkpoint, errno.ENOSPC, 4),
+        pytest.param(fail_in_checkpoint, errno.ENOSPC, 4, marks=pytest.mark.long),
         pytest.param(fail_in_status, errno.EROFS, 3, marks=pytest.mark.long),
         pytest.param(fail_in_predictions, errno.EIO, STEPS, marks=pytest.mark.long),
     ],

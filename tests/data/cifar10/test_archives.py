@@ -98,6 +98,7 @@ def _same(one: ImageData, other: ImageData) -> bool:
     return all(np.array_equal(first, second) for first, second in pairs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("compression", ["gz", "bz2", "xz"])
 def test_each_truncation_and_flipped_byte_of_an_archive_is_refused_or_gives_the_same_data(
