@@ -180,6 +180,8 @@ def plan_launch(
             f"--num-gpus is {distribution.num_gpus} in each of {workers} tasks that train, and "
             f"{counted(len(gpus), 'GPU')} found here; give fewer, or add --simulate-missing-gpus"
         )
+    if distribution.num_gpus is None and 0 < len(gpus) < workers:
+        announce(f"{counted(len(gpus), 'GPU')} for {workers} tasks that train: all train on the CPU")
     host = own_host(distribution.bind)
     config = config.replace({"sync": not cluster.asynchronous})
     train_arguments(config)

@@ -286,14 +286,15 @@ def _reasons(recorded: RecordedStep, plan: Any) -> list[tuple[str, str, str]]:
     from labkit.training.session import describe_environment
 
     there, here = _flat(recorded.environment), _flat(describe_environment(plan))
-    names = [name for name in here if name not in _SAYS_NOTHING and there.get(name) != here[name]]
-    reasons = [(name, str(there.get(name, "–")), str(here[name])) for name in names]
+    # What an older labkit didn't record isn't known to differ.
+    names = [name for name in there.keys() & here.keys() - _SAYS_NOTHING if there[name] != here[name]]
+    reasons = [(name, str(there[name]), str(here[name])) for name in sorted(names)]
     if not recorded.config.run.deterministic:
         reasons.insert(0, ("deterministic", "no: threads may add in any order", "no"))
     return reasons
 
 
-_SAYS_NOTHING = ("command", "banner", "variable_strategy")
+_SAYS_NOTHING = {"command", "banner", "variable_strategy"}
 
 
 def _flat(environment: dict[str, Any]) -> dict[str, Any]:

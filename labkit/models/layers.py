@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from labkit.startup.tf_compat import all_layers
+from labkit.startup.tf_compat import all_layers, switches
 
 # Thread-local, because MirroredStrategy traces each replica in its own thread.
 _THREAD = threading.local()
@@ -47,6 +47,14 @@ def recorded_batch_statistics(
 def is_recorded() -> bool:
     """Return whether this thread is in a block of ``recorded_batch_statistics``, as a training step is."""
     return _of_thread("statistics") is not None
+
+
+def _lacks_gradient() -> bool:
+    """Return whether TensorFlow refuses the gradient of the fused kernel with given statistics, as on GPUs.
+
+    It does so in deterministic trainings only. Predictions need no gradient.
+    """
+    return is_recorded() and switches()[0] and bool(tf.config.list_logical_devices("GPU"))
 
 
 def shifting_only(offsets: Mapping["BatchNormalization", tf.Tensor]) -> AbstractContextManager[None]:
@@ -123,7 +131,7 @@ class BatchNormalization(keras.layers.Layer):
         is_double = self.compute_dtype == "float64"  # there is no fused kernel for it
         training = training and self.trainable
         if not training or id(self) in (_of_thread("frozen") or ()):
-            if is_double:
+            if is_double or _lacks_gradient():
                 moving = map(tf.convert_to_tensor, (self.moving_mean, self.moving_variance))
                 return self._affine(inputs, *moving)
             return self._fused(inputs, self.moving_mean, self.moving_variance, training=False)[0]

@@ -96,7 +96,9 @@ def choose_kernels(environment: MutableMapping[str, str]) -> None:
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow and let it look for devices. Does nothing when TensorFlow is already imported.
+    """Import TensorFlow, let it look for devices, and take memory of GPUs only as it is needed.
+
+    Does nothing when TensorFlow is already imported.
 
     With ``TF_CPP_MIN_LOG_LEVEL=0`` in the environment, every message is printed.
 
@@ -116,6 +118,8 @@ def import_tensorflow() -> None:
         import tensorflow as tf
 
         tf.config.list_physical_devices()
+        for gpu in tf.config.list_physical_devices("GPU"):  # or TensorFlow takes all memory, a training's too
+            tf.config.experimental.set_memory_growth(gpu, True)
 
 
 def _tell_of_slow_kernels() -> None:

@@ -19,7 +19,8 @@ import tensorflow as tf
 from labkit.config.config import as_recorded
 from labkit.data.manifest import check_same_data
 from labkit.distributed.asynchronous import AsynchronousEngine
-from labkit.distributed.devices import choose_data_format
+from labkit.distributed.cpu import cpu_model
+from labkit.distributed.devices import Devices, choose_data_format
 from labkit.distributed.membership import Membership
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.synchronous import SynchronousEngine
@@ -275,13 +276,14 @@ PACKAGES = ("tensorflow", "keras", "numpy")
 
 
 def describe_environment(plan: TrainingPlan) -> dict[str, Any]:
-    """Return versions, devices, threads, kernels, command, git commit and data set of a run."""
+    """Return versions, devices, processors, threads, kernels, command, git commit and data set of a run."""
     config, manifest, devices = plan.config, plan.manifest, plan.devices
     return {
         "versions": {"python": platform.python_version(), "labkit": VERSION}
         | {name: _version(name) for name in PACKAGES},
         "devices": list(devices.names),
         "device_kind": devices.kind,
+        "processors": processors(devices),
         "description": devices.describe(),
         "replicas": devices.num_replicas,
         "simulated": devices.simulated,
@@ -313,6 +315,14 @@ def describe_environment(plan: TrainingPlan) -> dict[str, Any]:
             "chosen_because": plan.data_note,
         },
     }
+
+
+def processors(devices: Devices) -> list[str]:
+    """Return the names of this process's processors. Others have other kernels, which round otherwise."""
+    if devices.kind == "CPU":
+        return [cpu_model()]
+    gpus = tf.config.get_visible_devices("GPU")[: devices.num_local_replicas]
+    return [tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus]
 
 
 def _version(package: str) -> str | None:

@@ -161,3 +161,17 @@ def test_a_kernel_without_the_quicker_kernels_is_told_so(monkeypatch) -> None:
     monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS")
     with pytest.warns(UserWarning, match="twice as long.*restart the kernel with TF_ENABLE_ONEDNN_OPTS=1"):
         import_tensorflow()
+
+
+def test_a_process_of_labkit_takes_memory_of_gpus_only_as_it_needs_it(tmp_path) -> None:
+    (tmp_path / "tensorflow.py").write_text(
+        "class config:\n"
+        "    list_physical_devices = lambda kind=None: ['cpu', 'a', 'b'] if kind is None else ['a', 'b']\n"
+        "    class experimental:\n"
+        "        set_memory_growth = lambda gpu, grows: print(gpu, grows)\n"
+    )
+    program = "from labkit.startup.quiet_import import import_tensorflow; import_tensorflow()"
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"}
+    command = [sys.executable, "-c", program]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert told.stdout == "a True\nb True\n"

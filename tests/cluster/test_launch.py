@@ -103,6 +103,17 @@ def test_each_task_that_trains_has_gpus_of_its_own(monkeypatch, jobs, num_gpus, 
     assert gpu_environment(task, None) == {}, "nothing to share out"
 
 
+@pytest.mark.parametrize(
+    ("gpus", "num_gpus", "told"), [("0", None, True), ("0", 0, False), ("0,1", None, False)]
+)
+def test_too_few_gpus_to_share_are_said_to_be_left_out(gpus, num_gpus, told, shapes, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    values = {"dataset": "shapes", "job_dir": str(tmp_path / "run"), "num_gpus": num_gpus}
+    lines = []
+    plan_launch(Config.from_flat(values), workers=2, announce=lines.append)
+    assert ("1 GPU for 2 tasks that train: all train on the CPU" in lines) == told
+
+
 def test_a_run_belongs_to_one_launcher(shapes, tmp_path, monkeypatch):
     config = Config.from_flat({"dataset": "shapes", "job_dir": str(tmp_path / "run")})
     first, second = (plan_launch(config, workers=2, announce=lambda line: None) for _ in range(2))

@@ -7,10 +7,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
+from labkit.distributed.cpu import cpu_model
+from labkit.distributed.devices import Devices
 from labkit.experiments.verify import Difference, VerifiedSteps
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.certificate import read_certificate
+from labkit.training.session import processors
 from tests.experiments.conftest import KEPT, STEPS
 from tests.properties.harness import labkit
 
@@ -75,6 +79,32 @@ def test_a_changed_bit_of_a_row_is_named_with_and_without_the_certificate(run, v
     assert "step 7 is the first that differs: loss was" in said
     assert "nothing in the recorded environment explains it" in said
     assert verify(run, "--from", str(STEPS))[0] == 2
+
+
+def test_another_processor_explains_a_difference_in_rounding(run, verify, monkeypatch):
+    flip(run.metrics_path, digit_of_loss(run, STEPS))
+    run.certificate_path.unlink()
+    rounded = Difference(STEPS, "kernel", 0.1, 0.1000001)
+    monkeypatch.setattr("labkit.experiments.verify._weights", lambda *_: rounded)
+    environment = run.read_environment()
+    assert environment["processors"] == [cpu_model()]
+    environment["processors"] = ["NVIDIA A100-SXM4-40GB"]
+    run.environment_path.write_text(json.dumps(environment))
+    code, said = verify(run)
+    assert (code, "equal to rounding" in said) == (0, True)
+    assert "NVIDIA A100-SXM4-40GB" in said and cpu_model() in said
+    del environment["processors"]  # as in a run of an older labkit
+    run.environment_path.write_text(json.dumps(environment))
+    assert "nothing in the recorded environment explains it" in verify(run)[1]
+
+
+def test_the_gpus_of_a_training_are_named(monkeypatch):
+    gpus = [tf.config.PhysicalDevice(f"/physical_device:GPU:{index}", "GPU") for index in range(3)]
+    details = {gpus[0]: {"device_name": "NVIDIA A100-SXM4-40GB"}, gpus[1]: {}}
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: gpus)
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", details.__getitem__)
+    devices = Devices("GPU", ("/gpu:0", "/gpu:1"))
+    assert processors(devices) == ["NVIDIA A100-SXM4-40GB", "/physical_device:GPU:1"]
 
 
 def test_a_loss_that_differs_on_the_way_to_equal_weights_is_no_rounding():

@@ -8,7 +8,7 @@ import tensorflow as tf
 from labkit.config import Config, ModelConfig, TransferConfig
 from labkit.errors import InputError
 from labkit.models.freezing import Freezing, layers_with_weights, stages
-from labkit.models.layers import BatchNormalization
+from labkit.models.layers import BatchNormalization, recorded_batch_statistics
 from labkit.models.registry import build_model
 from labkit.optim.optimizers import SGD
 from tests.steps import compiled_step
@@ -59,6 +59,40 @@ def test_frozen_layers_are_bit_equal_and_the_others_move(patterns, precision, de
     held = {id(weight) for name in frozen for weight in names[name].weights}
     for weight, velocity in zip(model.trainable_variables, velocities, strict=True):
         assert velocity.any() == (id(weight) not in held)
+
+
+def gradient_through(layer, images):
+    """Return the gradient of the images through a frozen layer, and the operations that compute it."""
+
+    @tf.function(autograph=False)
+    def gradient(images):
+        with tf.GradientTape() as tape, recorded_batch_statistics([layer]):
+            tape.watch(images)
+            loss = tf.reduce_sum(tf.sin(layer(images, training=True)))
+        return tape.gradient(loss, images)
+
+    graph = gradient.get_concrete_function(images).graph
+    return gradient(images).numpy(), {operation.type for operation in graph.get_operations()}
+
+
+@pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
+def test_a_deterministic_training_on_a_gpu_has_a_gradient_through_frozen_normalization(
+    data_format, monkeypatch
+):
+    # TensorFlow says there: "A deterministic GPU implementation of fused batch-norm backprop, when training
+    # is disabled, is not currently available."
+    layer, images = BatchNormalization(data_format), tf.random.stateless_normal((4, 5, 6, 7), (1, 2))
+    layer.build(images.shape)
+    for weight in layer.weights:
+        weight.assign(tf.random.stateless_uniform(weight.shape, (3, 4), 0.5, 2))
+    expected, kernels = gradient_through(layer, images)
+    assert "FusedBatchNormGradV3" in kernels
+    tf.config.experimental.enable_op_determinism()
+    assert "FusedBatchNormGradV3" in gradient_through(layer, images)[1], "a CPU has that kernel"
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [f"/device:{kind}:0"])
+    found, kernels = gradient_through(layer, images)
+    assert "FusedBatchNormGradV3" not in kernels
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_frozen_normalization_uses_the_statistics_that_it_has():

@@ -196,7 +196,10 @@ def _on_devices(recorded: RecordedStep, num_gpus_found: int) -> tuple[Config, tu
     elif recorded.is_of_cluster:
         notes.append("a cluster made this step; one process makes it again, equal to rounding")
     elif had_gpus and num_gpus_found < wanted:
-        notes.append("the run had GPUs that aren't here; the CPU makes the step again, equal to rounding")
+        notes.append(
+            "the run had GPUs that aren't here; the CPU makes the step again, equal to rounding, which is "
+            "coarser on GPUs (TF32)"
+        )
     if told := told_of_other_kernels(environment):
         notes.append(f"{told}; the step is equal to rounding")
     if had_gpus and replicas == 1:
