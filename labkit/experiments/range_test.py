@@ -5,7 +5,7 @@ The learning rate grows by a constant factor at each step of one short training.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from labkit.config import Config
 from labkit.config.config import flags_of
 from labkit.errors import InputError
+from labkit.experiments.profile import engine_of_first_step
 from labkit.tables import html_table, text_table
 from labkit.training.plan import plan_measurement
 
@@ -139,21 +140,13 @@ def range_test(config: Config, *, announce: Callable[[str], None] = print) -> Ra
     announce(plan.data_note)
     if plan.devices.banner:
         announce(plan.devices.banner)
-    from labkit.distributed.synchronous import SynchronousEngine
     from labkit.training.checkpoints import prepare_transfer
-    from labkit.training.network import Network, training_batches
+    from labkit.training.network import Network
 
     network = Network(plan.config, plan.manifest, plan.devices, plan.data_format)
     network.begin(prepare_transfer(plan.config, plan.manifest, network.model))
     rates = np.geomspace(LOWEST, HIGHEST, STEPS)
-    first = network.train_step
-    engine = SynchronousEngine(
-        replace(network.steps, compiled_at=lambda step: first, learning_rate_at=lambda step: rates[step]),
-        training_batches(network, start_step=0, stop_step=STEPS),
-        step=0,
-        stopping=lambda: False,
-        name="worker:0",
-    )
+    engine = engine_of_first_step(network, STEPS, learning_rate_at=lambda step: rates[step])
     losses: list[float] = []
     recent: list[float] = []  # means of the last steps
     ended = f"the test ended at {HIGHEST:g}"

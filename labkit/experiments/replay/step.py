@@ -251,10 +251,7 @@ def engine_from_start(
     else:
         CheckpointStore(start.folder.parent).restore(network.checkpoint(), start.step)
     batches = training_batches(network, start_step=start.step, stop_step=last)
-    engine = SynchronousEngine(
-        network.steps, batches, step=start.step, stopping=lambda: False, name="worker:0"
-    )
-    return network, engine
+    return network, SynchronousEngine(network.steps, batches, step=start.step)
 
 
 SUMMARY = "replay.json"  # by which a folder is known as one that may be replaced
