@@ -66,8 +66,7 @@ def replay(
 
 
 def _show_batch(run: RunDirectory, step: int, data_dir: str | None, output: Path) -> None:
-    from labkit.experiments.replay.batch import batch_note
-    from labkit.experiments.replay.recorded import batch_of_run
+    from labkit.experiments.replay.recorded import batch_note, batch_of_run
     from labkit.experiments.replay.step import write_batch
 
     batch = batch_of_run(run, step, data_dir=data_dir)

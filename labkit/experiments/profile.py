@@ -288,19 +288,27 @@ def profile_training(
     """
     if output is not None:
         check_writable(output, "--output")
-    plan = plan_measurement(config, announce=announce)
-    announce(plan.data_note)
-    if plan.devices.banner:
-        announce(plan.devices.banner)
-    from labkit.training.network import Network
-
-    network = Network(plan.config, plan.manifest, plan.devices, plan.data_format)
+    network = network_without_run(config, announce)
     network.adapt_to_data()
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         return _measure(network, steps, output)
     with tempfile.TemporaryDirectory(prefix="labkit-profile-") as folder:
         return _measure(network, steps, Path(folder))
+
+
+def network_without_run(config: Config, announce: Callable[[str], None]) -> Any:
+    """Return the untrained network of a training that writes no run.
+
+    ``announce``: takes lines on its data and devices. Raises InputError if it can't be trained here.
+    """
+    plan = plan_measurement(config, announce=announce)
+    announce(plan.data_note)
+    if plan.devices.banner:
+        announce(plan.devices.banner)
+    from labkit.training.network import Network
+
+    return Network(plan.config, plan.manifest, plan.devices, plan.data_format)
 
 
 def _measure(network: Any, steps: int, folder: Path) -> Profile:

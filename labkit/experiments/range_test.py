@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from labkit.config import Config
 from labkit.config.config import flags_of
 from labkit.errors import InputError
-from labkit.experiments.profile import engine_of_first_step
+from labkit.experiments.profile import engine_of_first_step, network_without_run
 from labkit.tables import html_table, text_table
-from labkit.training.plan import plan_measurement
 
 STEPS = 100
 LOWEST, HIGHEST = 1e-5, 100.0
@@ -136,15 +135,10 @@ def range_test(config: Config, *, announce: Callable[[str], None] = print) -> Ra
     Raises InputError, before anything is computed, if the configuration can't be trained on this machine, and
     where not even the first loss is a number.
     """
-    plan = plan_measurement(config, announce=announce)
-    announce(plan.data_note)
-    if plan.devices.banner:
-        announce(plan.devices.banner)
+    network = network_without_run(config, announce)
     from labkit.training.checkpoints import prepare_transfer
-    from labkit.training.network import Network
 
-    network = Network(plan.config, plan.manifest, plan.devices, plan.data_format)
-    network.begin(prepare_transfer(plan.config, plan.manifest, network.model))
+    network.begin(prepare_transfer(network.config, network.manifest, network.model))
     rates = np.geomspace(LOWEST, HIGHEST, STEPS)
     engine = engine_of_first_step(network, STEPS, learning_rate_at=lambda step: rates[step])
     losses: list[float] = []
@@ -162,4 +156,4 @@ def range_test(config: Config, *, announce: Callable[[str], None] = print) -> Ra
             break
     if not losses:
         raise InputError(f"the loss of the first batch is {loss}; look at it with --check-numerics")
-    return RangeTest(plan.config, rates[: len(losses)], np.array(losses), ended)
+    return RangeTest(network.config, rates[: len(losses)], np.array(losses), ended)
