@@ -98,8 +98,7 @@ class RangeTest:
     def __str__(self) -> str:
         return f"{text_table(self.rows(_SHOWN_EVERY), left_columns=0)}\n{self.conclusion}"
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         header, *rows = self.rows(_SHOWN_EVERY)

@@ -6,6 +6,7 @@ Doesn't import TensorFlow.
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import math
 from collections import Counter
@@ -27,9 +28,8 @@ from labkit.experiments.comparison.files import (
     Request,
     add_peak_memory,
     budget_differences,
-    budget_fingerprint,
     budget_of,
-    discard_measurements,
+    measurements_path,
     read_measurements,
     read_request,
     request_path,
@@ -74,7 +74,8 @@ class ComparisonPlan:
 
 def default_output(config: Config, folds: int = 0) -> Path:
     """Return the default directory of a comparison, named after the data set, the budget and the folds."""
-    name = f"{config.data.dataset}-{budget_fingerprint(config)}" + (f"-{folds}-folds" if folds else "")
+    digest = hashlib.sha256(json.dumps(budget_of(config), sort_keys=True).encode()).hexdigest()[:8]
+    name = f"{config.data.dataset}-{digest}" + (f"-{folds}-folds" if folds else "")
     return home.home() / "comparisons" / name
 
 
@@ -314,7 +315,7 @@ def _do(
     """Train and measure what isn't done. Returns an exit code if the comparison must end."""
     if training.run_state != "finished":
         if training.run_state == "new":
-            discard_measurements(training.run)
+            measurements_path(training.run).unlink(missing_ok=True)
         resumes = "" if training.run_state == "new" else ", resumed"
         say(f"training {number}: {training.name}{resumes}")
         ended = run_trial(Trial(train_command(training.config)), signals)
