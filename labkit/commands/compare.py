@@ -88,7 +88,6 @@ def compare(
     from labkit.experiments.trials import prepare_data_set
     from labkit.startup.interruption import stop_signals
 
-    say = functools.partial(print, flush=True)
     with stop_signals() as signals:
         try:
             plan = plan_comparison(
@@ -103,8 +102,8 @@ def compare(
             if refused:
                 return refused
             if recipe:
-                say(recipe)
-            code = run_comparison(plan, signals, say, retry_failed=retry_failed)
+                print(recipe)
+            code = run_comparison(plan, signals, print, retry_failed=retry_failed)
         except KeyboardInterrupt:
             return 128 + signals[0]
         if not plan.output.is_dir():
@@ -120,9 +119,9 @@ def compare(
         )
     _show(comparison)
     if any(run.state == "failed" for run in comparison.runs):
-        say("what failed is left as it is; --retry-failed continues it")
+        print("what failed is left as it is; --retry-failed continues it")
     if code not in (0, 1):
-        say("stopped; the same command continues" if signals else "stopped by what is said above")
+        print("stopped; the same command continues" if signals else "stopped by what is said above")
     return code
 
 
@@ -235,20 +234,19 @@ def replicas(
         output: Folder for runs and results. Default: <home>/comparisons/<name made from the settings>.
     """
     require_extra("notebook", ("matplotlib",), "labkit replicas")
-    say = functools.partial(print, flush=True)
     try:
-        comparison = experiment.compare_replicas(preset=preset, output=output, announce=say, **given)
+        comparison = experiment.compare_replicas(preset=preset, output=output, **given)
     except KeyboardInterrupt as stop:
         if not stop.args:
             raise
-        say("stopped; the same command continues")
+        print("stopped; the same command continues")
         return 128 + stop.args[0]
     except InputError:
         raise
     except RuntimeError as failure:
         print(f"labkit: error: {failure}", file=sys.stderr)
         return 1
-    say(f"\n{comparison}")
+    print(f"\n{comparison}")
     _write(
         comparison.folder,
         "replicas",
@@ -256,5 +254,5 @@ def replicas(
         md=comparison.as_markdown(),
         json=comparison.as_json(),
     )
-    say(f"\nreplicas.png, .md and .json are in {comparison.folder}")
+    print(f"\nreplicas.png, .md and .json are in {comparison.folder}")
     return 0

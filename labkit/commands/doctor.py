@@ -59,9 +59,9 @@ def doctor(*, full: bool = False) -> int:
     worst = 0
     for finding in findings(full=full):
         mark = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}[finding.level]
-        print(f"{mark}  {finding.subject:<14} {finding.text}", flush=True)
+        print(f"{mark}  {finding.subject:<14} {finding.text}")
         if finding.way_out:
-            print(f"{'':<24} -> {finding.way_out}", flush=True)
+            print(f"{'':<24} -> {finding.way_out}")
         worst |= finding.level == "problem"
     return int(worst)
 

@@ -52,13 +52,7 @@ def replay(
     if batch_only:
         _show_batch(found, step, data_dir, folder)
     else:
-        made = make_again(
-            found,
-            step,
-            data_dir=data_dir,
-            max_steps=max_steps,
-            announce=lambda line: print(line, flush=True),
-        )
+        made = make_again(found, step, data_dir=data_dir, max_steps=max_steps)
         write_replay(made, folder)
         _print(made)
     print(f"images of the batch, table of its examples and arrays: {folder}")
@@ -161,14 +155,8 @@ def verify(
         return 0
     from labkit.experiments.verify import verify_steps
 
-    result = verify_steps(
-        found,
-        start=start,
-        steps=steps,
-        data_dir=config.data.data_dir,  # found above
-        announce=lambda line: print(line, flush=True),
-    )
-    return _report(result, tolerance)
+    folder = config.data.data_dir  # found above
+    return _report(verify_steps(found, start=start, steps=steps, data_dir=folder), tolerance)
 
 
 def _report(result: "VerifiedSteps", tolerance: float) -> int:
