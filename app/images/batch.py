@@ -26,7 +26,7 @@ from labkit.data.batch import StepBatch
 from labkit.data.manifest import MANIFEST_NAME
 from labkit.data.of_run import data_set_of
 from labkit.errors import InputError
-from labkit.experiments.replay.recorded import (
+from labkit.experiments.replay.batch import (
     NeedsReplay,
     RunBatch,
     batch_note,

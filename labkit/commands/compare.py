@@ -2,7 +2,6 @@
 training on several layouts of replicas, side by side.
 """
 
-import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -85,7 +84,6 @@ def compare(
     names = [name.strip() for name in models.split(",")]
     from labkit.experiments.comparison.plan import check_new, plan_comparison, run_comparison
     from labkit.experiments.comparison.read import read_comparison
-    from labkit.experiments.trials import prepare_data_set
     from labkit.startup.interruption import stop_signals
 
     with stop_signals() as signals:
@@ -96,7 +94,7 @@ def compare(
                 values,
                 output,
                 folds=folds,
-                prepare=functools.partial(prepare_data_set, signals=signals),
+                signals=signals,
             )
             refused = check_new(plan, signals)
             if refused:

@@ -60,7 +60,8 @@ def replay(
 
 
 def _show_batch(run: RunDirectory, step: int, data_dir: str | None, output: Path) -> None:
-    from labkit.experiments.replay.recorded import batch_note, batch_of_run
+    from labkit.experiments.replay.batch import batch_note
+    from labkit.experiments.replay.recorded import batch_of_run
     from labkit.experiments.replay.step import write_batch
 
     batch = batch_of_run(run, step, data_dir=data_dir)
@@ -137,16 +138,15 @@ def verify(
         raise InputError("--steps is 0; allowed: a whole number from 1; --files-only makes no step")
     found = run_to_read(run)
     config, manifest = with_data(found, recorded_config(found), data_dir)
-    checked = check_files(found, config, manifest)
-    certificate = checked.certificate
+    certificate, changes = check_files(found, config, manifest)
     if certificate is None:
         print("no certificate: only trainings with --deterministic write one, at their end")
     else:
         print(f"certificate of step {certificate.step}, SHA-256 {certificate.sha256}")
-    for change in checked.changes:
+    for change in changes:
         print(change)
-    if checked.changes:
-        print(f"{found.name} is not what it was: {counted(len(checked.changes), 'change')}; no step was made")
+    if changes:
+        print(f"{found.name} is not what it was: {counted(len(changes), 'change')}; no step was made")
         return 1
     rows = f"{certificate.count_of_rows():,} rows, settings, " if certificate else ""
     checkpoints = counted(len(found.checkpoint_steps()), "checkpoint")

@@ -1,7 +1,6 @@
 """``--precision auto``: the precision that this machine computes faster, measured once and kept."""
 
 import json
-import os
 import platform
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from labkit.home import state_home
 from labkit.run_directory.directory import write_json_atomic
 from labkit.run_directory.files import read_json
 from labkit.startup.child import python_command
-from labkit.startup.process import Child, described_exit
+from labkit.startup.process import Child, described_exit, usable_cores
 
 MEASURE = "import json; from labkit.distributed.cpu import step_seconds; print(json.dumps(step_seconds()))"
 SECONDS = 120.0  # after which the process that measures is ended; it takes about 6
@@ -76,8 +75,7 @@ def _machine() -> str:
     """Return what the speeds depend on: the processor, how many cores there are to use, TensorFlow."""
     from importlib.metadata import version
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{platform.node()}, {cpu_model()}, {cores} cores, tensorflow {version('tensorflow')}"
+    return f"{platform.node()}, {cpu_model()}, {usable_cores()} cores, tensorflow {version('tensorflow')}"
 
 
 def _measured() -> tuple[float, float]:

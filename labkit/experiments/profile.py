@@ -137,25 +137,19 @@ def step_times(space: Any) -> StepTimes:
     first, last = min(start for start, _ in steps), max(end for _, end in steps)
     parts = (part for plane, line in lines for part in _operations(plane, line))
     running = [part for part in parts if part.start < last and part.end > first]
-    seconds_by_type, busy = _shared_time(running, first, last)
-    return _summary(running, seconds_by_type, busy, (last - first) / 1e12, len(steps))
-
-
-def _summary(
-    running: list[_Running], by_type: Mapping[tuple[str, str], float], busy: float, seconds: float, steps: int
-) -> StepTimes:
-    kinds = []
+    by_type, busy = _shared_time(running, first, last)
+    seconds, count, kinds = (last - first) / 1e12, len(steps), []
     for kind in KINDS:
         types = {key[1]: spent for key, spent in by_type.items() if key[0] == kind}
         kinds.append(
             KindTime(
                 kind,
-                sum(part.begins for part in running if part.kind == kind) / steps,
-                sum(types.values()) / steps,
+                sum(part.begins for part in running if part.kind == kind) / count,
+                sum(types.values()) / count,
                 tuple(sorted(types, key=lambda name: -types[name])),
             )
         )
-    return StepTimes(steps, seconds / steps, (seconds - busy) / steps, tuple(kinds))
+    return StepTimes(count, seconds / count, (seconds - busy) / count, tuple(kinds))
 
 
 def _events(plane: Any, line: Any) -> Iterator[tuple[str, str, int, int]]:

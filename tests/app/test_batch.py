@@ -16,12 +16,8 @@ from app.images import answers
 from app.images.batch import highest_share
 from app.images.cards import data_uri
 from app.images.subject import checkpoint_to_ask
-from labkit.experiments.replay.recorded import (
-    NeedsReplay,
-    batch_of_run,
-    batch_without_tensorflow,
-    checkpoint_for,
-)
+from labkit.experiments.replay.batch import NeedsReplay, batch_without_tensorflow, checkpoint_for
+from labkit.experiments.replay.recorded import batch_of_run
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.reader import read_metrics
 from tests.app.boards import boards, decoded

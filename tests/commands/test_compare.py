@@ -35,10 +35,7 @@ pytestmark = pytest.mark.usefixtures("shapes")  # where trainings look for them
 
 
 def plan(output: Path | None, models: str = "resnet8,vgg11", seeds: int = 2, **values):
-    def refuse(config: Config) -> None:
-        raise AssertionError("the data set is there")
-
-    return plan_comparison(models.split(","), seeds, SHORT | values, output and str(output), prepare=refuse)
+    return plan_comparison(models.split(","), seeds, SHORT | values, output and str(output))
 
 
 # ---- what is asked for ---------------------------------------------------------------------------------

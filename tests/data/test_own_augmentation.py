@@ -13,7 +13,7 @@ from labkit.data.inputs import InputShare, augmentation_of
 from labkit.data.network_input import network_input_of
 from labkit.data.pipeline import train_dataset
 from labkit.errors import InputError
-from labkit.experiments.replay.recorded import NeedsReplay, batch_without_tensorflow
+from labkit.experiments.replay.batch import NeedsReplay, batch_without_tensorflow
 from labkit.parts.code import allow
 from labkit.parts.objects import as_files
 from labkit.run_directory import RunDirectory, write_json_atomic
@@ -91,7 +91,7 @@ def test_a_page_does_not_run_it_and_names_the_command(shapes, tmp_path, monkeypa
     run.create()
     config = Config.from_flat({"dataset": "shapes", "augment": f"{OWN}:noisy"})
     write_json_atomic(run.config_path, config.to_json())
-    monkeypatch.setattr("labkit.experiments.replay.recorded.data_set_of", lambda run: shapes)
+    monkeypatch.setattr("labkit.experiments.replay.batch.data_set_of", lambda run: shapes)
     monkeypatch.delitem(sys.modules, "tensorflow")
     with pytest.raises(NeedsReplay, match="code of its own"):
         batch_without_tensorflow(run, 1)

@@ -9,7 +9,8 @@ import pytest
 
 from labkit.errors import InputError
 from labkit.experiments.fork import _rows
-from labkit.experiments.replay.recorded import batch_of_run, batch_without_tensorflow
+from labkit.experiments.replay.batch import batch_without_tensorflow
+from labkit.experiments.replay.recorded import batch_of_run
 from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.notes import Lineage, family_of, read_lineage, write_lineage
 from labkit.run_directory.reader import read_metrics

@@ -86,7 +86,7 @@ def plan_comparison(
     output: str | None = None,
     *,
     folds: int = 0,
-    prepare: Callable[[Config], None],
+    signals: Sequence[int] = (),
 ) -> ComparisonPlan:
     """Decide on every training of a comparison.
 
@@ -98,7 +98,7 @@ def plan_comparison(
         output: the comparison's directory. None derives it from the budget, so that the same command finds
             it again, also with more models or seeds.
         folds: into how many the images are parted, on each of which each model is trained; 0: they aren't.
-        prepare: prepares the data set of a configuration if there is none yet.
+        signals: that asked this process to stop, also while it prepares a data set.
 
     Raises InputError if something can't be trained, or if the directory can't be written, holds other files,
     or holds a comparison with another budget.
@@ -116,7 +116,7 @@ def plan_comparison(
         config = _as_recorded(config, recorded)
         if config.run.epochs is None:  # which the data turn into steps
             _check_same(named_folder, recorded, budget_of(config), folds)  # before preparing any data
-    named, manifest = find_data_set(config, prepare)
+    named, manifest = find_data_set(config, signals)
     examples = manifest.count("train")
     if folds:
         parted = examples + manifest.count("validation")
@@ -134,7 +134,7 @@ def plan_comparison(
     request = Request(tuple(models), seeds, budget, manifest.checksum, data_dir, folds)
     data = {"": (named, manifest)}
     for _, fold in request.trained[:folds]:
-        data[fold] = find_data_set(config.replace({"fold": fold}), prepare)
+        data[fold] = find_data_set(config.replace({"fold": fold}), signals)
     trainings = []
     for seed, fold in request.trained:
         named, manifest = data[fold]
@@ -279,7 +279,9 @@ def run_comparison(
                 return 128 + signals[0]
             if code is not None:
                 return code
-    return 0 if all(_is_complete(training.run) for training in plan.trainings) else 1
+    runs = [training.run for training in plan.trainings]
+    finished = all((status := run.read_status()) and status.state == "finished" for run in runs)
+    return 0 if finished and all(_is_measured(run) for run in runs) else 1
 
 
 @contextlib.contextmanager
@@ -326,7 +328,7 @@ def _do(
         if ended.code:
             say(f"{training.name} failed ({ended}); the comparison continues")
             return None
-    if "inference_images_per_second" not in read_measurements(training.run):
+    if not _is_measured(training.run):
         say(f"measuring {training.name}")
         ended = run_trial(Trial(measure_command(training.run)), signals)
         if ended.code and not signals:
@@ -334,10 +336,8 @@ def _do(
     return None
 
 
-def _is_complete(run: RunDirectory) -> bool:
-    status = run.read_status()
-    finished = status is not None and status.state == "finished"
-    return finished and "inference_images_per_second" in read_measurements(run)
+def _is_measured(run: RunDirectory) -> bool:
+    return "inference_images_per_second" in read_measurements(run)
 
 
 def check_command(configs: Mapping[str, Config]) -> list[str]:
