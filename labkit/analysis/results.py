@@ -86,11 +86,6 @@ class Result:
     def finished(self) -> bool:
         return self.summary.state == "finished"
 
-    @property
-    def several_labels(self) -> bool:
-        """Whether an image may have several labels, so that accuracies are of exact matches."""
-        return self.settings.get("loss") == "sigmoid"
-
 
 def read_results(runs: Mapping[str, RunDirectory]) -> list[Result]:
     """Return the results of the runs, given by their labels, in their order."""
@@ -315,7 +310,7 @@ def runs_for_images(first: Group, second: Group) -> tuple[Result, Result]:
 def title_of(measure: str, groups: Sequence[Group]) -> str:
     """Return the title of a measure: exact match where every image may have several labels."""
     found = MEASURES[measure]
-    several = all(result.several_labels for group in groups for result in group.results)
+    several = all(result.settings.get("loss") == "sigmoid" for group in groups for result in group.results)
     return found.exact if several and groups and found.exact else found.title
 
 

@@ -45,7 +45,7 @@ def replay(
     folder = expanded(output or f"{found.name}-step-{step}").absolute()
     if folder == found.path or found.path in folder.parents:
         raise InputError(f"--output {folder} is in the run directory, which a replay doesn't change")
-    from labkit.experiments.replay.step import check_folder, write_replay
+    from labkit.experiments.replay.step import check_folder, write_batch
     from labkit.experiments.replay.step import replay as make_again
 
     check_folder(folder)
@@ -53,7 +53,7 @@ def replay(
         _show_batch(found, step, data_dir, folder)
     else:
         made = make_again(found, step, data_dir=data_dir, max_steps=max_steps)
-        write_replay(made, folder)
+        write_batch(made.batch, folder, str(found.path), made)
         _print(made)
     print(f"images of the batch, table of its examples and arrays: {folder}")
     return 0

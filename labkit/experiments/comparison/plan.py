@@ -51,15 +51,6 @@ _OURS = r"\.lock|.+\.tmp|results\..+|.+-seed\d+(\.json)?"
 
 
 @dataclass(frozen=True)
-class ModelTraining(Training):
-    """One training of a comparison."""
-
-    model: str
-    seed: int
-    fold: str = ""
-
-
-@dataclass(frozen=True)
 class ComparisonPlan:
     """All trainings of a comparison in order: first seed 0 of every model, then seed 1 of every model.
 
@@ -69,7 +60,7 @@ class ComparisonPlan:
 
     output: Path
     request: Request
-    trainings: tuple[ModelTraining, ...]
+    trainings: tuple[Training, ...]
 
 
 def default_output(config: Config, folds: int = 0) -> Path:
@@ -213,17 +204,14 @@ def _check_same(
         )
 
 
-def _training(
-    folder: Path, model: str, seed: int, fold: str, config: Config, manifest: Manifest
-) -> ModelTraining:
+def _training(folder: Path, model: str, seed: int, fold: str, config: Config, manifest: Manifest) -> Training:
     run = run_directory(folder, model, seed, fold)
     config = config.replace({"seed": seed, "job_dir": str(run.path)})
     _, _, run_state = place_run(config, manifest)
     status = run.read_status()
     if run_state == "resumable" and status is not None and status.state == "failed":
         run_state = "failed"
-    name = f"{model}{fold and f', fold {fold}'}, seed {seed}"
-    return ModelTraining(name, config, run_state, model, seed, fold)
+    return Training(f"{model}{fold and f', fold {fold}'}, seed {seed}", config, run_state)
 
 
 BAD_INPUT = 2
@@ -239,7 +227,7 @@ def check_new(plan: ComparisonPlan, signals: Sequence[int]) -> int:
     configs: dict[str, Config] = {}
     for training in plan.trainings:
         if training.run_state == "new":
-            configs.setdefault(training.model, training.config)
+            configs.setdefault(model_name(training.config.model), training.config)
     if not configs:
         return 0
     ended = run_trial(Trial(check_command(configs)), signals)
@@ -311,9 +299,7 @@ def _locked(plan: ComparisonPlan) -> Iterator[None]:
         lock.release()
 
 
-def _do(
-    training: ModelTraining, number: str, signals: Sequence[int], say: Callable[[str], None]
-) -> int | None:
+def _do(training: Training, number: str, signals: Sequence[int], say: Callable[[str], None]) -> int | None:
     """Train and measure what isn't done. Returns an exit code if the comparison must end."""
     if training.run_state != "finished":
         if training.run_state == "new":
