@@ -86,9 +86,7 @@ class Side:
         self._calls = Calls(
             callbacks, TrainingView(network, run, keep_state=print), heartbeat=print, say=print
         )
-        self._engine = SynchronousEngine(
-            network.steps, itertools.repeat(network.batch(0)), step=0, stopping=lambda: False, name="worker:0"
-        )
+        self._engine = SynchronousEngine(network.steps, itertools.repeat(network.batch(0)), step=0)
         started = time.perf_counter()
         self._calls.on_start()
         self.seconds_at_start = time.perf_counter() - started

@@ -52,6 +52,16 @@ def require_extra(extra: str, modules: tuple[str, ...], needed_by: str) -> None:
         )
 
 
+def installed_version(package: str) -> str | None:
+    """Return the version of a package; None if it isn't installed."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def short(value: Any) -> str:
     """Return a value for a message, as Python writes it: in one line, the middle of a long one left out."""
     try:

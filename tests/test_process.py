@@ -1,5 +1,6 @@
 """Child processes: what they say of their end, and that nothing of them stays."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from labkit.experiments.trials import Trial, TrialEnd, run_trials
 from labkit.startup.child import python_command
-from labkit.startup.process import Child, described_exit
+from labkit.startup.process import Child, described_exit, usable_cores
 
 DEAF = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -103,3 +104,9 @@ def test_a_failure_of_whoever_hears_of_the_ends_lets_the_other_trials_save(tmp_p
         run_trials([Trial(python(waits)), Trial(python(saves))], [], fails, at_a_time=2, seconds_to_save=20)
     assert saved.exists()
     assert psutil.Process().children() == before, kept
+
+
+def test_cores_are_counted_where_a_process_cannot_ask_which_it_may_use(monkeypatch):
+    assert 1 <= usable_cores() <= os.cpu_count()
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # as on macOS
+    assert usable_cores() == os.cpu_count()

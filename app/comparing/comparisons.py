@@ -10,9 +10,8 @@ from app import state
 from app.comparing.table import set_runs
 from app.markup import plain, unfolding
 from labkit.errors import InputError
-from labkit.experiments.comparison.files import request_path, run_directory
+from labkit.experiments.comparison.files import RESULTS, request_path, run_directory
 from labkit.experiments.comparison.read import Comparison, read_comparison
-from labkit.experiments.comparison.tables import results_path
 from labkit.plurals import counted, listed
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.files import open_run_file
@@ -61,7 +60,7 @@ def _show(places: list[Path]) -> None:
         args=(place, runs),
     )
     st.html(f'<div class="lk-rows">{comparison._repr_html_()}</div>')
-    picture = results_path(place, "png")
+    picture = place / f"{RESULTS}.png"
     try:
         with open_run_file(picture) as file:
             st.image(file.read(), width="stretch", caption=f"{counted(len(comparison.models), 'model')}")

@@ -2,11 +2,12 @@
 the floating-point operations of a training step beside those that the machine reaches.
 """
 
+import itertools
 import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import keras
@@ -179,8 +180,7 @@ class ModelSummary:
     def __str__(self) -> str:
         return f"{self.name}\n{text_table([HEADER, *self._rows()], left_columns=0)}"
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         *stages, total = self._rows()
@@ -202,7 +202,7 @@ def summarize(model: keras.Model) -> ModelSummary:
     Args:
         model: functional, channels last; each layer has one output.
     """
-    stages: list[Stage] = []
+    layers: list[Stage] = []
     operations = model.operations
     last_spatial = max(i for i, found in enumerate(operations) if len(found.output.shape) > 2)
     for index, layer in enumerate(operations):
@@ -210,29 +210,15 @@ def summarize(model: keras.Model) -> ModelSummary:
             continue
         *resolution, channels = layer.output.shape[1:]
         if not resolution and index < last_spatial:
-            resolution, channels = list(stages[-1].resolution), stages[-1].channels
+            resolution, channels = list(layers[-1].resolution), layers[-1].channels
         cost = multiply_adds(layer)
-        stage = Stage(
-            resolution=tuple(resolution),
-            channels=channels,
-            layers=int(cost > 0),
-            parameters=sum(math.prod(weight.shape) for weight in layer.trainable_weights),
-            multiply_adds=cost,
-        )
-        if stages and stages[-1].resolution == stage.resolution:
-            stage = _joined(stages.pop(), stage)
-        stages.append(stage)
+        parameters = sum(math.prod(weight.shape) for weight in layer.trainable_weights)
+        layers.append(Stage(tuple(resolution), channels, int(cost > 0), parameters, cost))
+    stages = []
+    for resolution, group in itertools.groupby(layers, lambda layer: layer.resolution):
+        _, channels, *counts = zip(*map(astuple, group), strict=True)
+        stages.append(Stage(resolution, channels[-1], *map(sum, counts)))
     return ModelSummary(model.name, tuple(stages))
-
-
-def _joined(first: Stage, second: Stage) -> Stage:
-    return Stage(
-        second.resolution,
-        second.channels,
-        first.layers + second.layers,
-        first.parameters + second.parameters,
-        first.multiply_adds + second.multiply_adds,
-    )
 
 
 def receptive_field(model: keras.Model) -> tuple[int, int]:

@@ -86,11 +86,6 @@ class Result:
     def finished(self) -> bool:
         return self.summary.state == "finished"
 
-    @property
-    def several_labels(self) -> bool:
-        """Whether an image may have several labels, so that accuracies are of exact matches."""
-        return self.settings.get("loss") == "sigmoid"
-
 
 def read_results(runs: Mapping[str, RunDirectory]) -> list[Result]:
     """Return the results of the runs, given by their labels, in their order."""
@@ -315,7 +310,7 @@ def runs_for_images(first: Group, second: Group) -> tuple[Result, Result]:
 def title_of(measure: str, groups: Sequence[Group]) -> str:
     """Return the title of a measure: exact match where every image may have several labels."""
     found = MEASURES[measure]
-    several = all(result.several_labels for group in groups for result in group.results)
+    several = all(result.settings.get("loss") == "sigmoid" for group in groups for result in group.results)
     return found.exact if several and groups and found.exact else found.title
 
 
@@ -327,18 +322,21 @@ def spread_text(measure: str, found: Spread | None) -> str:
     if found is None:
         return NO_VALUE
     unit = MEASURES[measure].unit
-    mean, std = found.mean, found.std
-    if unit == "percent":
-        text = f"{100 * mean:.2f}" + ("" if std is None else f" ± {100 * std:.2f}") + " %"
-    elif unit == "nats":
-        text = f"{mean:.4f}" + ("" if std is None else f" ± {std:.4f}")
-    elif unit == "seconds":
-        text = f"{mean:,.1f}" + ("" if std is None else f" ± {std:,.1f}") + " s"
-    elif unit == "count":
-        return f"{mean:,.0f}" + (f" ± {std:,.0f} ({found.count})" if std else "")
-    else:
-        text = f"{mean:.4g}" + ("" if std is None else f" ± {std:.4g}")
-    return text + (f" ({found.count})" if found.count > 1 else "")
+    factor, form, sign = _FORMS[unit]
+    text = f"{factor * found.mean:{form}}"
+    if found.std or (found.std is not None and unit != "count"):  # equal counts need no spread
+        return f"{text} ± {factor * found.std:{form}}{sign} ({found.count})"
+    return text + sign
+
+
+# Factor, format and sign of a result, by its unit.
+_FORMS = {
+    "percent": (100, ".2f", " %"),
+    "nats": (1, ".4f", ""),
+    "seconds": (1, ",.1f", " s"),
+    "count": (1, ",.0f", ""),
+    "": (1, ".4g", ""),
+}
 
 
 def result_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:

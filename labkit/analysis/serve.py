@@ -165,10 +165,7 @@ def serve_network(run: RunDirectory, checkpoint: str, port: int, data_dir: str |
         network = network_to_ask(run, checkpoint, data_dir)
         server, port = Server(network, run.name), listening.getsockname()[1]
         listening.listen(MOST_WAITING)  # what comes before the loop runs waits
-        print(
-            f"{run.name}, step {network.step}: http://{HOST}:{port}/ (POST a picture to /predict; "
-            "Ctrl-C ends)",
-            flush=True,
-        )
+        address = f"http://{HOST}:{port}/"
+        print(f"{run.name}, step {network.step}: {address} (POST a picture to /predict; Ctrl-C ends)")
         config = uvicorn.Config(application(server, port), log_level="warning", access_log=False)
         uvicorn.Server(config).run(sockets=[listening])

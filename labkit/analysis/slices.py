@@ -37,13 +37,6 @@ class Slice:
         return dict(vars(self))
 
 
-def columns(predictions: Predictions, manifest: Manifest, split: str) -> Mapping[str, Sequence[str]]:
-    """Return the columns that came with a split, by name; a text for each prediction."""
-    found = columns_of(manifest, split)
-    rows = predictions.index.tolist()
-    return {name: [values[row] for row in rows] for name, values in found.items()}
-
-
 def names_of_slices(predictions: Predictions, manifest: Manifest, split: str) -> list[str]:
     """Return what the images of a split can be told apart by."""
     of_class = [] if predictions.are_numbers else [CLASS]
@@ -70,7 +63,8 @@ def slices_by(predictions: Predictions, manifest: Manifest, split: str, by: str)
     elif by == BRIGHTNESS:
         parts = quarters(_brightness(predictions))
     else:
-        parts = _parts(by, columns(predictions, manifest, split)[by])
+        values = columns_of(manifest, split)[by]
+        parts = _parts(by, [values[row] for row in predictions.index.tolist()])
     return sorted(slices_of(predictions, parts), key=lambda one: one.value, reverse=predictions.are_numbers)
 
 

@@ -1,6 +1,5 @@
 """``labkit cluster``: clusters on this machine and under schedulers."""
 
-import functools
 import os
 import shutil
 import sys
@@ -50,7 +49,6 @@ def cluster_local(
             Linux, and root or user namespaces.
         link: With --hosts: the rate of each host's link, such as 100mbit. Default: no limit.
     """
-    say = functools.partial(print, flush=True)
     config, overwrite = training_of(training, "labkit cluster local", asynchronous=ps > 0)
     # A file of callbacks is run before TensorFlow is imported, and may decide what Keras and TensorFlow load.
     forks = has_no_gpu() and config.run.callbacks is None
@@ -65,9 +63,8 @@ def cluster_local(
             hosts=hosts,
             link=link,
             overwrite=overwrite,
-            announce=say,
         )
-        return launch.start(output=say, template=template)
+        return launch.start(output=print, template=template)
 
 
 @takes(BatchOptions)

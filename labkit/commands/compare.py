@@ -2,9 +2,9 @@
 training on several layouts of replicas, side by side.
 """
 
-import functools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from labkit.commands.flags import Flag, LocalPath, Preset, converter, takes
@@ -13,9 +13,10 @@ from labkit.config import by_field, fields_by_name
 from labkit.config.architectures import parse_model_name
 from labkit.errors import InputError, require_extra
 from labkit.experiments import replicas as experiment
-from labkit.experiments.comparison.files import shared_fields
+from labkit.experiments.comparison.files import RESULTS, shared_fields
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.directory import replacing
 from labkit.run_directory.find import run_to_read
 from labkit.tables import print_table
 
@@ -83,10 +84,8 @@ def compare(
     names = [name.strip() for name in models.split(",")]
     from labkit.experiments.comparison.plan import check_new, plan_comparison, run_comparison
     from labkit.experiments.comparison.read import read_comparison
-    from labkit.experiments.trials import prepare_data_set
     from labkit.startup.interruption import stop_signals
 
-    say = functools.partial(print, flush=True)
     with stop_signals() as signals:
         try:
             plan = plan_comparison(
@@ -95,25 +94,32 @@ def compare(
                 values,
                 output,
                 folds=folds,
-                prepare=functools.partial(prepare_data_set, signals=signals),
+                signals=signals,
             )
             refused = check_new(plan, signals)
             if refused:
                 return refused
             if recipe:
-                say(recipe)
-            code = run_comparison(plan, signals, say, retry_failed=retry_failed)
+                print(recipe)
+            code = run_comparison(plan, signals, print, retry_failed=retry_failed)
         except KeyboardInterrupt:
             return 128 + signals[0]
         if not plan.output.is_dir():
             return code  # the first training refused what was asked for
         comparison = read_comparison(plan.output)
-        _write(comparison)
+        _write(
+            comparison.path,
+            RESULTS,
+            lambda figures: figures.comparison(comparison),
+            csv=comparison.as_csv(),
+            md=comparison.as_markdown(),
+            json=comparison.as_json(),
+        )
     _show(comparison)
     if any(run.state == "failed" for run in comparison.runs):
-        say("what failed is left as it is; --retry-failed continues it")
+        print("what failed is left as it is; --retry-failed continues it")
     if code not in (0, 1):
-        say("stopped; the same command continues" if signals else "stopped by what is said above")
+        print("stopped; the same command continues" if signals else "stopped by what is said above")
     return code
 
 
@@ -177,24 +183,26 @@ def _named_run(name: str, names: Sequence[str]) -> RunDirectory:
         raise InputError(f"{missing}; to train models, write --models {','.join(names)}") from None
 
 
-def _write(comparison: "Comparison") -> None:
-    """Write the result files that aren't there, or hold something else."""
-    from labkit.experiments.comparison.tables import (
-        as_csv,
-        as_json,
-        as_markdown,
-        results_path,
-        write_if_changed,
-    )
+def _write(folder: Path, name: str, figure: Callable[[Any], Any], **texts: str) -> None:
+    """Write the result files ``name`` that aren't there, or hold something else.
 
-    changed = False
-    for kind, text in (("csv", as_csv), ("md", as_markdown), ("json", as_json)):
-        changed |= write_if_changed(results_path(comparison.path, kind), text(comparison).encode())
-    picture = results_path(comparison.path, "png")
-    if changed or not picture.is_file():
-        from labkit import figures as plots
+    ``figure``: draws with ``labkit.figures``. ``texts``: by the ending of their files.
+    """
+    changed = [_write_if_changed(folder / f"{name}.{kind}", text.encode()) for kind, text in texts.items()]
+    picture = folder / f"{name}.png"
+    if any(changed) or not picture.is_file():
+        from labkit import figures
 
-        write_if_changed(picture, plots.png(plots.comparison(comparison)))
+        _write_if_changed(picture, figures.png(figure(figures)))
+
+
+def _write_if_changed(path: Path, content: bytes) -> bool:
+    """Replace ``path`` atomically unless it already holds ``content``. Returns whether it was written."""
+    if path.is_file() and path.read_bytes() == content:
+        return False
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+    return True
 
 
 def _show(comparison: "Comparison") -> None:
@@ -224,32 +232,25 @@ def replicas(
         output: Folder for runs and results. Default: <home>/comparisons/<name made from the settings>.
     """
     require_extra("notebook", ("matplotlib",), "labkit replicas")
-    say = functools.partial(print, flush=True)
     try:
-        comparison = experiment.compare_replicas(preset=preset, output=output, announce=say, **given)
+        comparison = experiment.compare_replicas(preset=preset, output=output, **given)
     except KeyboardInterrupt as stop:
         if not stop.args:
             raise
-        say("stopped; the same command continues")
+        print("stopped; the same command continues")
         return 128 + stop.args[0]
     except InputError:
         raise
     except RuntimeError as failure:
         print(f"labkit: error: {failure}", file=sys.stderr)
         return 1
-    say(f"\n{comparison}")
-    _write_replicas(comparison)
-    say(f"\nreplicas.png, .md and .json are in {comparison.folder}")
+    print(f"\n{comparison}")
+    _write(
+        comparison.folder,
+        "replicas",
+        lambda figures: figures.replica_curves(comparison),
+        md=comparison.as_markdown(),
+        json=comparison.as_json(),
+    )
+    print(f"\nreplicas.png, .md and .json are in {comparison.folder}")
     return 0
-
-
-def _write_replicas(comparison: experiment.ReplicaComparison) -> None:
-    from labkit import figures as plots
-    from labkit.experiments.comparison.tables import write_if_changed
-
-    for kind, content in (
-        ("md", comparison.as_markdown().encode()),
-        ("json", comparison.as_json().encode()),
-        ("png", plots.png(plots.replica_curves(comparison))),
-    ):
-        write_if_changed(comparison.folder / f"replicas.{kind}", content)

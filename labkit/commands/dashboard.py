@@ -110,7 +110,7 @@ def tensorboard(
     runs = _runs(run)
     port = _free_port(port, host)
     if not is_loopback(host):
-        print(f"warning: --host is {host}: whoever reaches this machine can read the runs", flush=True)
+        print(f"warning: --host is {host}: whoever reaches this machine can read the runs")
     from labkit.tensorboard.log_folder import SECONDS_BETWEEN_LOOKS, log_folder
     from labkit.tensorboard.server import start_server
 
@@ -124,7 +124,7 @@ def tensorboard(
         if folder.debugged:
             import_tensorflow()  # the page is inactive until its reader is imported
         address = start_server(folder.path, port, host=host)
-        print(f"TensorBoard: {address} (Ctrl-C ends it)", flush=True)
+        print(f"TensorBoard: {address} (Ctrl-C ends it)")
         try:
             import_tensorflow()  # which TensorBoard would import on first use, with its messages
             while True:

@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from labkit import home
@@ -23,8 +22,9 @@ from labkit.distributed.cpu import (
     step_seconds,
 )
 from labkit.distributed.task import VARIABLE, find_task
-from labkit.errors import InputError, how_to_install
+from labkit.errors import InputError, how_to_install, installed_version
 from labkit.experiments.precision import keep_seconds
+from labkit.startup.process import usable_cores
 from labkit.startup.quiet_import import check_keras_backend, import_tensorflow
 
 INSTRUCTION_SETS = ("avx2", "fma", "avx512f", "avx512_vnni", *BFLOAT16_INSTRUCTIONS)
@@ -59,9 +59,9 @@ def doctor(*, full: bool = False) -> int:
     worst = 0
     for finding in findings(full=full):
         mark = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}[finding.level]
-        print(f"{mark}  {finding.subject:<14} {finding.text}", flush=True)
+        print(f"{mark}  {finding.subject:<14} {finding.text}")
         if finding.way_out:
-            print(f"{'':<24} -> {finding.way_out}", flush=True)
+            print(f"{'':<24} -> {finding.way_out}")
         worst |= finding.level == "problem"
     return int(worst)
 
@@ -106,23 +106,15 @@ def _python() -> Finding:
     return Finding("problem", "python", version, f"use one of Python {', '.join(PYTHONS)}")
 
 
-def _version(package: str) -> str | None:
-    """Return the version of a package; None if it isn't installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _versions() -> Finding:
-    found = {name: _version(name) for name in PACKAGES}
+    found = {name: installed_version(name) for name in PACKAGES}
     if missing := [name for name, version in found.items() if version is None]:
         return Finding("problem", "versions", f"missing: {', '.join(missing)}", REINSTALL)
     return Finding("ok", "versions", ", ".join(f"{name} {version}" for name, version in found.items()))
 
 
 def _extras() -> Finding:
-    found = {extra: _version(name) for extra, name in OF_EXTRAS.items()}
+    found = {extra: installed_version(name) for extra, name in OF_EXTRAS.items()}
     if missing := [extra for extra, version in found.items() if version is None]:
         text = f"not installed: {', '.join(missing)}"
         return Finding("note", "extras", text, f"if wanted, {how_to_install(*missing)}")
@@ -186,10 +178,8 @@ def _bfloat16_measured(instructions: str) -> Finding:
 
 
 def _threads() -> Iterator[Finding]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield Finding(
-        "ok", "threads", f"{cores} usable cores; TensorFlow takes one thread a core unless told otherwise"
-    )
+    text = f"{usable_cores()} usable cores; TensorFlow takes one thread a core unless told otherwise"
+    yield Finding("ok", "threads", text)
     if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0":
         yield Finding(
             "problem", "oneDNN", "switched off: steps take twice as long", "unset TF_ENABLE_ONEDNN_OPTS"
@@ -273,7 +263,7 @@ def _devices_by_driver() -> Iterator[Finding]:
         yield Finding("ok", "devices", f"GPU {index}: {name} (by the driver; TensorFlow's view: --full)")
     if not gpus:
         yield Finding("problem", "devices", "this machine has an NVIDIA driver, but no GPU", "see nvidia-smi")
-    elif _version(CUDA_PACKAGE) is None:
+    elif installed_version(CUDA_PACKAGE) is None:
         text = f"{CUDA_PACKAGE} isn't installed; TensorFlow may find no CUDA libraries"
         yield Finding("note", "devices", text, f"see what TensorFlow finds: labkit doctor --full; {CUDA_WAY}")
 

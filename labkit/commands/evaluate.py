@@ -143,13 +143,7 @@ def _watch(
         )
     from labkit.training.follow import follow
 
-    result = follow(
-        run,
-        split=split,
-        wait_seconds=wait_seconds,
-        announce=lambda line: print(line, flush=True),
-        **given,
-    )
+    result = follow(run, split=split, wait_seconds=wait_seconds, **given)
     print(f"{counted(result.evaluated, 'checkpoint')} evaluated; {result.message}")
     if result.signal_number:
         return 128 + result.signal_number

@@ -29,9 +29,7 @@ MAX_RUNS = 8  # of a report: as many as there are colours for
 )
 def export(run: RunName, *, data_dir: DataDir | None = None, **given: Any) -> int:
     """Export a run. Returns 0 where the file was written, 1 where it failed its check."""
-    result = api.export(
-        str(find_run(run)), data_dir=data_dir, announce=lambda line: print(line, flush=True), **given
-    )
+    result = api.export(str(find_run(run)), data_dir=data_dir, announce=print, **given)
     if result.comparison is not None:
         _print_comparison(result.comparison, result.description)
     if not result.written:

@@ -85,7 +85,7 @@ def pull(
         raise InputError(f"--ssh is {ssh!r}; allowed: a command such as ssh -p 2222")
     copies = Pull(source, home.runs_home() if into is None else Path(home.expanded(into)), words)
     for line in copies.follow(None if once else every):
-        print(line, flush=True)
+        print(line)
     return 0
 
 

@@ -61,7 +61,8 @@ def _escape_controls(stream: io.TextIOWrapper) -> None:
 def _main(arguments: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name that the terminal's encoding lacks is escaped
-            stream.reconfigure(errors="backslashreplace")
+            # A pipe gets each line at once, and in order with those of child processes.
+            stream.reconfigure(errors="backslashreplace", line_buffering=True)
             _escape_controls(stream)
     try:
         if not arguments or arguments[0] in ("-h", "--help", "help"):

@@ -40,24 +40,20 @@ def notebook_run(
     notebook = find_notebook(name)
     given = [(one.replace("-", "_"), text) for one, text in parameter]
     values = values_from_text(read_notebook(notebook), given)
-    done = run_notebook(notebook, output=output, parameters=values, report_mode=report_mode, announce=_say)
+    done = run_notebook(notebook, output=output, parameters=values, report_mode=report_mode)
     if done.code == 0:
         lines = [("notebook", str(done.path))]
         if done.conclusion is not None:
             lines += _outcome(done.conclusion)
-        _print_table([*lines, ("time", f"{done.seconds:.0f} s")], _say)
+        _print_table([*lines, ("time", f"{done.seconds:.0f} s")], print)
     else:
-        _report_end(done, _say)
+        _report_end(done, print)
     return done.code
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
 
 
 def demo() -> int:
     """Run the training notebook. Returns the exit code."""
-    return run_demo(announce=_say)
+    return run_demo()
 
 
 def run_demo(

@@ -45,21 +45,15 @@ def replay(
     folder = expanded(output or f"{found.name}-step-{step}").absolute()
     if folder == found.path or found.path in folder.parents:
         raise InputError(f"--output {folder} is in the run directory, which a replay doesn't change")
-    from labkit.experiments.replay.step import check_folder, write_replay
+    from labkit.experiments.replay.step import check_folder, write_batch
     from labkit.experiments.replay.step import replay as make_again
 
     check_folder(folder)
     if batch_only:
         _show_batch(found, step, data_dir, folder)
     else:
-        made = make_again(
-            found,
-            step,
-            data_dir=data_dir,
-            max_steps=max_steps,
-            announce=lambda line: print(line, flush=True),
-        )
-        write_replay(made, folder)
+        made = make_again(found, step, data_dir=data_dir, max_steps=max_steps)
+        write_batch(made.batch, folder, str(found.path), made)
         _print(made)
     print(f"images of the batch, table of its examples and arrays: {folder}")
     return 0
@@ -144,16 +138,15 @@ def verify(
         raise InputError("--steps is 0; allowed: a whole number from 1; --files-only makes no step")
     found = run_to_read(run)
     config, manifest = with_data(found, recorded_config(found), data_dir)
-    checked = check_files(found, config, manifest)
-    certificate = checked.certificate
+    certificate, changes = check_files(found, config, manifest)
     if certificate is None:
         print("no certificate: only trainings with --deterministic write one, at their end")
     else:
         print(f"certificate of step {certificate.step}, SHA-256 {certificate.sha256}")
-    for change in checked.changes:
+    for change in changes:
         print(change)
-    if checked.changes:
-        print(f"{found.name} is not what it was: {counted(len(checked.changes), 'change')}; no step was made")
+    if changes:
+        print(f"{found.name} is not what it was: {counted(len(changes), 'change')}; no step was made")
         return 1
     rows = f"{certificate.count_of_rows():,} rows, settings, " if certificate else ""
     checkpoints = counted(len(found.checkpoint_steps()), "checkpoint")
@@ -162,14 +155,8 @@ def verify(
         return 0
     from labkit.experiments.verify import verify_steps
 
-    result = verify_steps(
-        found,
-        start=start,
-        steps=steps,
-        data_dir=config.data.data_dir,  # found above
-        announce=lambda line: print(line, flush=True),
-    )
-    return _report(result, tolerance)
+    folder = config.data.data_dir  # found above
+    return _report(verify_steps(found, start=start, steps=steps, data_dir=folder), tolerance)
 
 
 def _report(result: "VerifiedSteps", tolerance: float) -> int:

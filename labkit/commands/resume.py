@@ -39,7 +39,7 @@ def stop(run: RunName, *, wait_seconds: Seconds = 120.0) -> int:
         refuse_elsewhere(found, "stop")
         print(f"{found.name} isn't running: {standing(status)}")
         return 0
-    print(f"{ask_to_stop(found, process)}; waiting up to {wait_seconds:g} s", flush=True)
+    print(f"{ask_to_stop(found, process)}; waiting up to {wait_seconds:g} s")
     give_up = time.monotonic() + wait_seconds
     while training_process(found, process) is not None:
         if time.monotonic() >= give_up:
@@ -127,7 +127,7 @@ def resume(
 
     folder, note = data_dir_of_run(found, config, data_dir)
     if note:
-        print(note, flush=True)
+        print(note)
     config = config.replace({"data_dir": folder})
     if accept_changed_code:
         config = _with_code(found, config, accept_changed_code)

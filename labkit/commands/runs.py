@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
@@ -169,11 +169,8 @@ def _details(run: RunDirectory) -> dict[str, Any]:
         "host": status.host if status else None,
         "devices": environment.get("description"),
         "damage": [*summary.damage, *_unread(run, environment)],
-        "results": {
-            split: {key: _finite(value) for key, value in row.items()}
-            for split, row in summary.results.items()
-        },
-        "other_tests": [{key: _finite(value) for key, value in row.items()} for row in summary.other_tests],
+        "results": {split: _with_null(row) for split, row in summary.results.items()},
+        "other_tests": [*map(_with_null, summary.other_tests)],
         "checkpoints": run.checkpoint_steps(),
     }
 
@@ -185,9 +182,10 @@ def _unread(run: RunDirectory, environment: dict[str, Any]) -> Iterator[str]:
         yield "environment.json is missing"
 
 
-def _finite(value: Any) -> Any:
-    """Return ``value``, or None for what JSON has no number for: NaN and the infinities."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _with_null(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``row`` with None for what JSON has no number for: NaN and the infinities."""
+    lost = {key for key, value in row.items() if isinstance(value, float) and not math.isfinite(value)}
+    return {**row, **dict.fromkeys(lost)}
 
 
 def _print(shown: dict[str, Any]) -> None:

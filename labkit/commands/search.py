@@ -1,6 +1,5 @@
 """``labkit search``: many trainings with other settings under one budget, of which the best is kept."""
 
-import functools
 import shlex
 import sys
 from typing import Annotated, Any
@@ -34,11 +33,12 @@ def search(
             problem = "names a setting twice" if name in settings else "has no values"
             raise InputError(f"--space {word} {problem}; write each setting once: learning_rate=log:0.01:1")
         settings[name] = values
-    say = functools.partial(print, flush=True)
     try:
-        found = api.search(settings or None, preset=preset, announce=say, **given)
+        found = api.search(settings or None, preset=preset, **given)
     except RuntimeError as failure:
         print(f"labkit: failed: {failure}", file=sys.stderr)
         return 1
-    say(f"\n{found}\n\nbest settings: labkit train --preset {shlex.quote(str(found.folder / 'preset.json'))}")
+    print(
+        f"\n{found}\n\nbest settings: labkit train --preset {shlex.quote(str(found.folder / 'preset.json'))}"
+    )
     return 0

@@ -51,7 +51,7 @@ def train(
             raise InputError("--find-learning-rate writes no run; leave --overwrite out")
         from labkit.experiments.range_test import range_test
 
-        print(range_test(config, announce=functools.partial(print, flush=True)))
+        print(range_test(config))
         return 0
     from labkit.distributed.task import bypass_proxy, find_task
 
@@ -101,7 +101,6 @@ def _evaluate_as(task: Any, config: Config, overwrite: bool, accept_changed_code
             num_intra_threads=config.distribution.num_intra_threads,
             wait_seconds=config.distribution.rendezvous_seconds,
             wait_flag="--rendezvous-seconds",
-            announce=lambda line: print(line, flush=True),
         )
     except InputError as error:
         if plan.run.exists():
@@ -132,7 +131,7 @@ def train_as(task: Any, config: Config, overwrite: bool, **settings: Any) -> int
         if serves:
             return serve(task, plan.config, plan.run)
         if is_chief:
-            print(plan.data_note, flush=True)
+            print(plan.data_note)
     result = training.train(plan)
     if not result.did_work:
         print(result.message)

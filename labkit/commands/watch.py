@@ -44,7 +44,7 @@ def watch(
         while True:
             seen = summaries.of(named or known_runs())
             for run, line in watched.look(seen):
-                print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+                print(f"{time.strftime('%H:%M:%S')} {line}")
                 messages.send(line, run)
             if named and all(run.state in ENDED for run in seen):
                 return 0 if all(run.state == "finished" for run in seen) else 1
@@ -99,4 +99,4 @@ class Messages:
             why = f"answers {answer.status_code} {answer.reason}"
         except (requests.RequestException, ValueError) as error:
             why = "takes too long" if isinstance(error, requests.Timeout) else "can't be reached"
-        print(f"labkit: {host} {why}; not sent: {body['text']}", file=sys.stderr, flush=True)
+        print(f"labkit: {host} {why}; not sent: {body['text']}", file=sys.stderr)

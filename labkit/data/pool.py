@@ -19,7 +19,7 @@ from typing import Any
 
 from labkit.errors import InputError
 from labkit.startup.child import python_command
-from labkit.startup.process import Child
+from labkit.startup.process import Child, usable_cores
 
 # The function of a task is called with its argument, and with a function that it calls now and then with the
 # number of pictures that it has dealt with since the last time.
@@ -27,11 +27,6 @@ Work = Callable[[Any, Callable[[int], None]], Any]
 _PROGRESS, _DONE, _FAILED, _LOST = "progress", "done", "failed", "lost"
 _FEW = 64  # pictures that are read sooner than two processes start
 _FEW_TO_SHOW = 1_000  # pictures that are read in a second need no lines
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def do_tasks(

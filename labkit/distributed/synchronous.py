@@ -210,8 +210,8 @@ class SynchronousEngine:
         batches: Iterator[Any],
         *,
         step: int,
-        stopping: Callable[[], bool],
-        name: str,
+        stopping: Callable[[], bool] = lambda: False,
+        name: str = "worker:0",
         beginning: Callable[[int], None] = lambda step: None,
         slowness: float = 1.0,
     ) -> None:

@@ -19,7 +19,7 @@ from labkit.config.config import recorded_config
 from labkit.config.fields import MEASURED
 from labkit.data.inputs import available_memory
 from labkit.errors import InputError
-from labkit.experiments.precision import with_faster_precision
+from labkit.experiments.precision import faster_precision
 from labkit.run_directory import RunDirectory
 from labkit.startup.child import python_command, record_reason
 from labkit.startup.process import MAXRSS_BYTES, Child, described_exit
@@ -50,26 +50,30 @@ def with_measured(
         overwrite: whether the run in the job directory is discarded.
         announce: takes lines for people.
 
-    Raises InputError where not even the first batch could be trained.
+    Raises InputError for a task of a cluster, whose machines may differ, and where nothing can be measured.
     """
     named = by_field(flags)
-    asked, replicas = named.get("train_batch_size"), named.get("num_gpus")
+    replicas = named.get("num_gpus")
     size = FIRST * (replicas if isinstance(replicas, int) and replicas > 1 else 1)
-    is_measured = isinstance(asked, str) and asked == MEASURED
-    stand_in = {"train_batch_size": size} if is_measured else {}
-    named = with_faster_precision(request, named, stand_in, overwrite=overwrite, announce=announce)
-    if not is_measured:
-        return request(named)
-    first = request(named | {"train_batch_size": size}, announce=lambda line: None)
-    refuse_cluster(first)
-    run = None if overwrite or first.run.job_dir is None else RunDirectory(first.run.job_dir)
-    if run is not None and run.exists():
-        size, why = recorded_config(run).data.train_batch_size, f"that of the run in {run.path}"
-    else:
-        announce("--train-batch-size auto: measuring how much memory batches take")
-        size, why = _measured(first, announce)
-    announce(f"--train-batch-size {size}: {why}")
-    return request(named | {"train_batch_size": size})
+    # Batches are measured in the precision that was found.
+    stand_in = {"precision": "float32", "train_batch_size": size}
+    asked = [name for name in stand_in if isinstance(named.get(name), str) and named[name] == MEASURED]
+    unknown = {name: stand_in[name] for name in asked}
+    for name in asked:
+        first = request(named | unknown, announce=lambda line: None)
+        refuse_cluster(first)
+        run = None if overwrite or first.run.job_dir is None else RunDirectory(first.run.job_dir)
+        if run is not None and run.exists():
+            value, why = recorded_config(run).flat()[name], f"that of the run in {run.path}"
+        elif name == "precision":
+            value, why = faster_precision(announce, num_gpus=first.distribution.num_gpus)
+        else:
+            announce("--train-batch-size auto: measuring how much memory batches take")
+            value, why = _measured(first, announce)
+        announce(f"{fields_by_name()[name].flag} {value}: {why}")
+        named[name] = value
+        del unknown[name]
+    return request(named)
 
 
 def _measured(first: Config, announce: Callable[[str], None]) -> tuple[int, str]:

@@ -72,7 +72,9 @@ def fork(
             _copy_checkpoint(parent, made, step)
         else:
             _make_checkpoint(parent, made, step, announce)
-        _copy_best(parent, made, step)
+        best = read_object(state_path(made.checkpoints_path, step)).get("best_step")
+        if best != step and best in parent.checkpoint_steps():  # the best on validation then, if it is kept
+            _copy_checkpoint(parent, made, best)
         _write_past(parent, made, rows)
         record(made, files)
         write_json_atomic(made.config_path, as_recorded(forked).to_json())
@@ -149,13 +151,6 @@ def _copy_checkpoint(parent: RunDirectory, made: RunDirectory, step: int) -> Non
         raise InputError(
             f"the checkpoint of step {step} of {parent.path} was just replaced; choose a newer step"
         ) from None
-
-
-def _copy_best(parent: RunDirectory, made: RunDirectory, step: int) -> None:
-    """Copy the checkpoint that was best on validation then, if the parent still keeps it."""
-    best = read_object(state_path(made.checkpoints_path, step)).get("best_step")
-    if best is not None and best != step and best in parent.checkpoint_steps():
-        _copy_checkpoint(parent, made, best)
 
 
 def _make_checkpoint(

@@ -1,73 +1,33 @@
 """``--precision auto``: the precision that this machine computes faster, measured once and kept."""
 
 import json
-import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from labkit.config import Config
-from labkit.config.config import recorded_config
-from labkit.config.fields import MEASURED
 from labkit.distributed.cpu import CLEARLY_FASTER, bfloat16_instructions, cpu_model, has_no_gpu
 from labkit.errors import InputError
 from labkit.home import state_home
-from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import write_json_atomic
 from labkit.run_directory.files import read_json
 from labkit.startup.child import python_command
-from labkit.startup.process import Child, described_exit
-from labkit.training.checks import refuse_cluster
+from labkit.startup.process import Child, described_exit, usable_cores
 
 MEASURE = "import json; from labkit.distributed.cpu import step_seconds; print(json.dumps(step_seconds()))"
 SECONDS = 120.0  # after which the process that measures is ended; it takes about 6
 
 
-def with_faster_precision(
-    request: Callable[..., Config],
-    named: Mapping[str, Any],
-    stand_in: Mapping[str, Any],
-    *,
-    overwrite: bool,
-    announce: Callable[[str], None],
-) -> dict[str, Any]:
-    """Return ``named`` with a precision that can be trained where it is ``auto``.
+def faster_precision(announce: Callable[[str], None] = print, *, num_gpus: int | None = 0) -> tuple[str, str]:
+    """Return ``float32`` or ``mixed_bfloat16``, and why. What was measured on this machine before is used.
 
-    A run that is in the job directory keeps its own, unless ``overwrite``.
-
-    Args:
-        request, overwrite, announce: as for ``labkit.experiments.batch_size.with_measured``.
-        named: flags by the names of their fields.
-        stand_in: values in place of what isn't measured yet.
-
-    Raises InputError for a task of a cluster, whose machines may differ, and where a GPU may be used.
+    ``num_gpus``: of the training. Raises InputError where it may use a GPU, and where it can't be measured.
     """
-    asked = named.get("precision")
-    if not isinstance(asked, str) or asked != MEASURED:
-        return dict(named)
-    first = request({**named, "precision": "float32", **stand_in}, announce=lambda line: None)
-    refuse_cluster(first)
-    run = None if overwrite or first.run.job_dir is None else RunDirectory(first.run.job_dir)
-    if run is not None and run.exists():
-        chosen, why = recorded_config(run).model.precision, f"that of the run in {run.path}"
-    elif not has_no_gpu() and first.distribution.num_gpus != 0:
+    if not has_no_gpu() and num_gpus != 0:
         raise InputError(
             "--precision is auto, which measures CPUs only, and this machine may have a GPU; name a "
             "precision, or give --num-gpus 0"
         )
-    else:
-        chosen, why = faster_precision(announce)
-    announce(f"--precision {chosen}: {why}")
-    return {**named, "precision": chosen}
-
-
-def faster_precision(announce: Callable[[str], None] = print) -> tuple[str, str]:
-    """Return ``float32`` or ``mixed_bfloat16``, and why. What was measured on this machine before is used.
-
-    Raises InputError where it can't be measured.
-    """
     if not bfloat16_instructions():
         return "float32", "this CPU has no instructions for bfloat16"
     found = kept_seconds()
@@ -115,8 +75,7 @@ def _machine() -> str:
     """Return what the speeds depend on: the processor, how many cores there are to use, TensorFlow."""
     from importlib.metadata import version
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{platform.node()}, {cpu_model()}, {cores} cores, tensorflow {version('tensorflow')}"
+    return f"{platform.node()}, {cpu_model()}, {usable_cores()} cores, tensorflow {version('tensorflow')}"
 
 
 def _measured() -> tuple[float, float]:

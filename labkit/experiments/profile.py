@@ -6,14 +6,12 @@ line holds events. The kernel of an operation is an event that is named ``<node>
 name is the type.
 """
 
-import copy
 import re
 import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -137,30 +135,21 @@ def step_times(space: Any) -> StepTimes:
     if not steps:
         raise ValueError("the trace holds no training step")
     first, last = min(start for start, _ in steps), max(end for _, end in steps)
-    running = []
-    for plane, line in lines:
-        for part in _operations(plane, line):
-            if part.start < last and part.end > first:
-                running.append(part)
-    seconds_by_type, busy = _shared_time(running, first, last)
-    return _summary(running, seconds_by_type, busy, (last - first) / 1e12, len(steps))
-
-
-def _summary(
-    running: list[_Running], by_type: Mapping[tuple[str, str], float], busy: float, seconds: float, steps: int
-) -> StepTimes:
-    kinds = []
+    parts = (part for plane, line in lines for part in _operations(plane, line))
+    running = [part for part in parts if part.start < last and part.end > first]
+    by_type, busy = _shared_time(running, first, last)
+    seconds, count, kinds = (last - first) / 1e12, len(steps), []
     for kind in KINDS:
         types = {key[1]: spent for key, spent in by_type.items() if key[0] == kind}
         kinds.append(
             KindTime(
                 kind,
-                sum(part.begins for part in running if part.kind == kind) / steps,
-                sum(types.values()) / steps,
+                sum(part.begins for part in running if part.kind == kind) / count,
+                sum(types.values()) / count,
                 tuple(sorted(types, key=lambda name: -types[name])),
             )
         )
-    return StepTimes(steps, seconds / steps, (seconds - busy) / steps, tuple(kinds))
+    return StepTimes(count, seconds / count, (seconds - busy) / count, tuple(kinds))
 
 
 def _events(plane: Any, line: Any) -> Iterator[tuple[str, str, int, int]]:
@@ -293,26 +282,27 @@ def profile_training(
     """
     if output is not None:
         check_writable(output, "--output")
+    network = network_without_run(config, announce)
+    network.adapt_to_data()
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        return _measure(network, steps, output)
+    with tempfile.TemporaryDirectory(prefix="labkit-profile-") as folder:
+        return _measure(network, steps, Path(folder))
+
+
+def network_without_run(config: Config, announce: Callable[[str], None]) -> Any:
+    """Return the untrained network of a training that writes no run.
+
+    ``announce``: takes lines on its data and devices. Raises InputError if it can't be trained here.
+    """
     plan = plan_measurement(config, announce=announce)
     announce(plan.data_note)
     if plan.devices.banner:
         announce(plan.devices.banner)
     from labkit.training.network import Network
 
-    network = Network(plan.config, plan.manifest, plan.devices, plan.data_format)
-    network.adapt_to_data()
-    with _trace_folder(output) as folder:
-        return _measure(network, steps, folder)
-
-
-@contextmanager
-def _trace_folder(output: Path | None) -> Iterator[Path]:
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        yield output
-        return
-    with tempfile.TemporaryDirectory(prefix="labkit-profile-") as name:
-        yield Path(name)
+    return Network(plan.config, plan.manifest, plan.devices, plan.data_format)
 
 
 def _measure(network: Any, steps: int, folder: Path) -> Profile:
@@ -320,8 +310,7 @@ def _measure(network: Any, steps: int, folder: Path) -> Profile:
 
     from labkit.analysis.architecture import ceiling, training_flops
 
-    last = WARMUP_STEPS + 2 * steps
-    engine = _engine(network, last + STEPS_AHEAD)
+    engine = engine_of_first_step(network, WARMUP_STEPS + 2 * steps + STEPS_AHEAD)
     for _ in range(WARMUP_STEPS):
         engine.next_step()
     started, used = time.perf_counter(), time.process_time()
@@ -355,18 +344,12 @@ def _measure(network: Any, steps: int, folder: Path) -> Profile:
     )
 
 
-def _engine(network: Any, stop_step: int) -> Any:
-    """Return an engine that repeats the first training step, as the training loop would run it."""
+def engine_of_first_step(network: Any, stop_step: int, **settings: Any) -> Any:
+    """Return an engine that runs the first training step on each batch; ``settings``: of its ``Steps``."""
     from labkit.distributed.synchronous import SynchronousEngine
     from labkit.training.network import training_batches
 
     first = network.train_step
-    network = copy.copy(network)
-    network.train_step_for = lambda *which: first
-    return SynchronousEngine(
-        network.steps,
-        training_batches(network, start_step=0, stop_step=stop_step),
-        step=0,
-        stopping=lambda: False,
-        name="worker:0",
-    )
+    batches = training_batches(network, start_step=0, stop_step=stop_step)
+    steps = replace(network.steps, compiled_at=lambda step: first, **settings)
+    return SynchronousEngine(steps, batches, step=0)

@@ -5,7 +5,7 @@ The learning rate grows by a constant factor at each step of one short training.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from labkit.config import Config
 from labkit.config.config import flags_of
 from labkit.errors import InputError
+from labkit.experiments.profile import engine_of_first_step, network_without_run
 from labkit.tables import html_table, text_table
-from labkit.training.plan import plan_measurement
 
 STEPS = 100
 LOWEST, HIGHEST = 1e-5, 100.0
@@ -98,8 +98,7 @@ class RangeTest:
     def __str__(self) -> str:
         return f"{text_table(self.rows(_SHOWN_EVERY), left_columns=0)}\n{self.conclusion}"
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         header, *rows = self.rows(_SHOWN_EVERY)
@@ -135,25 +134,12 @@ def range_test(config: Config, *, announce: Callable[[str], None] = print) -> Ra
     Raises InputError, before anything is computed, if the configuration can't be trained on this machine, and
     where not even the first loss is a number.
     """
-    plan = plan_measurement(config, announce=announce)
-    announce(plan.data_note)
-    if plan.devices.banner:
-        announce(plan.devices.banner)
-    from labkit.distributed.synchronous import SynchronousEngine
+    network = network_without_run(config, announce)
     from labkit.training.checkpoints import prepare_transfer
-    from labkit.training.network import Network, training_batches
 
-    network = Network(plan.config, plan.manifest, plan.devices, plan.data_format)
-    network.begin(prepare_transfer(plan.config, plan.manifest, network.model))
+    network.begin(prepare_transfer(network.config, network.manifest, network.model))
     rates = np.geomspace(LOWEST, HIGHEST, STEPS)
-    first = network.train_step
-    engine = SynchronousEngine(
-        replace(network.steps, compiled_at=lambda step: first, learning_rate_at=lambda step: rates[step]),
-        training_batches(network, start_step=0, stop_step=STEPS),
-        step=0,
-        stopping=lambda: False,
-        name="worker:0",
-    )
+    engine = engine_of_first_step(network, STEPS, learning_rate_at=lambda step: rates[step])
     losses: list[float] = []
     recent: list[float] = []  # means of the last steps
     ended = f"the test ended at {HIGHEST:g}"
@@ -169,4 +155,4 @@ def range_test(config: Config, *, announce: Callable[[str], None] = print) -> Ra
             break
     if not losses:
         raise InputError(f"the loss of the first batch is {loss}; look at it with --check-numerics")
-    return RangeTest(plan.config, rates[: len(losses)], np.array(losses), ended)
+    return RangeTest(network.config, rates[: len(losses)], np.array(losses), ended)

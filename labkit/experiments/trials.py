@@ -155,26 +155,21 @@ class Training:
         return RunDirectory(self.config.run.job_dir)
 
 
-def prepare_data_set(config: Config, signals: Sequence[int]) -> None:
-    """Prepare the data set of a configuration in a child process.
+def find_data_set(config: Config, signals: Sequence[int]) -> tuple[dict[str, Any], Manifest]:
+    """Return the fields that name the data set, and its manifest; a child process prepares a missing one.
 
-    Raises InputError if it can't be prepared, KeyboardInterrupt if this process was asked to stop.
+    Raises InputError if it can't be prepared, KeyboardInterrupt if ``signals`` asked this process to stop.
     """
-    module, text = "labkit.experiments.comparison.child", json.dumps(config.to_json())
-    end = run_trial(Trial(python_command("-m", module, "data", text)), signals)
-    if signals:
-        raise KeyboardInterrupt
-    if end.code:
-        raise InputError(f"the data set could not be prepared ({end}); see labkit data prepare --help")
-
-
-def find_data_set(config: Config, prepare: Callable[[Config], None]) -> tuple[dict[str, Any], Manifest]:
-    """Return the fields that name the data set, and its manifest; ``prepare`` makes one that is missing."""
     manifest, _ = prepared_data_set(config, may_prepare=True)
     if manifest is None:
-        prepare(config)
+        module, text = "labkit.experiments.comparison.child", json.dumps(config.to_json())
+        end = run_trial(Trial(python_command("-m", module, "data", text)), signals)
+        if signals:
+            raise KeyboardInterrupt
+        if end.code:
+            raise InputError(f"the data set could not be prepared ({end}); see labkit data prepare --help")
         manifest, _ = prepared_data_set(config, may_prepare=False)
-    assert manifest is not None, "prepare raises where it can't make the data set"
+    assert manifest is not None, "without it, the call above raises"
     named = {
         "dataset": manifest.dataset,
         "fold": manifest.source.get("fold"),

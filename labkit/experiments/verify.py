@@ -25,25 +25,22 @@ DEFAULT_STEPS = 100  # most steps that are made unless told otherwise: half a mi
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # under which TensorFlow stores how the tensors belong together
 
 
-@dataclass(frozen=True)
-class CheckedFiles:
-    """``certificate``: the run's, or None. ``changes``: a sentence for each thing that was changed."""
-
-    certificate: Certificate | None
-    changes: tuple[str, ...]
-
-
-def check_files(run: RunDirectory, config: Config, manifest: Manifest) -> CheckedFiles:
+def check_files(
+    run: RunDirectory, config: Config, manifest: Manifest
+) -> tuple[Certificate | None, list[str]]:
     """Compare a run with its certificate, and its data with their manifest.
 
-    Raises InputError if the certificate is damaged.
+    Returns the run's certificate, or None, and a sentence for each thing that was changed. Raises InputError
+    if the certificate is damaged.
     """
     certificate = read_certificate(run)
     changes = certificate.changes(run, config.identity(), manifest.checksum) if certificate else []
     changes += [_described(manifest, file) for file in verify_shards(manifest)]
     for step in run.checkpoint_steps():
-        changes += _damaged_weights(checkpoint_path(run.checkpoints_path, step))
-    return CheckedFiles(certificate, tuple(changes))
+        folder = checkpoint_path(run.checkpoints_path, step)
+        if names := unreadable_tensors(folder / "variables"):
+            changes.append(f"{folder.parent.name}/{folder.name}: {listed(names, 5)} was changed")
+    return certificate, changes
 
 
 def _described(manifest: Manifest, file: str) -> str:
@@ -56,11 +53,6 @@ def _described(manifest: Manifest, file: str) -> str:
         return f"data: {path} was changed"
     images = "image" if len(rows) == 1 else "images"
     return f"data: {images} {listed([str(row) for row in rows])} of {split!r} in {path} was changed"
-
-
-def _damaged_weights(folder: Path) -> list[str]:
-    names = unreadable_tensors(folder / "variables")
-    return [f"{folder.parent.name}/{folder.name}: {listed(names, 5)} was changed"] if names else []
 
 
 def unreadable_tensors(prefix: Path) -> list[str]:

@@ -183,6 +183,11 @@ class Child:
                 os.write(self._control, request)
 
 
+def usable_cores() -> int:
+    """Return how many cores this process may use; macOS tells only how many there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def peak_memory_bytes() -> int:
     """Return the peak memory of this process, which a child inherits; 0 where the system doesn't tell.
 

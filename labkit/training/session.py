@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from importlib import metadata
 from typing import Any
 
 import tensorflow as tf
@@ -25,7 +24,7 @@ from labkit.distributed.membership import Membership
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.synchronous import SynchronousEngine
 from labkit.distributed.task import ClusterTask
-from labkit.errors import InputError
+from labkit.errors import InputError, installed_version
 from labkit.home import checkout
 from labkit.models.initial_weights import Transfer
 from labkit.parts.code import keep_replaced, record
@@ -280,7 +279,7 @@ def describe_environment(plan: TrainingPlan) -> dict[str, Any]:
     config, manifest, devices = plan.config, plan.manifest, plan.devices
     return {
         "versions": {"python": platform.python_version(), "labkit": VERSION}
-        | {name: _version(name) for name in PACKAGES},
+        | {name: installed_version(name) for name in PACKAGES},
         "devices": list(devices.names),
         "device_kind": devices.kind,
         "processors": processors(devices),
@@ -323,13 +322,6 @@ def processors(devices: Devices) -> list[str]:
         return [cpu_model()]
     gpus = tf.config.get_visible_devices("GPU")[: devices.num_local_replicas]
     return [tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _git_commit() -> str | None:

@@ -48,7 +48,7 @@ def _train(tmp_path, **fields):
     network = Network(plan.config, plan.manifest, plan.devices, plan.data_format)
     network.begin()
     batches = training_batches(network, start_step=0, stop_step=STEPS)
-    engine = SynchronousEngine(network.steps, batches, step=0, stopping=lambda: False, name="worker:0")
+    engine = SynchronousEngine(network.steps, batches, step=0)
 
     def keep_state(folder, checkpoint, step):
         store = CheckpointStore(folder, keep=1)

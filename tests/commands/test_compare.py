@@ -10,7 +10,7 @@ import pytest
 
 from labkit.commands import main as cli
 from labkit.config import Config, fields_by_name
-from labkit.config.architectures import NAMED_FIELDS
+from labkit.config.architectures import NAMED_FIELDS, model_name
 from labkit.errors import InputError
 from labkit.experiments.comparison import plan as comparison
 from labkit.experiments.comparison.files import (
@@ -35,10 +35,7 @@ pytestmark = pytest.mark.usefixtures("shapes")  # where trainings look for them
 
 
 def plan(output: Path | None, models: str = "resnet8,vgg11", seeds: int = 2, **values):
-    def refuse(config: Config) -> None:
-        raise AssertionError("the data set is there")
-
-    return plan_comparison(models.split(","), seeds, SHORT | values, output and str(output), prepare=refuse)
+    return plan_comparison(models.split(","), seeds, SHORT | values, output and str(output))
 
 
 # ---- what is asked for ---------------------------------------------------------------------------------
@@ -168,15 +165,13 @@ def test_a_preset_gives_the_recipe_and_the_names_the_models(output, faked):
 
 def test_seeds_come_in_turn_with_one_configuration_but_for_model_and_seed(output):
     trials = plan(output, "resnet8,vgg11", 2).trainings
-    assert [(trial.model, trial.seed) for trial in trials] == [
-        ("resnet8", 0), ("vgg11", 0), ("resnet8", 1), ("vgg11", 1),
-    ]  # fmt: skip
-    for trial in trials:
+    order = [("resnet8", 0), ("vgg11", 0), ("resnet8", 1), ("vgg11", 1)]
+    for (model, seed), trial in zip(order, trials, strict=True):
         own = {"model", "num_layers", "seed", "job_dir"}
         shared = [{k: v for k, v in t.config.flat().items() if k not in own} for t in (trials[0], trial)]
         assert shared[0] == shared[1]
-        assert trial.config.run.seed == trial.seed
-        assert trial.run.path == output / f"{trial.model}-seed{trial.seed}"
+        assert (model_name(trial.config.model), trial.config.run.seed) == (model, seed)
+        assert trial.run.path == output / f"{model}-seed{seed}"
 
 
 def test_the_default_directory_follows_from_the_budget_alone(session_home):

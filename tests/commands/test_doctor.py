@@ -1,5 +1,7 @@
 """What ``labkit doctor`` finds: every problem is named and has a way out."""
 
+from importlib import metadata
+
 import pytest
 
 from labkit.commands import doctor
@@ -80,14 +82,14 @@ def test_a_damaged_shard_is_named(tmp_path, monkeypatch):
 
 
 def test_a_missing_extra_is_a_note_with_the_command_that_installs_it(monkeypatch):
-    installed = doctor.metadata.version
+    installed = metadata.version
 
     def version(name):
         if name in ("streamlit", "tf2onnx"):
-            raise doctor.metadata.PackageNotFoundError(name)
+            raise metadata.PackageNotFoundError(name)
         return installed(name)
 
-    monkeypatch.setattr(doctor.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     assert [finding.level for finding in of("versions")] == ["ok"]
     (found,) = of("extras")
     assert found.level == "note"

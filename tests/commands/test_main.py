@@ -1,6 +1,8 @@
 """The command line: what it accepts, and that bad input costs one line, exit code 2 and nothing else."""
 
 import json
+import os
+import select
 import shutil
 import subprocess
 import sys
@@ -277,3 +279,14 @@ def test_the_2017_command_line_trains_and_then_has_nothing_left_to_do(tmp_path):
 
     shutil.rmtree(job_dir / "checkpoints")
     assert "no checkpoint any more; restore it from a copy" in refused("evaluate", job_dir)
+
+
+def test_a_pipe_gets_each_line_at_once():
+    code = "from labkit.commands.main import main; main(['--version']); input()"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as process:
+        shown, _, _ = select.select([process.stdout], [], [], 30)
+        process.communicate(b"\n")
+    assert shown

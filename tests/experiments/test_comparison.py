@@ -16,7 +16,6 @@ from labkit.config import Config
 from labkit.errors import InputError
 from labkit.experiments.comparison.files import budget_of, measurements_path, request_path, run_directory
 from labkit.experiments.comparison.read import WARM_UP_STEPS, Comparison, read_comparison
-from labkit.experiments.comparison.tables import as_csv, as_json, as_markdown
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.metrics import MetricsWriter
 
@@ -212,7 +211,7 @@ def test_the_tables_show_runs_means_and_deviations(three_seeds):
     assert str(three_seeds).splitlines()[1].split()[0] == "resnet8"
     shown = three_seeds._repr_html_()
     assert shown.count("<tr>") == 3 and "loss is nan at &lt;step&gt; 2" in shown
-    table, notes, command = as_markdown(three_seeds).split("\n\n")
+    table, notes, command = three_seeds.as_markdown().split("\n\n")
     assert len({line.count("|") for line in table.splitlines()}) == 1
     assert "- vgg11, seed 2: failed at step 2: loss is nan at <step> 2" in notes
     assert "labkit compare --models resnet8,vgg11 --seeds 3" in command
@@ -230,8 +229,8 @@ def test_csv_and_json_hold_the_same_metrics(three_seeds):
     def refuse(token: str) -> None:
         raise AssertionError(f"{token} isn't JSON")
 
-    lines = list(csv.DictReader(io.StringIO(as_csv(three_seeds))))
-    models = json.loads(as_json(three_seeds), parse_constant=refuse)["models"]
+    lines = list(csv.DictReader(io.StringIO(three_seeds.as_csv())))
+    models = json.loads(three_seeds.as_json(), parse_constant=refuse)["models"]
     assert [line["model"] for line in lines] == [model["model"] for model in models] == ["resnet8", "vgg11"]
     assert float(lines[0]["test_accuracy_mean"]) == models[0]["test_accuracy"]["mean"] == pytest.approx(0.6)
     assert float(lines[0]["test_accuracy_std"]) == models[0]["test_accuracy"]["std"] == pytest.approx(0.1)
@@ -269,7 +268,7 @@ def test_folds_tell_a_mean_with_an_interval_for_trainings_that_share_images(fold
     assert "counts as 1/4 + 1/3 of that of one fold, not as 1/4" in notes[7]
     assert "resnet8, fold 4/4, seed 1: not started" in notes
     assert "--folds 4 --seeds 2" in found.command
-    assert json.loads(as_json(found))["models"][0]["runs"][1]["fold"] == "2/4"
+    assert json.loads(found.as_json())["models"][0]["runs"][1]["fold"] == "2/4"
     assert [run.name for run in found.runs[:2]] == ["resnet8, fold 1/4, seed 0", "resnet8, fold 2/4, seed 0"]
 
 

@@ -199,7 +199,7 @@ def test_a_profile_repeats_the_first_step_even_if_images_grow_and_layers_thaw(mo
     network.train_step_for = train_step_for
     network.strategy = network.step = None
     monkeypatch.setattr(network_module, "training_batches", lambda *_, **__: itertools.repeat((None, None)))
-    engine = profiling._engine(network, 8)
+    engine = profiling.engine_of_first_step(network, 8)
     for _ in range(8):
         engine.next_step()
     assert made == [({"stem"}, 16, False)]

@@ -11,6 +11,7 @@ import pytest
 from labkit import figures as plots
 from labkit.config import Config
 from labkit.errors import InputError
+from labkit.experiments import trials
 from labkit.experiments.replicas import (
     LAYOUTS,
     Layout,
@@ -19,6 +20,7 @@ from labkit.experiments.replicas import (
     compare,
     compare_replicas,
 )
+from labkit.experiments.trials import Trial, TrialEnd
 from labkit.startup.child import child_environment
 from tests.experiments import replica_training
 
@@ -226,11 +228,12 @@ def test_a_missing_data_set_is_prepared_first(pretended, monkeypatch, shapes_dir
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
     asked = []
 
-    def prepare(config: Config, signals: list[int]) -> None:
-        asked.append(config.data.dataset)
+    def prepare(trial: Trial, signals: list[int]) -> TrialEnd:
+        asked.append(json.loads(trial.command[-1])["data"]["dataset"])
         (tmp_path / "data").symlink_to(shapes_dir)
+        return TrialEnd(0, "", 0.0, None)
 
-    monkeypatch.setattr(compare, "prepare_data_set", prepare)
+    monkeypatch.setattr(trials, "run_trial", prepare)
     compare_replicas(("1 replica",), steps=1)
     assert asked == ["shapes"]
 

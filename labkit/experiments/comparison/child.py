@@ -10,7 +10,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from labkit.config import Config
@@ -118,27 +118,23 @@ def measure(config: Config, manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _do(kind: str, text: str) -> None:
-    if kind == "data":
-        *_, note = plan_data(Config.from_json(json.loads(text)))
-        print(note, flush=True)
-    elif kind == "networks":  # before the first training starts: a wrong one is refused now, not after hours
-        configs = {name: Config.from_json(value) for name, value in json.loads(text).items()}
-        config = next(iter(configs.values()))
-        for one in configs.values():  # code that the user named on the command line
-            allow(files_of(one))
-        check_networks(configs, load_manifest(data_directory(config), config.data.dataset))
-    else:
-        run = RunDirectory(text)
-        config = recorded_config(run)
-        manifest, _ = data_of_run(run, config)
-        update_measurements(run, measure(config, manifest))
-
-
-def main(arguments: Sequence[str]) -> int:
+def main(kind: str, text: str) -> int:
     """Do what the arguments say. Returns the exit code: 0, or 2 after printing an InputError."""
     try:
-        _do(*arguments)
+        if kind == "data":
+            *_, note = plan_data(Config.from_json(json.loads(text)))
+            print(note, flush=True)
+        elif kind == "networks":  # a wrong one is refused before the first training, not after hours
+            configs = {name: Config.from_json(value) for name, value in json.loads(text).items()}
+            config = next(iter(configs.values()))
+            for one in configs.values():  # code that the user named on the command line
+                allow(files_of(one))
+            check_networks(configs, load_manifest(data_directory(config), config.data.dataset))
+        else:
+            run = RunDirectory(text)
+            config = recorded_config(run)
+            manifest, _ = data_of_run(run, config)
+            update_measurements(run, measure(config, manifest))
     except InputError as error:
         record_reason(str(error))
         print(f"labkit: error: {error}", file=sys.stderr)
@@ -148,4 +144,4 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     leave_out_extras()
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))

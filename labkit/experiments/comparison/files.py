@@ -4,8 +4,6 @@ Doesn't import TensorFlow.
 """
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.files import read_json, read_object
 
+RESULTS = "results"  # .csv, .json, .md and .png
 NEEDED = ("dataset", "train_steps", "train_batch_size", "eval_batch_size")  # of a budget, to show it
 
 
@@ -48,10 +47,9 @@ class Request:
         """Return this request with the models and seeds of an earlier one for the same directory added."""
         if earlier is None:
             return self
-        more = [name for name in earlier.models if name not in self.models]
-        models = (*self.models, *more)
-        if more:  # keep the order of the models that are there
-            models = (*earlier.models, *(name for name in self.models if name not in earlier.models))
+        models = self.models
+        if not set(earlier.models) <= set(models):  # keep the order of the models that are there
+            models = tuple(dict.fromkeys((*earlier.models, *models)))
         return dataclasses.replace(self, models=models, seeds=max(self.seeds, earlier.seeds))
 
 
@@ -109,11 +107,6 @@ def add_peak_memory(run: RunDirectory, peak_memory_bytes: int | None) -> None:
         update_measurements(run, {"peak_memory_bytes": peak_memory_bytes})
 
 
-def discard_measurements(run: RunDirectory) -> None:
-    """Delete the measurements of a run, which no longer exists."""
-    measurements_path(run).unlink(missing_ok=True)
-
-
 # ---- the budget: the fields of the configuration that all trainings of a comparison share
 
 # Fields that a comparison sets for each training, or that none of its networks has; the others are those of a
@@ -133,11 +126,6 @@ def budget_of(config: Config) -> dict[str, Any]:
     """Return the fields, by name, that determine a training and its measurement, without model and seed."""
     known, values = fields_by_name(), config.flat()
     return {name: values[name] for name in shared_fields() if known[name].role in ("training", "measurement")}
-
-
-def budget_fingerprint(config: Config) -> str:
-    """Return the first 8 hexadecimal digits of the SHA-256 of ``budget_of(config)``."""
-    return hashlib.sha256(json.dumps(budget_of(config), sort_keys=True).encode()).hexdigest()[:8]
 
 
 def budget_differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

@@ -6,6 +6,7 @@ Doesn't import TensorFlow.
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import math
 from collections import Counter
@@ -27,9 +28,8 @@ from labkit.experiments.comparison.files import (
     Request,
     add_peak_memory,
     budget_differences,
-    budget_fingerprint,
     budget_of,
-    discard_measurements,
+    measurements_path,
     read_measurements,
     read_request,
     request_path,
@@ -51,15 +51,6 @@ _OURS = r"\.lock|.+\.tmp|results\..+|.+-seed\d+(\.json)?"
 
 
 @dataclass(frozen=True)
-class ModelTraining(Training):
-    """One training of a comparison."""
-
-    model: str
-    seed: int
-    fold: str = ""
-
-
-@dataclass(frozen=True)
 class ComparisonPlan:
     """All trainings of a comparison in order: first seed 0 of every model, then seed 1 of every model.
 
@@ -69,12 +60,13 @@ class ComparisonPlan:
 
     output: Path
     request: Request
-    trainings: tuple[ModelTraining, ...]
+    trainings: tuple[Training, ...]
 
 
 def default_output(config: Config, folds: int = 0) -> Path:
     """Return the default directory of a comparison, named after the data set, the budget and the folds."""
-    name = f"{config.data.dataset}-{budget_fingerprint(config)}" + (f"-{folds}-folds" if folds else "")
+    digest = hashlib.sha256(json.dumps(budget_of(config), sort_keys=True).encode()).hexdigest()[:8]
+    name = f"{config.data.dataset}-{digest}" + (f"-{folds}-folds" if folds else "")
     return home.home() / "comparisons" / name
 
 
@@ -85,7 +77,7 @@ def plan_comparison(
     output: str | None = None,
     *,
     folds: int = 0,
-    prepare: Callable[[Config], None],
+    signals: Sequence[int] = (),
 ) -> ComparisonPlan:
     """Decide on every training of a comparison.
 
@@ -97,7 +89,7 @@ def plan_comparison(
         output: the comparison's directory. None derives it from the budget, so that the same command finds
             it again, also with more models or seeds.
         folds: into how many the images are parted, on each of which each model is trained; 0: they aren't.
-        prepare: prepares the data set of a configuration if there is none yet.
+        signals: that asked this process to stop, also while it prepares a data set.
 
     Raises InputError if something can't be trained, or if the directory can't be written, holds other files,
     or holds a comparison with another budget.
@@ -115,7 +107,7 @@ def plan_comparison(
         config = _as_recorded(config, recorded)
         if config.run.epochs is None:  # which the data turn into steps
             _check_same(named_folder, recorded, budget_of(config), folds)  # before preparing any data
-    named, manifest = find_data_set(config, prepare)
+    named, manifest = find_data_set(config, signals)
     examples = manifest.count("train")
     if folds:
         parted = examples + manifest.count("validation")
@@ -133,7 +125,7 @@ def plan_comparison(
     request = Request(tuple(models), seeds, budget, manifest.checksum, data_dir, folds)
     data = {"": (named, manifest)}
     for _, fold in request.trained[:folds]:
-        data[fold] = find_data_set(config.replace({"fold": fold}), prepare)
+        data[fold] = find_data_set(config.replace({"fold": fold}), signals)
     trainings = []
     for seed, fold in request.trained:
         named, manifest = data[fold]
@@ -212,17 +204,14 @@ def _check_same(
         )
 
 
-def _training(
-    folder: Path, model: str, seed: int, fold: str, config: Config, manifest: Manifest
-) -> ModelTraining:
+def _training(folder: Path, model: str, seed: int, fold: str, config: Config, manifest: Manifest) -> Training:
     run = run_directory(folder, model, seed, fold)
     config = config.replace({"seed": seed, "job_dir": str(run.path)})
     _, _, run_state = place_run(config, manifest)
     status = run.read_status()
     if run_state == "resumable" and status is not None and status.state == "failed":
         run_state = "failed"
-    name = f"{model}{fold and f', fold {fold}'}, seed {seed}"
-    return ModelTraining(name, config, run_state, model, seed, fold)
+    return Training(f"{model}{fold and f', fold {fold}'}, seed {seed}", config, run_state)
 
 
 BAD_INPUT = 2
@@ -238,7 +227,7 @@ def check_new(plan: ComparisonPlan, signals: Sequence[int]) -> int:
     configs: dict[str, Config] = {}
     for training in plan.trainings:
         if training.run_state == "new":
-            configs.setdefault(training.model, training.config)
+            configs.setdefault(model_name(training.config.model), training.config)
     if not configs:
         return 0
     ended = run_trial(Trial(check_command(configs)), signals)
@@ -278,7 +267,9 @@ def run_comparison(
                 return 128 + signals[0]
             if code is not None:
                 return code
-    return 0 if all(_is_complete(training.run) for training in plan.trainings) else 1
+    runs = [training.run for training in plan.trainings]
+    finished = all((status := run.read_status()) and status.state == "finished" for run in runs)
+    return 0 if finished and all(_is_measured(run) for run in runs) else 1
 
 
 @contextlib.contextmanager
@@ -308,13 +299,11 @@ def _locked(plan: ComparisonPlan) -> Iterator[None]:
         lock.release()
 
 
-def _do(
-    training: ModelTraining, number: str, signals: Sequence[int], say: Callable[[str], None]
-) -> int | None:
+def _do(training: Training, number: str, signals: Sequence[int], say: Callable[[str], None]) -> int | None:
     """Train and measure what isn't done. Returns an exit code if the comparison must end."""
     if training.run_state != "finished":
         if training.run_state == "new":
-            discard_measurements(training.run)
+            measurements_path(training.run).unlink(missing_ok=True)
         resumes = "" if training.run_state == "new" else ", resumed"
         say(f"training {number}: {training.name}{resumes}")
         ended = run_trial(Trial(train_command(training.config)), signals)
@@ -325,7 +314,7 @@ def _do(
         if ended.code:
             say(f"{training.name} failed ({ended}); the comparison continues")
             return None
-    if "inference_images_per_second" not in read_measurements(training.run):
+    if not _is_measured(training.run):
         say(f"measuring {training.name}")
         ended = run_trial(Trial(measure_command(training.run)), signals)
         if ended.code and not signals:
@@ -333,10 +322,8 @@ def _do(
     return None
 
 
-def _is_complete(run: RunDirectory) -> bool:
-    status = run.read_status()
-    finished = status is not None and status.state == "finished"
-    return finished and "inference_images_per_second" in read_measurements(run)
+def _is_measured(run: RunDirectory) -> bool:
+    return "inference_images_per_second" in read_measurements(run)
 
 
 def check_command(configs: Mapping[str, Config]) -> list[str]:

@@ -1,8 +1,12 @@
-"""Read a comparison from the directory that ``labkit compare`` writes, and show it as a table.
+"""Read a comparison from the directory that ``labkit compare`` writes; as a table, CSV, JSON and Markdown.
 
 ``labkit.experiments.comparison.files`` describes the files. Doesn't import TensorFlow.
 """
 
+import csv
+import dataclasses
+import io
+import json
 import os
 import shlex
 import statistics
@@ -21,11 +25,22 @@ from labkit.home import expanded
 from labkit.plurals import counted
 from labkit.run_directory.metrics import chosen_step, own_test
 from labkit.run_directory.reader import MetricsReader, read_metrics
-from labkit.tables import html_table, text_table
+from labkit.tables import html_table, markdown_table, text_table
 
 WARM_UP_STEPS = 5  # the first step of a session compiles; during the next ones, memory and prefetching settle
 NOT_STARTED = "not started"
-MEASURED = ("inference_images_per_second", "peak_memory_bytes", "parameters", "multiply_adds")
+COUNTS = ("parameters", "multiply_adds")
+MEASURED = ("inference_images_per_second", "peak_memory_bytes", *COUNTS)
+# Metrics that JSON and CSV give as mean and deviation over the seeds.
+SPREADS = (
+    "test_accuracy",
+    "tta_accuracy",
+    "validation_accuracy",
+    "training_images_per_second",
+    "inference_images_per_second",
+    "training_seconds",
+    "peak_memory_bytes",
+)
 
 
 @dataclass(frozen=True)
@@ -99,6 +114,16 @@ class ModelMetrics:
             (value for run in self.finished if (value := getattr(run, metric)) is not None), default=None
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """Return its metrics and runs, ready for JSON."""
+        spreads = {metric: self.spread(metric) for metric in SPREADS}
+        return {
+            "model": self.name,
+            **{metric: self.largest(metric) for metric in COUNTS},
+            **{metric: found and dataclasses.asdict(found) for metric, found in spreads.items()},
+            "runs": [dataclasses.asdict(run) for run in self.runs],
+        }
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -159,13 +184,38 @@ class Comparison:
     def __str__(self) -> str:
         return "\n".join([text_table(self.table()), "", *self.notes()])
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         header, *rows = self.table()
         notes = "<br>".join(map(escape, self.notes()))
         return f"{html_table(header, rows)}<small>{notes}</small>"
+
+    def as_json(self) -> str:
+        """Return everything as JSON. Accuracies are from 0 to 1; null means unknown."""
+        models = [model.to_json() for model in self.models]
+        value = {"command": self.command, **dataclasses.asdict(self.request), "models": models}
+        return json.dumps(value, indent=2) + "\n"
+
+    def as_csv(self) -> str:
+        """Return a row for each model, with ``_mean`` and ``_std`` over finished runs; empty: unknown."""
+        names = [f"{metric}_{part}" for metric in SPREADS for part in ("mean", "std")]
+        target = io.StringIO()
+        writer = csv.writer(target, lineterminator="\n")
+        writer.writerow(["model", "runs", "finished_runs", *COUNTS, *names])
+        for model in self.models:
+            cells: list[Any] = [model.name, len(model.runs), len(model.finished)]
+            cells += [model.largest(metric) for metric in COUNTS]
+            for metric in SPREADS:
+                found = model.spread(metric)
+                cells += [None, None] if found is None else [found.mean, found.std]
+            writer.writerow(cells)
+        return target.getvalue()
+
+    def as_markdown(self) -> str:
+        """Return the table, its notes and the command as Markdown."""
+        notes = "\n".join(f"- {note}" for note in self.notes())
+        return f"{markdown_table(self.table())}\n\n{notes}\n\n```\n{self.command}\n```\n"
 
 
 def _not_finished(run: RunMetrics) -> str:

@@ -57,11 +57,6 @@ class RecordedStep:
     replicas: tuple[int, ...]
 
     @property
-    def is_of_cluster(self) -> bool:
-        """Whether several processes made it."""
-        return self.run.cluster_path.is_dir()
-
-    @property
     def is_asynchronous(self) -> bool:
         """Whether workers updated the weights without waiting for each other."""
         return is_asynchronous(self.environment)

@@ -193,7 +193,7 @@ def _on_devices(recorded: RecordedStep, num_gpus_found: int) -> tuple[Config, tu
             "so this is the step as one process makes it, not the recorded one"
         )
         here["gradient_compression"] = "none"
-    elif recorded.is_of_cluster:
+    elif recorded.run.cluster_path.is_dir():  # several processes made it
         notes.append("a cluster made this step; one process makes it again, equal to rounding")
     elif had_gpus and num_gpus_found < wanted:
         notes.append(
@@ -254,10 +254,7 @@ def engine_from_start(
     else:
         CheckpointStore(start.folder.parent).restore(network.checkpoint(), start.step)
     batches = training_batches(network, start_step=start.step, stop_step=last)
-    engine = SynchronousEngine(
-        network.steps, batches, step=start.step, stopping=lambda: False, name="worker:0"
-    )
-    return network, engine
+    return network, SynchronousEngine(network.steps, batches, step=start.step)
 
 
 SUMMARY = "replay.json"  # by which a folder is known as one that may be replaced
@@ -276,39 +273,36 @@ def check_folder(path: Path) -> None:
     check_writable(path, "--output")
 
 
-def write_batch(batch: StepBatch, path: Path, run: str) -> None:
-    """Write the pictures of a batch, whole or not at all. Raises InputError as ``check_folder``."""
-    _write(batch, path, {"run": run, "step": batch.step}, {}, {})
+def write_batch(batch: StepBatch, path: Path, run: str, replay: Replay | None = None) -> None:
+    """Write the pictures of a batch, and what its replay found, whole or not at all.
 
-
-def write_replay(replay: Replay, path: Path) -> None:
-    """Write a replay, whole or not at all. Raises InputError as ``check_folder``."""
-    first = replay.first_non_finite
-    summary = {
-        "run": str(replay.run.path),
-        "step": replay.step,
-        "metrics": replay.metrics,
-        "loss_is_equal": replay.loss_is_equal,
-        "row": replay.row,
-        "first_non_finite": asdict(first) if first else None,
-        "gradient_norms": replay.gradient_norms,
-        "start": replay.start,
-        "steps_before": replay.steps_before,
-        "notes": replay.notes,
-    }
-    arrays = {"losses": replay.losses, "probabilities": replay.probabilities}
-    columns = {"loss": replay.losses.tolist()}
-    _write(replay.batch, path, summary, arrays, columns)
-
-
-def _write(
-    batch: StepBatch,
-    path: Path,
-    summary: dict[str, Any],
-    arrays: dict[str, NDArray[Any]],
-    columns: dict[str, list[Any]],
-) -> None:
+    Raises InputError as ``check_folder``.
+    """
     check_folder(path)
+    summary: dict[str, Any] = {"run": run, "step": batch.step}
+    stored: dict[str, Any] = {
+        "images": batch.images,
+        "labels": batch.labels,
+        "index": batch.index,
+        "epoch": batch.epoch,
+    }
+    if batch.partners is not None:
+        stored |= {"partners": batch.partners, "share": np.float32(batch.share)}
+    header, losses = ["file", "index", "label", "epoch"], list[float]()
+    if replay is not None:
+        first = replay.first_non_finite
+        summary |= {
+            "metrics": replay.metrics,
+            "loss_is_equal": replay.loss_is_equal,
+            "row": replay.row,
+            "first_non_finite": asdict(first) if first else None,
+            "gradient_norms": replay.gradient_norms,
+            "start": replay.start,
+            "steps_before": replay.steps_before,
+            "notes": replay.notes,
+        }
+        stored |= {"losses": replay.losses, "probabilities": replay.probabilities}
+        header, losses = [*header, "loss"], replay.losses.tolist()
     with folder_beside(path) as folder:
         written = folder / path.name
         (written / "images").mkdir(parents=True)
@@ -318,21 +312,11 @@ def _write(
         _write_png(_contact_sheet(batch.images), written / "contact-sheet.png")
         with open(written / "examples.csv", "w", newline="") as file:
             table = csv.writer(file)
-            table.writerow(["file", "index", "label", "epoch", *columns])
+            table.writerow(header)
             for position, name in enumerate(names):
-                values = [column[position] for column in columns.values()]
-                table.writerow(
-                    [name, batch.index[position], batch.names(position), batch.epoch[position], *values]
-                )
-        stored: dict[str, Any] = {
-            "images": batch.images,
-            "labels": batch.labels,
-            "index": batch.index,
-            "epoch": batch.epoch,
-        }
-        if batch.partners is not None:
-            stored |= {"partners": batch.partners, "share": np.float32(batch.share)}
-        np.savez_compressed(written / "arrays.npz", **stored, **arrays)  # type: ignore[arg-type]
+                row = [name, batch.index[position], batch.names(position), batch.epoch[position]]
+                table.writerow([*row, *losses[position : position + 1]])
+        np.savez_compressed(written / "arrays.npz", **stored)
         (written / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
         if path.is_dir():
             os.rename(path, folder / "previous")

@@ -27,7 +27,6 @@ from labkit.experiments.trials import (
     TrialEnd,
     find_data_set,
     named_folder,
-    prepare_data_set,
     refuse_other_contents,
     run_trial,
 )
@@ -124,7 +123,7 @@ def compare_replicas(
     if named := named_folder("--output", output):  # with results and run directories of an earlier call
         refuse_other_contents(named, r"replicas\.\w+|\d+-\w+.*|\..*", "an earlier labkit replicas")
     with stop_signals() as signals:
-        named_data, manifest = find_data_set(config, lambda config: prepare_data_set(config, signals))
+        named_data, manifest = find_data_set(config, signals)
         check_fits(config, manifest)
         config = config.replace(named_data)
         folder = named or _default_folder(config)
@@ -175,12 +174,6 @@ class LayoutTraining(Training):
     layout: Layout
 
 
-def _title(name: str, layout: Layout, synchronized: bool) -> str:
-    if layout.num_replicas == 1:
-        return name
-    return f"{name}, {'synchronized' if synchronized else 'own statistics'}"
-
-
 def job_dir(folder: Path, layout: Layout, synchronized: bool) -> Path:
     """Return the run directory of a training; a single replica has one for both variants."""
     words = [f"{layout.processes}-processes"] if layout.processes > 1 else []
@@ -213,7 +206,8 @@ def plan_trainings(
                     "name another directory"
                 )
             _, _, run_state = place_run(own, manifest)
-            title = _title(name, layout, synchronized)
+            variant = ", synchronized" if synchronized else ", own statistics"
+            title = name + variant * (layout.num_replicas > 1)
             trainings.setdefault(path, LayoutTraining(title, own, run_state, layout))
     return list(trainings.values())
 

@@ -255,8 +255,7 @@ class ReplicaComparison:
         blocks = [f"{part.title}\n{text_table(part.rows())}\n{wrapped(part.verdict)}" for part in self.parts]
         return "\n\n".join([self.title, *blocks])
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         tables = []

@@ -9,7 +9,7 @@ from labkit.errors import InputError, require_extra, short
 from labkit.experiments.search.files import REQUEST
 from labkit.experiments.search.request import joined, merged, plan_search
 from labkit.experiments.search.result import SearchResult
-from labkit.experiments.trials import named_folder, prepare_data_set
+from labkit.experiments.trials import named_folder
 from labkit.run_directory import RunDirectory, RunLock, write_json_atomic
 from labkit.run_directory.files import locked
 from labkit.startup.child import record_stop
@@ -91,9 +91,7 @@ def search(
         if space is None and folder and join is not None:
             request = joined(folder, [*flags, *(["preset"] if preset else [])])
         else:
-            folder, request = plan_search(
-                space, flags, asked, folder, lambda config: prepare_data_set(config, signals)
-            )
+            folder, request = plan_search(space, flags, asked, folder, signals)
         folder.mkdir(parents=True, exist_ok=True)
         lock = RunLock(RunDirectory(folder))
         if not lock.acquire() and join is None:

@@ -3,11 +3,10 @@
 import hashlib
 import json
 import math
-import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from labkit.parts.code import with_whole_paths
 from labkit.parts.trust import acting, digest_of, files_of
 from labkit.plurals import without_secrets
 from labkit.run_directory.rows import EVALUATION_METRICS
+from labkit.startup.process import usable_cores
 from labkit.training.checks import check_fits, refuse_cluster
 from labkit.training.plan import plan_run
 
@@ -91,7 +91,7 @@ def plan_search(
     flags: Mapping[str, Any],
     asked: Mapping[str, Any],
     folder: Path | None,
-    prepare: Callable[[Config], None],
+    signals: Sequence[int],
 ) -> tuple[Path, Request]:
     """Decide what a search does, and in which folder.
 
@@ -100,7 +100,7 @@ def plan_search(
         flags: of ``labkit train``, for all trials.
         asked: the other arguments of ``labkit.search`` by name.
         folder: of the search; None derives it from the settings, so that the same call finds it again.
-        prepare: prepares the data set of a configuration if there is none yet.
+        signals: that asked this process to stop, also while it prepares a data set.
 
     Raises InputError for what can't be searched or trained, and where the folder has something else.
     """
@@ -115,7 +115,7 @@ def plan_search(
     first = {name: one.ends[0] for name, one in dimensions.items()}
     config = config_of(asked["preset"], with_values(flags, first))
     refuse_cluster(config)
-    named, manifest = find_data_set(config, prepare)
+    named, manifest = find_data_set(config, signals)
     check_fits(config.with_steps_for(manifest.count("train")), manifest)  # by no fault of the space
     if not manifest.count("validation"):
         raise InputError(
@@ -139,7 +139,7 @@ def plan_search(
     if len(rungs) > 1 and not every:
         fixed["validate_every_steps"] = rungs[0]
     if workers > 1:
-        fixed.setdefault("num_intra_threads", max(1, len(os.sched_getaffinity(0)) // workers))
+        fixed.setdefault("num_intra_threads", max(1, usable_cores() // workers))
     request = Request(
         space=dimensions,
         rungs=rungs,
