@@ -256,9 +256,10 @@ def _adopt(flag: str, model: keras.Model, config: ModelConfig, seed: int) -> Non
 
 def _check_nothing_is_left_out(flag: str, model: keras.Model) -> None:
     """Raise InputError for what ``model.fit`` would do with a model and labkit's training doesn't."""
-    images = np.random.default_rng(0).normal(size=(8, *model.input_shape[1:])).astype(np.float32)
+    random = np.random.default_rng(0)
+    images = random.normal(size=(8, *model.input_shape[1:])).astype(np.float32)
     outputs = np.asarray(model(images), np.float64)
-    if ((outputs > 0) & (outputs < 1)).all():  # logits of random images have both signs
+    if ((outputs > 0) & (outputs < 1)).all() and _stays_between_0_and_1(model, images, random):
         end = "softmax" if np.allclose(outputs.sum(axis=1), 1, atol=1e-2) else "sigmoid"
         raise InputError(
             f"{flag} gives numbers between 0 and 1, as a {end} does, and labkit's losses take logits; leave "
@@ -281,6 +282,25 @@ def _check_nothing_is_left_out(flag: str, model: keras.Model) -> None:
             f"{flag} adds losses of its own ({len(model.losses)}), such as a regularizer's, which labkit "
             "doesn't add; leave them out, and give --weight-decay"
         )
+
+
+def _stays_between_0_and_1(model: keras.Model, images: np.ndarray, random: np.random.Generator) -> bool:
+    """Return whether the outputs do so with other weights too: logits may do so with some, by chance."""
+    kept = [weight.numpy().copy() for weight in model.trainable_weights]
+    try:
+        for _ in range(20):  # logits of one number stay there in some tenth of the draws
+            for weight, values in zip(model.trainable_weights, kept, strict=True):
+                if values.ndim < 2:  # biases begin as zeros
+                    weight.assign(random.normal(scale=3, size=values.shape).astype(values.dtype))
+                else:
+                    weight.assign(values * random.choice([-1, 1], values.shape).astype(values.dtype))
+            outputs = np.asarray(model(images), np.float64)
+            if ((outputs < 0) | (outputs > 1)).any():
+                return False
+    finally:
+        for weight, values in zip(model.trainable_weights, kept, strict=True):
+            weight.assign(values)
+    return True
 
 
 def _prepares_pixels(layer: Any) -> bool:

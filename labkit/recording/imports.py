@@ -4,6 +4,7 @@ import csv
 import os
 import re
 import struct
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -38,10 +39,17 @@ _PARTS = re.compile(r"[/_.\s-]")
 
 @dataclass
 class ImportedLog:
-    """What a log holds. ``rows``: by split and step. ``left_out``: what is no number, and damage, counted."""
+    """What a log holds.
+
+    Attributes:
+        rows: by split and step.
+        left_out: what is no number, and damage, counted.
+        in_percent: whether accuracies were, and were divided by 100.
+    """
 
     rows: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
+    in_percent: bool = False
 
     def add(self, split: str, step: int, name: str, value: float, wall_time: float | None) -> None:
         """Take a number; of several for one step, the last one counts, and the others are left out."""
@@ -70,11 +78,25 @@ class ImportedLog:
             if not row.keys() - {"split", "step", "wall_time"}:
                 del self.rows[key]
 
+    def take_percents(self) -> None:
+        """Make accuracies fractions, as rows have them, and leave out what can't be one."""
+        rows = [row for row in self.rows.values() if "accuracy" in row]
+        for row in rows:
+            if row["accuracy"] < 0 or row["accuracy"] > 100:
+                self.left_out["accuracy that is neither 0 to 1 nor 0 to 100"] += 1
+                del row["accuracy"]
+        rows = [row for row in rows if "accuracy" in row]
+        # A fraction may be rounded to a little more than 1.
+        self.in_percent = any(row["accuracy"] > 1.5 for row in rows)
+        for row in rows if self.in_percent else []:
+            row["accuracy"] /= 100
+
     def told(self) -> str:
-        """Return what was left out, in words; "" for nothing."""
+        """Return what was left out or changed, in words; "" for nothing."""
         left_out = sorted((+self.left_out).items())
         told = ", ".join(f"{count:,} × {what}" for what, count in left_out)
-        return f"left out: {told}" if told else ""
+        changed = ["accuracies are in percent: divided by 100"] if self.in_percent else []
+        return "; ".join([f"left out: {told}", *changed] if told else changed)
 
 
 def import_csv(
@@ -272,7 +294,8 @@ def _write(run: RunDirectory, log: ImportedLog, by: str, overwrite: bool) -> Non
     lock = opened(run, overwrite)
     try:
         write_json_atomic(run.config_path, {RECORDED_BY: by, "settings": {}})
-        write_json_atomic(run.environment_path, {})
+        write_json_atomic(run.environment_path, {"command": sys.argv})
+        log.take_percents()
         rows = sorted(log.rows.values(), key=lambda row: (row["step"], row["split"] != "train"))
         with closing(MetricsWriter(run.metrics_path)) as writer:
             for start in range(0, len(rows), ROWS_AT_ONCE):

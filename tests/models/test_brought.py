@@ -155,6 +155,14 @@ def test_what_cannot_be_trained_says_so_in_one_line(name):
     assert REFUSED[name] in line and str(OWN) in line and "\n" not in line
 
 
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_logits_that_lie_between_0_and_1_by_chance_are_no_sigmoid(outputs):
+    for seed in range(10):
+        found = build_model(named("functional"), num_classes=outputs, image_shape=(32, 32, 3), seed=seed)
+        logits = plain_model(named("functional"), outputs, (32, 32, 3), seed)(IMAGES)
+        np.testing.assert_allclose(found(IMAGES), logits, rtol=1e-5, atol=1e-5, err_msg="weights stay")
+
+
 def test_a_damaged_keras_file_is_refused_in_one_line(tmp_path):
     path = tmp_path / "net.keras"
     path.write_bytes(b"PK no archive")

@@ -1,5 +1,7 @@
 """``labkit import``: logs of other programs become runs with every number; damage is counted."""
 
+import json
+
 import numpy as np
 import pytest
 from tensorboard.compat.proto.event_pb2 import Event
@@ -45,6 +47,21 @@ def test_a_csv_file_of_keras(tmp_path):
     assert np.isnan(run.metrics()["loss"][1])
     assert run.metrics("validation")["loss"].tolist() == [2.0, 1.0]
     assert cli.main(["show", "log"]) == 0
+
+
+def test_accuracies_in_percent_become_fractions_and_nothing_is_called_damaged(tmp_path, capsys):
+    path = tmp_path / "log.csv"
+    path.write_text("step,accuracy,val_accuracy\n1,55.5,44\n2,1,0.5\n3,400,-1\n")
+    assert cli.main(["import", "csv", str(path)]) == 0
+    told = "left out: 2 × accuracy that is neither 0 to 1 nor 0 to 100; "
+    told += "accuracies are in percent: divided by 100"
+    assert told in capsys.readouterr().out
+    run = labkit.load_run("log")
+    assert run.status.message == told
+    assert run.metrics()["accuracy"][:2].tolist() == [0.555, 0.01]
+    assert run.metrics("validation")["accuracy"][:2].tolist() == [0.44, 0.005]
+    assert cli.main(["show", "log", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["damage"] == []
 
 
 def test_semicolons_spaces_and_repeated_steps(tmp_path):
