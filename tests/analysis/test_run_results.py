@@ -22,6 +22,7 @@ from labkit.analysis.versus import (
     images_that_count,
     left_out_sentence,
     load_on_same_images,
+    told_of_two,
     versus,
 )
 from labkit.config.config import RECORDED_BY
@@ -156,6 +157,7 @@ def test_the_same_test_images_tell_what_one_fixed_and_broke(two):
     told = "On 300 test images, run a of C (step 20) and run b of D (step 20) are right and wrong on the same"
     assert chance_sentence(same, results, ("C", "D")) == f"{told} ones."
     first, second = grouped(results)
+    assert told_of_two(first, second, "test_accuracy")[-1] == chance_sentence(found, results)
     answer = versus(first, second, "test_accuracy", found)
     assert answer.difference == found.difference
     assert "rests on the 300 test images alone" in answer.notes[0]

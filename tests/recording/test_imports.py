@@ -61,8 +61,8 @@ def test_cells_with_a_decimal_comma_are_named(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("step;loss\n1;3\n2;2,5\n3;1.234,5\n4;-\n")
     assert cli.main(["import", "csv", str(path)]) == 0
-    told = "left out: 1 × text in loss, at first '-', 2 × text in loss, at first '2,5': write a point, no comma"
-    assert labkit.load_run("log").status.message == told
+    told = "1 × text in loss, at first '-', 2 × text in loss, at first '2,5': write a point, no comma"
+    assert labkit.load_run("log").status.message == f"left out: {told}"
 
 
 def test_a_csv_file_of_labkit_comes_back(tmp_path):
