@@ -120,18 +120,6 @@ def show_verdict(pair: Pair, measure: str, candidates: int) -> OnImages | None:
     if images is None:
         notes.append(f"<li>{html.escape(f'Not compared on single test images: {why_not}.')}</li>")
     else:
-        notes.append(
-            f"<li>{html.escape(chance_sentence(images.test, images.count))}{_which(pair, images)}</li>"
-        )
+        notes.append(f"<li>{html.escape(state.clean(chance_sentence(images, pair.runs)))}</li>")
     st.html(f'<ul class="lk-notes">{"".join(notes)}</ul>')
     return images
-
-
-def _which(pair: Pair, images: OnImages) -> str:
-    """Return which runs and checkpoints the predictions are of, where the names don't tell."""
-    steps = [predictions.summary.get("checkpoint_step") for predictions in (images.first, images.second)]
-    parts = [
-        f"{name}: {result.label}" + (f", step {step:,}" if isinstance(step, int) else "")
-        for name, result, step in zip(NAMES, pair.runs, steps, strict=True)
-    ]
-    return html.escape(f" ({'; '.join(map(state.clean, parts))})")

@@ -205,7 +205,8 @@ def versus(
         alone = len(values[0]) == len(values[1]) == 1
         headline = _headline(difference, measure, title, names, alone)
     tested_apart = measure.startswith("test_") and (images is None or difference is not images.difference)
-    notes = [basis, *_cautions(first, second, values, measure, names, tested_apart)]
+    notes = [] if difference is not None and difference.low == difference.high else [basis]
+    notes += _cautions(first, second, values, measure, names, tested_apart)
     if candidates > 2:
         notes.append(
             f"{names[0]} and {names[1]} are two of {candidates} configurations. If you chose them for their "
@@ -230,7 +231,7 @@ def told_of_two(
     left_out = ""
     try:
         images = load_on_same_images(runs[0].run, runs[1].run)
-        on_images = chance_sentence(images.test, images.count, names)
+        on_images = chance_sentence(images, runs, names)
         left_out = left_out_sentence(images, names)
     except InputError as error:
         on_images = f"Not compared on single test images: {error}."
@@ -329,11 +330,17 @@ def difference_text(measure: str, value: float) -> str:
     return f"{amount(measure, abs(value), sign=False)} {more if value > 0 else less}"
 
 
-def chance_sentence(test: Discordance, count: int, names: tuple[str, str] = ("A", "B")) -> str:
-    """Return what McNemar's test found, in words."""
-    differ = test.only_first + test.only_second
-    if not differ:
-        return f"{names[0]} and {names[1]} are right and wrong on the same images, all {count:,} of them."
+def chance_sentence(
+    images: OnImages, runs: tuple[Result, Result], names: tuple[str, str] = ("A", "B")
+) -> str:
+    """Return what McNemar's test found for the predictions of two runs, in words."""
+    test, count, which = images.test, images.count, []
+    for name, run, predictions in zip(names, runs, images.whole, strict=True):
+        step = predictions.summary.get("checkpoint_step")
+        which.append(f"run {run.label} of {name}" + (f" (step {step:,})" if isinstance(step, int) else ""))
+    if not test.only_first + test.only_second:
+        both = f"{which[0]} and {which[1]}"
+        return f"On {counted(count, 'test image')}, {both} are right and wrong on the same ones."
     chance = f"{test.p:.2g}" if test.p >= 0.001 else "less than 0.001"
     told = (
         "which is rare: these two networks differ. Other seeds give other networks"
@@ -341,8 +348,8 @@ def chance_sentence(test: Discordance, count: int, names: tuple[str, str] = ("A"
         else "so chance alone may explain it"
     )
     return (
-        f"Of {counted(count, 'test image')}, {test.only_second:,} are right in {names[1]} only and "
-        f"{test.only_first:,} in {names[0]} only. If both were equally good, the counts would be at least as "
+        f"Of {counted(count, 'test image')}, {test.only_second:,} are right in {which[1]} only and "
+        f"{test.only_first:,} in {which[0]} only. If both were equally good, the counts would be at least as "
         f"unequal with probability {chance} (McNemar's exact test), {told}."
     )
 

@@ -38,7 +38,7 @@ def search(
     except RuntimeError as failure:
         print(f"labkit: failed: {failure}", file=sys.stderr)
         return 1
-    print(
-        f"\n{found}\n\nbest settings: labkit train --preset {shlex.quote(str(found.folder / 'preset.json'))}"
-    )
+    which = f" of the first of {found.equals + 1} equal trials" if found.equals else ""
+    preset = shlex.quote(str(found.folder / "preset.json"))
+    print(f"\n{found}\n\nbest settings{which}: labkit train --preset {preset}")
     return 0

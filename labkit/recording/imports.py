@@ -44,11 +44,13 @@ class ImportedLog:
     Attributes:
         rows: by split and step.
         left_out: what is no number, and damage, counted.
+        texts: the first text in place of a number by column, and whether it is one with a decimal comma.
         in_percent: whether accuracies were, and were divided by 100.
     """
 
     rows: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
+    texts: dict[tuple[str, bool], str] = field(default_factory=dict)
     in_percent: bool = False
 
     def add(self, split: str, step: int, name: str, value: float, wall_time: float | None) -> None:
@@ -139,13 +141,17 @@ def import_csv(
             for line, record in enumerate(table, 2):
                 if None in record:
                     raise InputError(
-                        f"{source}, line {line} has more cells than the {len(columns)} of line 1"
+                        f"{source}, line {line} has more cells than the {len(columns)} of line 1; "
+                        "write numbers with a point, no comma, and texts in quotation marks"
                     )
                 _take(log, record, step, splits, f"{source}, line {line}")
-    except (UnicodeDecodeError, csv.Error, OSError) as error:
+    except UnicodeDecodeError:
+        raise InputError(f"{source} isn't UTF-8; save it as UTF-8, which spreadsheets offer") from None
+    except (csv.Error, OSError) as error:
         raise InputError(f"{source} can't be read as a CSV file: {reason_of(error)}") from None
     if not log.rows:
-        raise InputError(f"{source} has no row with a number")
+        told = log.told()
+        raise InputError(f"{source} has no row with a number" + (f"; {told}" if told else ""))
     _write(run, log, f"labkit import csv {source.name}", overwrite)
     return run, log
 
@@ -160,7 +166,11 @@ def _take(log: ImportedLog, record: dict[str, Any], step: str, splits: dict[str,
             continue
         value = _number_of(record[column])
         if value is None:
-            log.left_out[f"text in {column}"] += 1
+            text = record[column].strip()
+            comma = "," in text and _number_of(re.sub("[.,]", "", text)) is not None
+            first = log.texts.setdefault((column, comma), text)
+            way = ": write a point, no comma" if comma else ""
+            log.left_out[f"text in {column}, at first {short(first)}{way}"] += 1
         else:
             given = (record.get("split") or "").strip()
             log.add(_SPLITS.get(given.lower(), given) or split, int(number), metric, value, wall_time)

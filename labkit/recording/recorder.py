@@ -62,7 +62,7 @@ def start_run(
     Args:
         name: of the run directory below ``<home>/runs``. Default: the program's name and the time.
         config: settings by name, for tables and comparisons; JSON's types, others become texts.
-        total_steps: of the whole training, for its progress.
+        total_steps: of the whole training, for its progress; steps may be fewer or more.
         job_dir: the run directory, in place of ``name``.
         overwrite: discards a run that is there.
         resume_from: goes on with the run that is there after this step; rows of later steps no longer count.
@@ -147,7 +147,8 @@ class Recorder:
 
     Every row is on its way to the disk when its call returns, so that a kill takes none of them back. A disk
     that refuses them ends no training: the rows are left out, with a warning and a line in the run's status.
-    Use it in a ``with`` block, or call ``finish``: without either, the end of the program decides.
+    Use it in a ``with`` block, whose end without an error is ``finish``, or call that. Without either, the
+    end of the program decides: before ``total_steps`` the run is interrupted.
 
     Attributes:
         path: the run directory.

@@ -22,6 +22,7 @@ from labkit.analysis.versus import (
     images_that_count,
     left_out_sentence,
     load_on_same_images,
+    told_of_two,
     versus,
 )
 from labkit.config.config import RECORDED_BY
@@ -131,6 +132,12 @@ def test_one_seed_each_says_nothing_about_seeds(sweep):
     assert mixed.difference.mean == pytest.approx(0.105)
     assert mixed.difference.low < 0.105 < mixed.difference.high
     assert "A has one run" in mixed.notes[0]
+    alike = [Group(name, tuple(replace(one, values={"test_accuracy": value}) for one in several.results))
+             for name, value in (("a", 0.5), ("b", 0.75))]  # fmt: skip
+    for pair in (alike, (one, alike[1])):
+        found = versus(*pair, "test_accuracy")
+        assert "so there is no interval" in found.headline
+        assert "interval" not in " ".join(found.notes)
     assert versus(first, second, "test_f1_micro").headline == "A and B have no test micro F1."
 
 
@@ -144,8 +151,13 @@ def test_the_same_test_images_tell_what_one_fixed_and_broke(two):
     assert found.difference.mean == pytest.approx(wrong[0].mean() - wrong[1].mean())
     count = len(found.fixed) + len(found.broken)
     assert found.test.p == pytest.approx(stats.binomtest(len(found.fixed), count).pvalue)
-    assert f"{len(found.fixed)} are right in B only" in chance_sentence(found.test, found.count)
-    first, second = grouped(read(*runs))
+    results = tuple(read(*runs))
+    assert f"{len(found.fixed)} are right in run b of B (step 20) only" in chance_sentence(found, results)
+    same = replace(found, test=replace(found.test, only_first=0, only_second=0))
+    told = "On 300 test images, run a of C (step 20) and run b of D (step 20) are right and wrong on the same"
+    assert chance_sentence(same, results, ("C", "D")) == f"{told} ones."
+    first, second = grouped(results)
+    assert told_of_two(first, second, "test_accuracy")[-1] == chance_sentence(found, results)
     answer = versus(first, second, "test_accuracy", found)
     assert answer.difference == found.difference
     assert "rests on the 300 test images alone" in answer.notes[0]

@@ -92,6 +92,7 @@ def test_of_single_runs_the_same_images_are_compared_and_link_to_their_pages(tes
     text = words(at)
     assert "One seed each says nothing about the spread over seeds" in text
     assert "McNemar's exact test" in text
+    assert re.search(r"are right in run second of B( \(step \d+\))? only and \d+ in run first of A", text)
     assert re.search(r"1–\d+ of \d+, only B is right", text)
     html = html_of(at)
     assert 'href="image?run=second&amp;split=test&amp;index=' in html

@@ -121,6 +121,16 @@ def test_slices_and_parallel_coordinates_open(folder):
     checked(at.run())
 
 
+def test_the_best_so_far_says_how_many_are_equal(folder):
+    found = trials(28)
+    ended = [one for one in found if one["state"] == "finished"]
+    for one in ended:
+        one["results"][-1]["value"] = 0.9
+    first = min(one["number"] for one in ended)
+    write_search(folder, found)
+    assert f"Best trial {first}, step 900, the first of {len(ended)} equal ones" in words(opened())
+
+
 def test_the_conclusion_is_shown_in_the_searchs_own_words(folder):
     sentence = "The best <b>trial</b> gave 0.58 with other seeds, 0.03 less than when it was chosen."
     found = trials(9)

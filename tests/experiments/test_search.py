@@ -212,6 +212,10 @@ def test_successive_halving_waits_for_all_and_keeps_the_best():
     decided(asked, trials)
     assert [trial.number for trial in trials if trial.step == 90] == [3]
     assert best_trial(asked, trials).number == 3
+    trials = [record(number, 0.9) for number in range(9)]
+    decided(asked, trials)
+    assert [trial.number for trial in trials if trial.step == 30] == [0, 1, 2]
+    assert trials[3].why == "0.9 at step 10 is number 4 of 9, equal to one that went on; 3 trials went on"
 
 
 def test_a_failed_trial_is_no_rival_and_a_loss_is_minimized():
@@ -394,6 +398,17 @@ def test_a_grid_of_nothing_is_one_trial_of_several_seeds_which_are_tested(tmp_pa
     again = search(tmp_path / "chosen", "--sampler", "grid", "--space", "momentum=0.8,0.9")
     assert again.progress.conclusion["test_mean"] is None  # who chooses hasn't seen the test set
     assert cli.main(["search", *COMMON, "--sampler", "grid", "--output", str(tmp_path / "none")]) == 2
+
+
+def test_the_words_say_how_many_trials_are_as_good_as_the_best(tmp_path, capsys):
+    words = ["--space", "momentum=0.5,0.6,0.7", "--sampler", "grid"]
+    found = search(tmp_path / "search", *words)
+    told = "2 other trials have the same accuracy: the first of the 3 is taken; --objective loss may"
+    assert found.words[0].startswith("Trial 0 of 3 is best") and found.words[1].startswith(told)
+    assert told in (found.folder / "report.md").read_text()
+    assert cli.main(["search", "--output", str(found.folder), *COMMON, *words]) == 0
+    said = capsys.readouterr().out
+    assert told in said and "best settings of the first of 3 equal trials: labkit train --preset" in said
 
 
 def test_the_best_trial_is_repeated_with_fresh_seeds(tmp_path):

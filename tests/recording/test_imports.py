@@ -71,7 +71,15 @@ def test_semicolons_spaces_and_repeated_steps(tmp_path):
     run = labkit.load_run("log")
     assert run.metrics()["loss"].tolist() == [2.5, 1.5]
     assert run.metrics("validation")["loss"].tolist() == [2.0, 1.0]
-    assert run.status.message == "left out: 2 × earlier value of a step, 1 × text in note"
+    assert run.status.message == "left out: 2 × earlier value of a step, 1 × text in note, at first 'a'"
+
+
+def test_cells_with_a_decimal_comma_are_named(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("step;loss\n1;3\n2;2,5\n3;1.234,5\n4;-\n")
+    assert cli.main(["import", "csv", str(path)]) == 0
+    told = "1 × text in loss, at first '-', 2 × text in loss, at first '2,5': write a point, no comma"
+    assert labkit.load_run("log").status.message == f"left out: {told}"
 
 
 def test_a_csv_file_of_labkit_comes_back(tmp_path):
@@ -94,10 +102,12 @@ def test_a_csv_file_of_labkit_comes_back(tmp_path):
         ("loss,accuracy\n1,2\n", ["no column 'step'", "loss, accuracy", "--step"]),
         ("step,loss\n1.5,2\n", ["line 2", "step is '1.5'", "whole number"]),
         ("step,loss\nx,2\n", ["line 2", "step is 'x'"]),
-        ("step,loss\n1,high\n", ["no row with a number"]),
+        ("step,loss\n1,high\n", ["no row with a number", "text in loss, at first 'high'"]),
+        ("step;a;b\n1;2,5;2,6\n", ["text in a, at first '2,5': write a point, no comma"]),
         ("", ["no column 'step'", "none"]),
-        (b"step,loss\n1,\xff\xfe\n", ["can't be read"]),
-        ("step,loss\n1,0,5\n", ["line 2", "more cells", "2 of line 1"]),
+        ("step,größe\n1,2\n".encode("latin-1"), ["bad.csv isn't UTF-8; save it as UTF-8"]),
+        ("step,loss\n1,2\n".encode("utf-16"), ["bad.csv isn't UTF-8; save it as UTF-8"]),
+        ("step,loss\n1,0,5\n", ["line 2", "more cells", "2 of line 1", "with a point, no comma"]),
         ("step,loss,loss\n1,2,3\n", ["names a column twice"]),
     ],
 )

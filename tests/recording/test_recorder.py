@@ -56,6 +56,16 @@ def test_what_is_logged_is_read_as_of_any_run():
     assert (summary["last_step"], summary["best_accuracy"]) == (4, 0.4)
 
 
+@pytest.mark.parametrize(("total", "steps"), [(50, 8), (5, 8)])
+def test_the_end_of_a_with_block_finishes_a_run_at_whatever_step(total, steps):
+    with labkit.start_run("own", total_steps=total) as run:
+        run.log(steps, loss=1.0)
+    found = labkit.load_run("own")
+    assert (found.state, found.step, found.status.total_steps) == ("finished", steps, total)
+    row = "| `run.finish()`, or the `with` block ends without an error, at whatever step | `finished` |"
+    assert row in (Path(__file__).parents[2] / "docs" / "recording.md").read_text()
+
+
 def test_a_tensor_with_gradients_is_taken_as_pytorch_wants_it():
     class Tensor:
         def item(self):

@@ -26,6 +26,10 @@ _BLOCK = 1_000  # images that are converted at once
 _SHAPES = "[n, height, width], [n, height, width, 1 or 3] or [n, 1 or 3, height, width]"
 _SCALES = "whole numbers from 0 to 255, or floats from 0 to 1 or from 0 to 255"
 _LABELS = "whole numbers from 0, [n] or [n, 1]; zeros and ones, [n, classes]; or floats, [n] or [n, numbers]"
+NUMBERED = (
+    "number the texts: names = numpy.unique(labels), numpy.searchsorted(names, labels) in every split, and "
+    "class_names=list(names)"
+)
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ def part_of_arrays(where: str, images: Any, labels: Any) -> Part:
         labels: whole numbers [n] or [n, 1], zeros and ones [n, classes], or floats [n] or [n, numbers].
     """
     pixels, scale = as_pixels(f"the images of {where}", as_array(f"the images of {where}", images))
-    targets = as_labels(f"the labels of {where}", as_array(f"the labels of {where}", labels))
+    targets = as_labels(f"the labels of {where}", as_array(f"the labels of {where}", labels, NUMBERED))
     if len(pixels) != len(targets):
         raise lengths_error(where, len(pixels), len(targets))
     check_brightness(where, int(pixels.max()))
@@ -124,14 +128,19 @@ def lengths_error(where: str, images: int, labels: int) -> InputError:
     return InputError(f"{where} has {images:,} images and {labels:,} labels; give a label for each image")
 
 
-def as_array(what: str, values: Any) -> np.ndarray:
-    """Return what NumPy can read as an array. Raises InputError, with the name ``what``, for other things."""
+def as_array(what: str, values: Any, way_of_texts: str = "") -> np.ndarray:
+    """Return what NumPy can read as an array of numbers.
+
+    Raises InputError, with the name ``what``, for other things; for texts it ends with ``way_of_texts``.
+    """
     try:
         array = np.asarray(values)
     except Exception as error:  # of any library whose tensors these are
         raise InputError(f"{what} can't be read as an array: {short(str(error))}") from None
     if array.dtype.kind not in "biuf":
-        raise InputError(f"{what}: {array.dtype} {list(array.shape)}; allowed: numbers")
+        texts = array.dtype.kind in "US" or (array.size and isinstance(array.flat[0], str))
+        way = f"; {way_of_texts}" if texts and way_of_texts else ""
+        raise InputError(f"{what}: {array.dtype} {list(array.shape)}; allowed: numbers{way}")
     return array
 
 

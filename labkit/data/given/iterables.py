@@ -13,6 +13,7 @@ from PIL import Image
 from labkit.data.folder import check_space
 from labkit.data.given.arrays import (
     EXAMPLE_FORMS,
+    NUMBERED,
     Part,
     add_image,
     as_array,
@@ -73,7 +74,7 @@ def part_of_examples(
             image, label, key, texts = _taken_apart(here, example)
             pixels, scale = _pixels(here, image, scale)
             highest = max(highest, int(pixels.max()))
-            target = as_array(f"the label of {here}", label)
+            target = as_array(f"the label of {here}", label, NUMBERED)
             if labels and target.shape != labels[0].shape:
                 raise InputError(
                     f"the label of {here} has the shape {list(target.shape)}, those before "

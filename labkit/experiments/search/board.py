@@ -25,7 +25,14 @@ from labkit.config.config import recorded_config
 from labkit.errors import DiskFailure
 from labkit.experiments.search import files
 from labkit.experiments.search.decide import distributions
-from labkit.experiments.search.files import ENDED, Progress, Request, TrialRecord, best_trial
+from labkit.experiments.search.files import (
+    ENDED,
+    Progress,
+    Request,
+    TrialRecord,
+    best_trial,
+    equals_of_best,
+)
 from labkit.experiments.search.result import SearchResult, shown
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, write_json_atomic
@@ -149,6 +156,13 @@ def _conclusion(
     words = [
         f"Trial {best.number} of {len(trials)} is best, with {settings}: {name} {chosen:.4g} at step {step}."
     ]
+    equals = equals_of_best(request, trials)
+    if equals:
+        way = "" if name == "loss" else "; --objective loss may tell them apart"
+        words.append(
+            f"{counted(equals, 'other trial')} {'has' if equals == 1 else 'have'} the same {name}: "
+            f"the first of the {equals + 1} is taken{way}."
+        )
     there = [trial.results[0].value for trial in trials if trial.results]
     gain = sign * (best.results[0].value - statistics.median(there))
     words.append(

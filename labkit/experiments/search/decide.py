@@ -93,7 +93,9 @@ def decided(request: Request, trials: Sequence[TrialRecord]) -> list[TrialRecord
                 changed.append(trial)
             elif all_there:
                 value = f"{trial.results[rung].value:.4g} at step {step}"
-                trial.why = f"{value} is number {place} of {len(there)}; {counted(on, 'trial')} went on"
+                equal = trial.results[rung].value == there[keep - 1].results[rung].value
+                tie = ", equal to one that went on" if equal else ""
+                trial.why = f"{value} is number {place} of {len(there)}{tie}; {counted(on, 'trial')} went on"
                 trial.state = "pruned"
                 changed.append(trial)
         if changed:

@@ -1,7 +1,7 @@
 """The files of a search, for who writes them and who reads them: what was asked, and how far it is."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -146,6 +146,12 @@ def best_first(request: Request, trials: Iterable[TrialRecord]) -> list[TrialRec
 def best_trial(request: Request, trials: Iterable[TrialRecord]) -> TrialRecord | None:
     """Return the first of ``best_first``; None where no trial has a result."""
     return next((trial for trial in best_first(request, trials) if trial.results), None)
+
+
+def equals_of_best(request: Request, trials: Sequence[TrialRecord]) -> int:
+    """Return how many other trials have the result of the best one, at the same rung."""
+    last = [trial.last and (trial.last.step, trial.last.value) for trial in best_first(request, trials)]
+    return last.count(last[0]) - 1 if last and last[0] else 0
 
 
 def read_request(folder: Path) -> Request | None:

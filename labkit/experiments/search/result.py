@@ -74,6 +74,11 @@ class SearchResult:
         """The best trial so far; None before the first result."""
         return next((trial for trial in self.trials if trial.results), None)
 
+    @property
+    def equals(self) -> int:
+        """How many other trials have the result of the best one, at the same rung."""
+        return files.equals_of_best(self.request, self.progress.trials)
+
     @cached_property
     def results(self) -> list[tuple[TrialRecord, Result]]:
         """The results of all trials, in the order in which they came in."""

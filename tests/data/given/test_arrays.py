@@ -1,5 +1,6 @@
 """Arrays become a data set like any other, and what can't be images and labels is refused in one sentence."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +204,11 @@ BAD = {
         "class_names has 2 names and the labels 1",
     ),
     "classes of numbers": ({"train": (IMAGES, LABELS / 2), "classes": ["0"]}, "--classes needs classes"),
-    "words": ({"train": (IMAGES, ["cat", "dog"] * 20)}, "labels of train: <U3 .40.; allowed: numbers"),
+    "words": ({"train": (IMAGES, ["cat", "dog"] * 20)}, "labels of train: <U3 .40.; allowed: numbers; num"),
+    "words as objects": (
+        {"train": (IMAGES, np.array(["cat", "dog"] * 20, object))},
+        r"object \[40\]; allowed: numbers; number the texts: .*class_names=list\(names\)",
+    ),
     "a class that is missing": ({"train": (IMAGES, LABELS * 2)}, "class 1 and 1 more: no examples left"),
     "classes of test": ({"test": (IMAGES, LABELS + 1)}, "class 3: no examples left to train on"),
     "one class": ({"train": (IMAGES, LABELS * 0)}, "there is one class only; give two or more"),
@@ -229,6 +234,15 @@ BAD = {
     "size": ({"image_size": 4}, "--image-size is 4; allowed: 8 to 1024"),
     "damaged files": ({"skip_damaged": True}, "--skip-damaged is True without --images"),
 }
+
+
+def test_texts_are_numbered_in_the_way_that_their_refusal_names(tmp_path):
+    given = np.array(["dog", "cat", "owl"])[LABELS]
+    with pytest.raises(InputError, match=re.escape("numpy.searchsorted(names, labels)")):
+        _prepare(tmp_path / "data", train=(IMAGES, given))
+    names = np.unique(given)
+    made = _prepare(tmp_path / "data", train=(IMAGES, np.searchsorted(names, given)), class_names=list(names))
+    assert made.manifest.classes == ("cat", "dog", "owl")
 
 
 @pytest.mark.parametrize("case", BAD)
