@@ -173,8 +173,8 @@ def marks_of(
 def corrections_of(manifest: Manifest, marks: Marks) -> Corrections:
     """Return what marks change.
 
-    Raises InputError for a split, a row or a class that the data set doesn't have, for a mark whose ``old`` or
-    ``file`` isn't the image's, where nothing changes, and where labels of marked images can't be read.
+    Raises InputError for a split, a row or a class that the data set doesn't have, for a mark whose ``old``
+    or ``file`` isn't the image's, where nothing changes, and where labels of marked images can't be read.
     """
     if manifest.targets != "class":
         what = "numbers" if manifest.targets == "numbers" else "several labels for each image"

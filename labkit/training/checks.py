@@ -3,7 +3,7 @@
 import os
 
 from labkit.config import Config, fields_by_name
-from labkit.config.data_sets import TARGETS, is_own
+from labkit.config.data_sets import EXAMPLES, NPZ, TARGETS, is_own
 from labkit.config.optimizer import KERAS_LOSSES
 from labkit.data.manifest import Manifest
 from labkit.distributed.task import ClusterTask, find_task, is_loopback, split_address
@@ -34,9 +34,15 @@ def check_targets(config: Config, manifest: Manifest | None = None) -> None:
     fitting = [name for name, kinds in LOSSES.items() if targets in kinds]
     if loss in LOSSES and loss not in fitting:
         *others, last = (IN_WORDS[kind] for kind in LOSSES[loss])
+        hint = ""
+        if targets == "numbers" and manifest and manifest.source["kind"] in (EXAMPLES, NPZ):
+            hint = (
+                "; if they are classes, prepare the data under another name with labels of an integer type, "
+                "labels.astype(int)"
+            )
         raise InputError(
             f"--loss is {loss!r}, for {' or '.join([*others, last])}; --dataset {dataset} has "
-            f"{IN_WORDS[targets]}: choose --loss {' or '.join(fitting)}"
+            f"{IN_WORDS[targets]}: choose --loss {' or '.join(fitting)}{hint}"
         )
     of_classes = {
         "--class-weights": config.optimizer.class_weights is not None,

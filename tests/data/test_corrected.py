@@ -134,7 +134,7 @@ def test_damage_is_rebuilt_by_the_command_that_the_error_gives(copy):
             {"marks": {"test": {n: {"mark": "exclude", "old": OWN[0]} for n in (0, 1)}}},
             f"the mark 'exclude' of image 1 of test says old '{OWN[0]}'; cifar10 has '{OWN[1]}' there; mark",
         ),
-        ({"marks": {"test": {"7": {"mark": "label", "old": "dgo", "new": "dog"}}}}, "7 of test says old 'dgo'"),
+        ({"marks": {"test": {"7": {"mark": "label", "old": "dgo", "new": "dog"}}}}, "test says old 'dgo'"),
         ({"marks": {"test": {"7": {"mark": "keep", "old": ""}}}}, "'keep' of image 7 of test says old ''"),
         ({"marks": {"train": {"0": {"mark": "wrong", "old": "cat"}}}}, "cannot be read as marks"),
         ({"marks": 3}, "cannot be read as marks"),
