@@ -214,7 +214,7 @@ class GivenSource:
             location=Path(str(self._location)),
             layout=self._kind,
             classes=given.classes,
-            paths=[f"{name} {row}" for name, part in given.parts.items() for row in range(len(part.labels))],
+            paths=[f"{name}[{row}]" for name, part in given.parts.items() for row in range(len(part.labels))],
             labels=given.labels,
             splits=list(given.parts),
         )

@@ -1,5 +1,6 @@
 """Arrays become a data set like any other, and what can't be images and labels is refused in one sentence."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,20 @@ def test_splits_that_nobody_gives_are_held_out_and_it_is_said(tmp_path):
     result = prepare("mine", tmp_path / "2", examples={"train": (IMAGES, LABELS), **given})
     assert [result.manifest.count(name) for name in ("train", "validation", "test")] == [40, 5, 5]
     assert any("same pixels in two splits" in line for line in result.messages)
+
+
+def test_images_that_are_the_same_are_named_with_the_splits_that_they_are_in(tmp_path):
+    rows = np.arange(40)
+    train = {"image": IMAGES[rows % 20], "label": LABELS[rows % 20], "row": rows}
+    result = _prepare(tmp_path, train=train)
+    splits = {
+        row: split for split in result.manifest.splits for row in columns_of(result.manifest, split)["row"]
+    }
+    [line] = [line for line in result.messages if "same pixels in two splits" in line]
+    found = re.findall(r"train\[(\d+)\] \((\w+)\) and train\[(\d+)\] \((\w+)\)", line)
+    assert found, line
+    for first, of_first, second, of_second in found:
+        assert (of_first, of_second) == (splits[first], splits[second]) and of_first != of_second
 
 
 def test_examples_in_the_order_of_their_classes_are_mixed(tmp_path):
