@@ -52,14 +52,21 @@ def check_targets(config: Config, manifest: Manifest | None = None) -> None:
         raise InputError(f"{flag} needs classes; --dataset {dataset} has numbers; leave it out")
 
 
+def validation_command(manifest: Manifest) -> str:
+    """Return what holds validation examples out; where only Python can give the examples, a call."""
+    if manifest.source["kind"] == EXAMPLES:
+        return f"labkit.prepare_data({manifest.dataset!r}, train=..., validation_size=N) in Python"
+    return "labkit data prepare --validation-size N"
+
+
 def check_fits(config: Config, manifest: Manifest) -> None:
     """Raise InputError if the data set lacks a split, or has too few examples or too small images."""
     data, patience = config.data, config.run.early_stopping_patience
     if patience is not None and not manifest.splits.get("validation"):
         raise InputError(
             f"--early-stopping-patience is {patience}, but {manifest.dataset} in {manifest.directory} is "
-            "prepared without a validation split; leave it out, or prepare one: labkit data prepare "
-            "--validation-size N"
+            "prepared without a validation split; leave it out, or prepare one: "
+            f"{validation_command(manifest)}"
         )
     examples = manifest.count("train")
     passes = f" with {data.accumulate_steps} passes a step" if data.accumulate_steps > 1 else ""

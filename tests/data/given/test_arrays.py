@@ -81,6 +81,8 @@ def test_splits_that_nobody_gives_are_held_out_and_it_is_said(tmp_path):
     result = prepare("mine", tmp_path / "2", examples={"train": (IMAGES, LABELS), **given})
     assert [result.manifest.count(name) for name in ("train", "validation", "test")] == [40, 5, 5]
     assert any("same pixels in two splits" in line for line in result.messages)
+    _prepare(tmp_path / "3", validation_size=0)
+    assert _prepare(tmp_path / "3", validation_size=5).manifest.count("validation") == 5  # with the same name
 
 
 def test_images_that_are_the_same_are_named_with_the_splits_that_they_are_in(tmp_path):
