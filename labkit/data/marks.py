@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
+import numpy as np
 
 from labkit.data.manifest import Manifest, files_of, replace_file
+from labkit.data.shards import read_labels
 from labkit.errors import InputError, unknown_name_error
 from labkit.plurals import printable
 from labkit.run_directory.files import locked, open_regular
@@ -171,7 +173,8 @@ def marks_of(
 def corrections_of(manifest: Manifest, marks: Marks) -> Corrections:
     """Return what marks change.
 
-    Raises InputError for a split, a row or a class that the data set doesn't have, and where nothing changes.
+    Raises InputError for a split, a row or a class that the data set doesn't have, for a mark whose ``old``
+    or ``file`` isn't the image's, where nothing changes, and where labels of marked images can't be read.
     """
     if manifest.targets != "class":
         what = "numbers" if manifest.targets == "numbers" else "several labels for each image"
@@ -179,12 +182,17 @@ def corrections_of(manifest: Manifest, marks: Marks) -> Corrections:
     labels: dict[str, dict[int, int]] = {}
     excluded: dict[str, list[int]] = {}
     for split, rows in marks.marks.items():
-        for row, mark in sorted(rows.items()):
-            if row >= manifest.count(split):
-                raise InputError(
-                    f"marks name image {row} of {printable(split)!r}; {manifest.dataset} has "
-                    + ", ".join(f"{part.count:,} of {name}" for name, part in manifest.splits.items())
-                )
+        if not rows:
+            continue
+        if (last := max(rows)) >= manifest.count(split):
+            raise InputError(
+                f"marks name image {last} of {printable(split)!r}; {manifest.dataset} has "
+                + ", ".join(f"{part.count:,} of {name}" for name, part in manifest.splits.items())
+            )
+        marked = sorted(rows.items())
+        given, files = read_labels(manifest, split, np.array(sorted(rows))), files_of(manifest, split)
+        for (row, mark), label in zip(marked, given.tolist(), strict=True):
+            _check_image(manifest, f"image {row} of {split}", mark, label, files[row] if files else None)
             if mark.mark == EXCLUDE:
                 excluded.setdefault(split, []).append(row)
             elif mark.mark == LABEL:
@@ -194,6 +202,16 @@ def corrections_of(manifest: Manifest, marks: Marks) -> Corrections:
     if not labels and not excluded:
         raise nothing_marked(manifest)
     return Corrections(manifest, labels, excluded, marks.to_json())
+
+
+def _check_image(manifest: Manifest, image: str, mark: Mark, label: int, file: str | None) -> None:
+    """Raise InputError where a mark says that an image has another class or file than it has."""
+    for name, said, own in (("old", mark.old, manifest.classes[label]), ("file", mark.file, file)):
+        if said is not None and own is not None and said != own:
+            raise InputError(
+                f"the mark {mark.mark!r} of {image} says {name} {printable(said)!r}; {manifest.dataset} has "
+                f"{printable(own)!r} there; mark the image that was meant, or take this mark away"
+            )
 
 
 def nothing_marked(manifest: Manifest) -> InputError:

@@ -148,8 +148,9 @@ def _list_path() -> Path:
 
 # What can be asked for beside the fields of the configuration.
 FIELDS = (
-    "name", "state", "step", "progress", "accuracy", "best_validation_accuracy", "test_accuracy",
-    "training_loss", "examples_per_second", "duration", "age", "dataset", "model", "tag", "note",
+    "name", "state", "step", "progress", "accuracy", "mean_absolute_error", "best_validation_accuracy",
+    "test_accuracy", "training_loss", "examples_per_second", "duration", "age", "dataset", "model", "tag",
+    "note",
 )  # fmt: skip
 TIMES = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 

@@ -3,7 +3,7 @@
 import os
 
 from labkit.config import Config, fields_by_name
-from labkit.config.data_sets import TARGETS, is_own
+from labkit.config.data_sets import EXAMPLES, NPZ, TARGETS, is_own
 from labkit.config.optimizer import KERAS_LOSSES
 from labkit.data.manifest import Manifest
 from labkit.distributed.task import ClusterTask, find_task, is_loopback, split_address
@@ -34,9 +34,15 @@ def check_targets(config: Config, manifest: Manifest | None = None) -> None:
     fitting = [name for name, kinds in LOSSES.items() if targets in kinds]
     if loss in LOSSES and loss not in fitting:
         *others, last = (IN_WORDS[kind] for kind in LOSSES[loss])
+        hint = ""
+        if targets == "numbers" and manifest and manifest.source["kind"] in (EXAMPLES, NPZ):
+            hint = (
+                "; if they are classes, prepare the data under another name with labels of an integer type, "
+                "labels.astype(int)"
+            )
         raise InputError(
             f"--loss is {loss!r}, for {' or '.join([*others, last])}; --dataset {dataset} has "
-            f"{IN_WORDS[targets]}: choose --loss {' or '.join(fitting)}"
+            f"{IN_WORDS[targets]}: choose --loss {' or '.join(fitting)}{hint}"
         )
     of_classes = {
         "--class-weights": config.optimizer.class_weights is not None,
@@ -46,14 +52,21 @@ def check_targets(config: Config, manifest: Manifest | None = None) -> None:
         raise InputError(f"{flag} needs classes; --dataset {dataset} has numbers; leave it out")
 
 
+def validation_command(manifest: Manifest) -> str:
+    """Return what holds validation examples out; where only Python can give the examples, a call."""
+    if manifest.source["kind"] == EXAMPLES:
+        return f"labkit.prepare_data({manifest.dataset!r}, train=..., validation_size=N) in Python"
+    return "labkit data prepare --validation-size N"
+
+
 def check_fits(config: Config, manifest: Manifest) -> None:
     """Raise InputError if the data set lacks a split, or has too few examples or too small images."""
     data, patience = config.data, config.run.early_stopping_patience
     if patience is not None and not manifest.splits.get("validation"):
         raise InputError(
             f"--early-stopping-patience is {patience}, but {manifest.dataset} in {manifest.directory} is "
-            "prepared without a validation split; leave it out, or prepare one: labkit data prepare "
-            "--validation-size N"
+            "prepared without a validation split; leave it out, or prepare one: "
+            f"{validation_command(manifest)}"
         )
     examples = manifest.count("train")
     passes = f" with {data.accumulate_steps} passes a step" if data.accumulate_steps > 1 else ""

@@ -83,7 +83,7 @@ def write_tar(path: Path, files: dict[str, bytes], extra: tuple[tarfile.TarInfo,
     return path
 
 
-def _fake_cifar() -> FakeCifar:
+def fake_cifar_10() -> FakeCifar:
     generator = np.random.default_rng(7)
 
     def draw(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -96,7 +96,7 @@ def _fake_cifar() -> FakeCifar:
 @pytest.fixture(scope="session")
 def fake_cifar() -> FakeCifar:
     """Return the small data set; nothing is written."""
-    return _fake_cifar()
+    return fake_cifar_10()
 
 
 @pytest.fixture(scope="session")

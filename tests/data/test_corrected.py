@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,9 @@ from labkit.data.prepare import prepare
 from labkit.data.related import common_images
 from labkit.data.shards import load_split, read_stored
 from labkit.errors import InputError
+from tests.data.conftest import CLASSES, fake_cifar_10
+
+OWN = [CLASSES[label] for label in fake_cifar_10().test_labels]  # the classes of the test images
 
 
 def mark(manifest, kind, *places, new=None):
@@ -88,7 +92,15 @@ def test_jpegs_are_copied_byte_by_byte_and_files_follow(pets, tmp_path):
     beside.write_text(json.dumps({"test": files_of(base, "test")}))
     assert files_of(made, "test") == files_of(base, "test"), "as an earlier labkit wrote it"
     assert made.source["resize"] == base.source["resize"]
-    assert read_marks(base).of("train", 6).file == files[6]
+    known = read_marks(base).of("train", 6)
+    assert known.file == files[6]
+    change_marks(base, {("train", 6): replace(known, file=files[7])})
+    words = f"the mark 'label' of image 6 of train says file '{files[7]}'; .* has '{files[6]}' there"
+    with pytest.raises(InputError, match=words):
+        correct(base, "never")
+    mark(made, LABEL, ("train", 4), new=known.old)  # it was 6, and has its new class
+    assert read_marks(made).of("train", 4).old == known.new
+    assert correct(made, "again").source["changed"]["train"] == 1
 
 
 def test_damage_is_rebuilt_by_the_command_that_the_error_gives(copy):
@@ -115,9 +127,15 @@ def test_damage_is_rebuilt_by_the_command_that_the_error_gives(copy):
         ({"checksum": "0" * 64}, "has marks of other data"),
         ({"marks": {"train": {"87": {"mark": "exclude", "old": "cat"}}}}, "marks name image 87 of 'train'"),
         ({"marks": {"dev": {"0": {"mark": "exclude", "old": "cat"}}}}, "marks name image 0 of 'dev'"),
-        ({"marks": {"train": {"0": {"mark": "label", "old": "cat", "new": "dgo"}}}}, "unknown class 'dgo'"),
-        ({"marks": {"train": {"0": {"mark": "keep", "old": "cat"}}}}, "no image of cifar10 is marked"),
-        ({"marks": {"test": {row: {"mark": "exclude", "old": ""} for row in range(33)}}}, "all test images"),
+        ({"marks": {"test": {"0": {"mark": "label", "old": OWN[0], "new": "dgo"}}}}, "unknown class 'dgo'"),
+        ({"marks": {"test": {"0": {"mark": "keep", "old": OWN[0]}}}}, "no image of cifar10 is marked"),
+        ({"marks": {"test": {n: {"mark": "exclude", "old": OWN[n]} for n in range(33)}}}, "all test images"),
+        (
+            {"marks": {"test": {n: {"mark": "exclude", "old": OWN[0]} for n in (0, 1)}}},
+            f"the mark 'exclude' of image 1 of test says old '{OWN[0]}'; cifar10 has '{OWN[1]}' there; mark",
+        ),
+        ({"marks": {"test": {"7": {"mark": "label", "old": "dgo", "new": "dog"}}}}, "test says old 'dgo'"),
+        ({"marks": {"test": {"7": {"mark": "keep", "old": ""}}}}, "'keep' of image 7 of test says old ''"),
         ({"marks": {"train": {"0": {"mark": "wrong", "old": "cat"}}}}, "cannot be read as marks"),
         ({"marks": 3}, "cannot be read as marks"),
     ],

@@ -258,9 +258,11 @@ def test_what_a_configuration_says_agrees_with_the_whole_check(tmp_path):
 CHOICES = {
     "good": ("accuracy>0.75", "accuracy>=80%", "tag=Paper", "paper"),
     "poor": ("accuracy<0.75", "learning_rate>0.2", "learning_rate=0.5"),
-    "none": ("state!=finished", "accuracy=none"),
-    "good poor": ("resnet step=20",),
-    "good none poor": ("age<1h",),
+    "none": ("state!=finished",),
+    "sizes": ("mean_absolute_error<100", "mean_absolute_error=4.5"),
+    "none sizes": ("accuracy=none",),
+    "good poor sizes": ("resnet step=20",),
+    "good none poor sizes": ("age<1h", "mean_absolute_error!=4"),
 }
 
 
@@ -268,6 +270,7 @@ def test_runs_are_chosen_by_words_and_conditions(tmp_path):
     good = make_run(tmp_path, "good", rows=[evaluation("test", 20, 0.8)])
     make_run(tmp_path, "poor", rows=[evaluation("test", 20, 0.7)], learning_rate=0.5)
     make_run(tmp_path, "none", state="failed", step=1)
+    make_run(tmp_path, "sizes", rows=[{"split": "test", "step": 20, "loss": 0.5, "mean_absolute_error": 4.5}])
     change_notes(good, add=["paper"])
     table = Summaries(describe).of(list_runs(tmp_path))
     for names, texts in CHOICES.items():

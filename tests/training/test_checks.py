@@ -15,6 +15,7 @@ MANIFEST = SimpleNamespace(
     image_shape=(32, 32, 3),
     dataset="shapes",
     directory="/data/shapes",
+    source={"kind": "generated"},
     splits={},
 )
 
@@ -47,10 +48,14 @@ def test_padding_has_as_many_pixels_as_there_are_to_mirror():
 
 
 def test_early_stopping_needs_a_validation_split():
-    with pytest.raises(
-        InputError, match="--early-stopping-patience is 3, but shapes .* without a validation"
+    given = SimpleNamespace(**vars(MANIFEST) | {"dataset": "mine", "source": {"kind": "examples"}})
+    for manifest, way in (
+        (MANIFEST, "labkit data prepare --validation-size N"),
+        (given, r"labkit\.prepare_data\('mine', train=\.\.\., validation_size=N\) in Python"),
     ):
-        check_fits(Config.from_flat({"early_stopping_patience": 3}), MANIFEST)
+        words = f"--early-stopping-patience is 3, but {manifest.dataset} .* without a validation .*: {way}$"
+        with pytest.raises(InputError, match=words):
+            check_fits(Config.from_flat({"early_stopping_patience": 3}), manifest)
     with pytest.raises(InputError, match="--early-stopping-patience is 3 with --validate-every-steps 0"):
         Config.from_flat({"early_stopping_patience": 3, "validate_every_steps": 0})
 

@@ -25,7 +25,7 @@ from labkit.data.given.iterables import part_of_examples
 from labkit.data.hashes import named_key
 from labkit.data.images.check import Fact, remarks
 from labkit.data.images.decode import DEEPEST, square_of_pixels
-from labkit.data.images.layouts import SPLITS, Listing, check_classes
+from labkit.data.images.layouts import MAX_CLASSES, SPLITS, Listing, check_classes
 from labkit.data.images.source import (
     DEFAULT_RESIZE,
     JPEG_ABOVE,
@@ -205,7 +205,8 @@ class GivenSource:
             size, line = choose_size(facts)
             lines.append(line)
         if given.labels.dtype.kind == "f":
-            lines.append(f"labels are numbers: {listed([*map(shown, given.classes)])}")
+            numbers = listed([*map(shown, given.classes)])
+            lines.append(f"labels are numbers: {numbers}{_if_classes(given.labels)}")
         lines += reading_lines(facts, size, self._resize, DEEPEST)
         rows, said = self._splits(given)
         listing = Listing(
@@ -213,7 +214,7 @@ class GivenSource:
             location=Path(str(self._location)),
             layout=self._kind,
             classes=given.classes,
-            paths=[f"{name} {row}" for name, part in given.parts.items() for row in range(len(part.labels))],
+            paths=[f"{name}[{row}]" for name, part in given.parts.items() for row in range(len(part.labels))],
             labels=given.labels,
             splits=list(given.parts),
         )
@@ -332,6 +333,8 @@ def _together(parts: Mapping[str, Part], request: Request, known: Manifest | Non
         raise InputError("--classes needs classes, and the labels are floats, so numbers; leave it out")
     if are_numbers and len(names) == number == len(set(names)):
         return _Given(parts, labels, names, None, _sha256(parts))
+    if are_numbers and (hint := _if_classes(labels)):
+        raise InputError(f"class_names has {counted(len(names), 'name')} for one number of each image{hint}")
     if len(names) != number:
         raise InputError(
             f"class_names has {counted(len(names), 'name')} and the labels {number:,} classes (0 to "
@@ -344,6 +347,13 @@ def _together(parts: Mapping[str, Part], request: Request, known: Manifest | Non
     if request.classes is not None and (kept := class_names(request.classes, names)) != names:
         labels = relabelled(labels, names, kept)
     return _Given(parts, labels, kept, names if kept != names else None, _sha256(parts))
+
+
+def _if_classes(labels: np.ndarray) -> str:
+    """Return what to do with numbers, float32 [n, numbers], if they are classes; "" where they can't be."""
+    if labels.shape[1] > 1 or not np.isin(labels, np.arange(MAX_CLASSES)).all():
+        return ""
+    return "; all are whole: if they are classes, give them with an integer type, labels.astype(int)"
 
 
 def _sha256_of_columns(columns: Mapping[str, list[str]]) -> str:

@@ -284,22 +284,27 @@ def _repeated(
     values = np.concatenate([hashes[name] for name in rows])
     order = np.lexsort((all_rows, values))
     ends = np.flatnonzero(np.diff(values[order])) + 1
-    leaking: list[tuple[int, int]] = []
+    leaking: list[tuple[int, int]] = []  # places in all_rows
     conflicting: list[tuple[int, int]] = []
     for group in np.split(order, ends):
         if len(group) == 1:
             continue
-        first, labels = all_rows[group[0]], listing.labels[all_rows[group]].reshape(len(group), -1)
+        labels = listing.labels[all_rows[group]].reshape(len(group), -1)
         elsewhere = np.flatnonzero(splits[group] != splits[group[0]])
         if len(elsewhere):
-            leaking.append((first, all_rows[group[elsewhere[0]]]))
+            leaking.append((group[0], group[elsewhere[0]]))
         differing = np.flatnonzero((labels != labels[0]).any(axis=1))
         if len(differing):
-            conflicting.append((first, all_rows[group[differing[0]]]))
+            conflicting.append((group[0], group[differing[0]]))
+
+    names = list(rows)
+
+    def file(place: int) -> str:
+        return f"{shown(listing.paths[all_rows[place]])} ({names[splits[place]]})"
 
     def files(pairs: list[tuple[int, int]]) -> str:
-        names = [(shown(listing.paths[one]), shown(listing.paths[other])) for one, other in sorted(pairs)]
-        return _some([f"{one} and {other}" for one, other in names])
+        pairs = sorted(pairs, key=lambda pair: all_rows[list(pair)].tolist())
+        return _some([f"{file(one)} and {file(other)}" for one, other in pairs])
 
     lines = []
     if leaking:

@@ -26,7 +26,7 @@ from labkit.parts.trust import acting, digest_of, files_of
 from labkit.plurals import without_secrets
 from labkit.run_directory.rows import EVALUATION_METRICS
 from labkit.startup.process import usable_cores
-from labkit.training.checks import check_fits, refuse_cluster
+from labkit.training.checks import check_fits, refuse_cluster, validation_command
 from labkit.training.plan import plan_run
 
 _OURS = r"\..+|.*\.(json|log|md)|\d{4,}-seed\d+"  # what a search leaves in its folder
@@ -120,7 +120,7 @@ def plan_search(
     if not manifest.count("validation"):
         raise InputError(
             f"{manifest.dataset} has no validation images, by which trials are compared; prepare some: "
-            "labkit data prepare --validation-size N"
+            f"{validation_command(manifest)}"
         )
     fixed = {name: with_whole_paths(config).flat()[name] for name in flags} | named
     preset = asked["preset"]

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 import labkit
+from labkit.config import Config
 from labkit.data.manifest import columns_of, verify_shards
 from labkit.data.prepare import prepare
 from labkit.data.shards import load_split
 from labkit.errors import InputError
+from labkit.training.checks import check_targets
 from tests.data.kills import file_states
 
 RNG = np.random.default_rng(1)
@@ -79,6 +81,22 @@ def test_splits_that_nobody_gives_are_held_out_and_it_is_said(tmp_path):
     result = prepare("mine", tmp_path / "2", examples={"train": (IMAGES, LABELS), **given})
     assert [result.manifest.count(name) for name in ("train", "validation", "test")] == [40, 5, 5]
     assert any("same pixels in two splits" in line for line in result.messages)
+    _prepare(tmp_path / "3", validation_size=0)
+    assert _prepare(tmp_path / "3", validation_size=5).manifest.count("validation") == 5  # with the same name
+
+
+def test_images_that_are_the_same_are_named_with_the_splits_that_they_are_in(tmp_path):
+    rows = np.arange(40)
+    train = {"image": IMAGES[rows % 20], "label": LABELS[rows % 20], "row": rows}
+    result = _prepare(tmp_path, train=train)
+    splits = {
+        row: split for split in result.manifest.splits for row in columns_of(result.manifest, split)["row"]
+    }
+    [line] = [line for line in result.messages if "same pixels in two splits" in line]
+    found = re.findall(r"train\[(\d+)\] \((\w+)\) and train\[(\d+)\] \((\w+)\)", line)
+    assert found, line
+    for first, of_first, second, of_second in found:
+        assert (of_first, of_second) == (splits[first], splits[second]) and of_first != of_second
 
 
 def test_examples_in_the_order_of_their_classes_are_mixed(tmp_path):
@@ -147,7 +165,7 @@ def test_floats_are_numbers(tmp_path, numbers):
     of_arrays = _prepare(tmp_path / "a", train=(IMAGES, numbers), class_names=names)
     manifest = of_arrays.manifest
     assert manifest.targets == "numbers" and manifest.classes == tuple(names)
-    assert any(line.startswith("labels are numbers: age") for line in of_arrays.messages)
+    assert f"labels are numbers: {', '.join(names)}" in of_arrays.messages
     places = {image.tobytes(): place for place, image in enumerate(IMAGES)}
     for split in manifest.splits:
         images, labels = load_split(manifest, split)
@@ -156,6 +174,16 @@ def test_floats_are_numbers(tmp_path, numbers):
     pairs = list(zip(IMAGES, numbers, strict=True))
     assert _prepare(tmp_path / "b", train=pairs, class_names=names).manifest.splits == manifest.splits
     assert not _prepare(tmp_path / "a", train=pairs).did_work
+
+
+def test_whole_floats_are_numbers_and_it_is_said_how_they_become_classes(tmp_path):
+    result = _prepare(tmp_path, train=(IMAGES, LABELS.astype(float)))
+    assert result.manifest.targets == "numbers"
+    [line] = [line for line in result.messages if line.startswith("labels are numbers: number; ")]
+    assert "if they are classes, give them with an integer type, labels.astype(int)" in line
+    words = r"--loss mse or .* under another name with labels of an integer type, labels\.astype\(int\)"
+    with pytest.raises(InputError, match=words):
+        check_targets(Config.from_flat({"dataset": "mine"}), result.manifest)
 
 
 def test_columns_beside_arrays_stay_with_their_images(tmp_path):
@@ -227,6 +255,10 @@ BAD = {
     "nothing": ({"train": (IMAGES[:0], LABELS[:0])}, "images of train: none; give one at least"),
     "two examples": ({"train": (IMAGES[:1], LABELS[:1])}, "leaves nothing|no examples left"),
     "few names": ({"class_names": ["a", "b"]}, "class_names has 2 names and the labels 3 classes"),
+    "names of whole floats": (
+        {"train": (IMAGES, LABELS.astype(float)), "class_names": ["a", "b", "c"]},
+        r"class_names has 3 names for one number of each image; .* labels\.astype\(int\)",
+    ),
     "a name twice": ({"class_names": ["a", "b", "a"]}, "classes a and a in class_names"),
     "validation": ({"validation_size": 40}, "40 leaves nothing to train on; give less than 36"),
     "an archive": ({"archive": "/a.tar.gz"}, "--archive is '/a.tar.gz', but only cifar10"),
