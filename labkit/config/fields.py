@@ -10,7 +10,7 @@ import os
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,6 +129,21 @@ GROUPS = {
 # What a field may name in a file: a function or class of Python, or a saved Keras model.
 CODE = re.compile(r"(?P<path>.+\.py):(?P<name>[A-Za-z_]\w*)|(?P<saved>.+\.keras)", re.DOTALL)
 IN_A_FILE = "FILE.py:NAME"
+
+
+def code_and_names(text: str, names: Collection[str]) -> tuple[str | None, list[str]]:
+    """Return the part of a text ``FILE.py:NAME,auc`` that is none of ``names``, and those beside it.
+
+    The part is None where there is none but names. A file's own name may have commas.
+    """
+    parts, before, after = text.split(","), list[str](), list[str]()
+    while parts and parts[0].strip() in names:
+        before.append(parts.pop(0).strip())
+    while parts and parts[-1].strip() in names:
+        after.insert(0, parts.pop().strip())
+    return ",".join(parts).strip() if parts else None, list(dict.fromkeys([*before, *after]))
+
+
 MEASURED = "auto"  # in place of a number that labkit train measures
 MOST_LISTED = 24  # choices in an error
 
@@ -150,6 +165,7 @@ class FieldInfo:
         is_path: whether it names a file or folder, which must be on this machine.
         is_code: whether it may name something in a file, too: ``FILE.py:NAME``, of which a run keeps a copy.
         may_be_saved: whether that may be a ``.keras`` file.
+        beside: names that may stand beside that, separated by commas.
         of_code: the field that names what this one has the arguments of, such as ``width=64``.
         spelled: of a text that is a name: returns it in its one spelling, or raises InputError.
         words: the allowed values in words, where these attributes don't tell them.
@@ -181,6 +197,7 @@ class FieldInfo:
     is_path: bool = False
     is_code: bool = False
     may_be_saved: bool = False
+    beside: tuple[str, ...] = ()
     of_code: str = ""
     spelled: Callable[[str], str] | None = None
     words: str = ""
@@ -209,7 +226,10 @@ class FieldInfo:
 
     def code_of(self, value: Any) -> str | None:
         """Return the file of a value ``FILE.py:NAME``, or a saved model; None for other values."""
-        found = CODE.fullmatch(value) if self.is_code and isinstance(value, str) else None
+        if not self.is_code or not isinstance(value, str):
+            return None
+        named = code_and_names(value, self.beside)[0] if self.beside else value
+        found = CODE.fullmatch(named or "")
         return found["path"] or (found["saved"] if self.may_be_saved else None) if found else None
 
     def canonical(self, value: Any) -> Any:

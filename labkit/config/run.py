@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Self
 
-from labkit.config.fields import CODE, IN_A_FILE, OF_THE_ORDER, FieldOwner, option
+from labkit.config.fields import CODE, IN_A_FILE, OF_THE_ORDER, FieldOwner, code_and_names, option
 from labkit.errors import InputError
 
 _DEFAULT_STEPS, _MOST_STEPS = 80_000, 10**9  # 80,000: cifar10_estimator of 2017
@@ -15,16 +15,20 @@ METRICS = ("balanced_accuracy", "f1_macro", "auc")
 
 
 def spelled_metrics(text: str) -> str:
-    """Return ``--metrics`` in one spelling. Raises InputError for an unknown name."""
-    if CODE.fullmatch(text):
-        return text
-    names = [name.strip() for name in text.split(",")]
-    if unknown := [name for name in names if name not in METRICS]:
+    """Return ``--metrics`` in one spelling, code first. Raises InputError for an unknown name."""
+    own, names = code_and_names(text, METRICS)
+    if own is None:
+        return ",".join(names)
+    parts = [part.strip() for part in own.split(",")]
+    files = {part: found["path"] for part in (own, *parts) if (found := CODE.fullmatch(part))}
+    unknown = [part for part in parts if not files.get(part)]
+    # With a comma, what begins without a folder is a name, not the beginning of a file's.
+    if not files.get(own) or (len(parts) > 1 and (not unknown or "/" not in parts[0])):
         raise InputError(
-            f"--metrics has {unknown[0]!r}; allowed: {', '.join(METRICS)}, separated by commas, or "
-            "FILE.py:NAME"
+            f"--metrics has {(unknown or parts[1:])[0]!r}; allowed: {', '.join(METRICS)} and one "
+            "FILE.py:NAME, separated by commas; for several of your own, NAME is a list of them in the file"
         )
-    return ",".join(dict.fromkeys(names))
+    return ",".join([own, *names])
 
 
 @dataclass(frozen=True)
@@ -112,9 +116,10 @@ class RunConfig(FieldOwner):
     )
     metrics: str | None = option(
         None,
-        "Further metrics of an evaluation: balanced_accuracy, f1_macro and auc, separated by commas; or "
+        "Further metrics of an evaluation, separated by commas: balanced_accuracy, f1_macro, auc, and one "
         "FILE.py:NAME, a function (labels, logits), a metric of Keras, or a list of such things.",
         is_code=True,
+        beside=METRICS,
         acts="run",
         spelled=spelled_metrics,
         unset="those of the loss",

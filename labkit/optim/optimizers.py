@@ -66,8 +66,9 @@ def check_muon(model: keras.Model, frozen: Collection[str]) -> None:
     kernels = {id(kernel) for kernel in muon_kernels(model)}
     if not kernels:
         raise InputError(
-            f"--optimizer muon trains convolutions without a bias that a normalization follows; {model.name} "
-            "has none; choose --optimizer sgd"
+            "--optimizer muon (the recipe auto takes it where no optimizer is given) trains convolutions "
+            f"without a bias that a normalization follows; {model.name} has none; choose --optimizer sgd or "
+            "adam"
         )
     for stage, layers in stages(model).items():
         norms = [layer.name for layer in layers if isinstance(layer, NORMS)]

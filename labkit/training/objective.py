@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from labkit.config import Config
-from labkit.config.fields import CODE, arguments_of
+from labkit.config.fields import arguments_of, code_and_names
 from labkit.config.optimizer import KERAS_LOSSES
 from labkit.data.manifest import Manifest
 from labkit.data.shards import read_labels
@@ -209,12 +209,15 @@ def _further_metrics(config: Config, manifest: Manifest, base: Loss) -> dict[str
     text = config.run.metrics
     if text is None:
         return {}
-    if CODE.fullmatch(text) is None:
-        if base.targets == "numbers":
-            raise InputError(f"--metrics has {text!r}, which is for classes; {manifest.dataset} has numbers")
-        return {name: scores.FURTHER[name] for name in text.split(",")}
-    flag, found = f"--metrics {text}", named_object("--metrics", text)
-    named: dict[str, Metric] = {}
+    own, names = code_and_names(text, scores.FURTHER)
+    if names and base.targets == "numbers":
+        raise InputError(
+            f"--metrics has {','.join(names)!r}, which is for classes; {manifest.dataset} has numbers"
+        )
+    named: dict[str, Metric] = {name: scores.FURTHER[name] for name in names}
+    if own is None:
+        return named
+    flag, found = f"--metrics {own}", named_object("--metrics", own)
     for one in found if isinstance(found, list | tuple) else [found]:
         if isinstance(one, str) and one in scores.FURTHER:
             named[one] = scores.FURTHER[one]

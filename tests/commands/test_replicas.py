@@ -12,9 +12,11 @@ import pytest
 
 from labkit.experiments.replicas import Layout, compare
 from labkit.run_directory import RunDirectory
+from tests import own_nets
 from tests.commands.in_process import answer, refused
 from tests.experiments import replica_training
 
+OWN_CODE = ("--model", f"{own_nets.__file__}:functional", "--loss", f"{own_nets.__file__}:plain_loss")
 TWO = ("--layouts", "1 replica,2 processes", "--steps", "3")
 
 pytestmark = pytest.mark.usefixtures("shapes")  # where trainings look for them
@@ -136,15 +138,16 @@ def test_ctrl_c_ends_the_trainings_processes_and_the_same_command_continues(pret
 @pytest.mark.long  # the replicas of one run are compared by tests/properties, too
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("layout", "flag"),
+    ("layout", "flag", "own"),
     [
-        ("2 logical devices", "--sync-batch-norm"),
-        ("2 logical devices", "--no-sync-batch-norm"),
-        ("2 processes", "--no-sync-batch-norm"),
+        ("2 logical devices", "--sync-batch-norm", ()),
+        ("2 logical devices", "--no-sync-batch-norm", ()),
+        ("2 processes", "--no-sync-batch-norm", ()),
+        ("2 processes", "--sync-batch-norm", OWN_CODE),
     ],
 )
-def test_two_real_replicas_train_like_one_unless_each_has_statistics_of_its_own(layout, flag, tmp_path):
-    small = ("--train-batch-size", "32", "--steps", "4")
+def test_two_real_replicas_train_like_one_unless_each_has_statistics_of_its_own(layout, flag, own, tmp_path):
+    small = ("--train-batch-size", "32", "--steps", "4", *own)
     done = answer("replicas", "--output", tmp_path, "--layouts", f"1 replica,{layout}", *small, flag)
     assert done.code == 0, done
     [found] = json.loads((tmp_path / "replicas.json").read_text())["comparisons"]

@@ -10,6 +10,7 @@ import pytest
 
 from labkit import figures as plots
 from labkit.config import Config
+from labkit.config.config import recorded_config
 from labkit.errors import InputError
 from labkit.experiments import trials
 from labkit.experiments.replicas import (
@@ -21,6 +22,8 @@ from labkit.experiments.replicas import (
     compare_replicas,
 )
 from labkit.experiments.trials import Trial, TrialEnd
+from labkit.parts.code import record
+from labkit.run_directory import RunDirectory
 from labkit.startup.child import child_environment
 from tests.experiments import replica_training
 
@@ -195,6 +198,56 @@ def test_without_a_folder_the_settings_name_one(pretended, session_home):
     assert found.folder.name.startswith("replicas-resnet8-shapes-")
     again = compare_replicas(("1 process",), steps=2, announce=lambda line: None, sync_batch_norm=True)
     assert again.folder == found.folder
+
+
+def narrow(input_shape, num_classes):
+    return f"a network for {input_shape} and {num_classes} classes"
+
+
+@pytest.mark.parametrize(
+    ("values", "depth"),
+    [
+        ({"model": "lenet"}, 5),
+        ({"model": "nets.py:build"}, None),
+        ({"model": "nets.py:build", "loss": "nets.py:build"}, None),
+        ({"loss": "nets.py:build"}, 8),
+        ({"model": narrow}, None),
+        ({"metrics": ["auc", narrow]}, 8),
+    ],
+    ids=str,
+)
+def test_other_networks_and_code_of_ones_own_are_trained(values, depth, pretended, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # the processes get whole paths
+    nets = tmp_path / "nets.py"
+    nets.write_text("def build(*shapes): pass")
+
+    def compared() -> ReplicaComparison:
+        return compare_replicas(("1 replica",), steps=1, announce=lambda line: None, **values)
+
+    found = compared()
+    assert depth is None or found.config.model.num_layers == depth
+    recorded = recorded_config(RunDirectory(found.folder / "1-devices")).flat()
+    code = [recorded[name].rpartition("/") for name in values if ".py:" in recorded[name]]
+    assert all(folder.startswith("/") for folder, _, _ in code)
+    assert compared().folder == found.folder
+    if "nets.py:build" in values.values():  # which another folder is for, as for the run's own name
+        nets.write_text("def build(*shapes): return 1")
+        assert compared().folder != found.folder
+        nets.unlink()
+        with pytest.raises(InputError, match="nets.py can't be read"):
+            compared()
+
+
+def test_changed_code_is_refused_with_what_replicas_has(pretended, tmp_path):
+    nets = tmp_path / "nets.py"
+    nets.write_text("def build(*shapes): pass")
+    values = {"model": f"{nets}:build", "output": tmp_path / "out", "announce": lambda line: None}
+    compare_replicas(("1 replica",), steps=1, **values)
+    run = RunDirectory(tmp_path / "out" / "1-devices")
+    record(run, {str(nets): nets.read_bytes()})  # as a training does
+    nets.write_text("def build(*shapes): return 1")
+    with pytest.raises(InputError, match="undo the change, or name another --output$"):
+        compare_replicas(("1 replica",), steps=1, **values)
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,12 @@ from labkit.errors import InputError
 from labkit.experiments.search import work
 from labkit.experiments.search.decide import decided, proposed
 from labkit.experiments.search.files import Dimension, Request, Result, TrialRecord, best_trial
+from labkit.experiments.search.request import plan_search
 from labkit.experiments.search.result import SearchResult
 from labkit.experiments.search.space import parse_space, with_values
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.reader import read_metrics
+from tests import own_nets
 from tests.experiments import fake_search
 from tests.tiny import tiny_home
 
@@ -117,6 +119,24 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(words, told, tmp_path,
     said = capsys.readouterr().err
     assert re.search(told, said) and said.count("\n") == 1
     assert not folder.exists()
+
+
+def test_a_metric_of_ones_own_beside_names_may_be_the_objective(tmp_path):
+    flags = {"dataset": "shapes", "train_steps": 90, "metrics": f"auc,{own_nets.__file__}:among_two"}
+    asked = dict.fromkeys(("preset", "minutes", "patience", "in_flight"))
+    asked |= {
+        "sampler": "random",
+        "halving": "none",
+        "eta": 3,
+        "trials": 2,
+        "repeats": 0,
+        "seeds": 1,
+        "workers": 1,
+    }
+    for objective in ("among_two", "auc"):
+        asked["objective"] = objective
+        _, planned = plan_search({"lr": [0.1, 0.2]}, flags, asked, tmp_path / "a", lambda config: None)
+        assert (planned.objective, planned.fixed["best_by"]) == (objective, objective)
 
 
 def test_a_folder_of_another_search_and_one_without_any(tmp_path, capsys):

@@ -66,7 +66,7 @@ def small(model: str, **fields):
 
 
 def test_unsuitable_networks_and_freezing_are_refused():
-    with pytest.raises(InputError, match="tutorial_cnn has none; choose --optimizer sgd"):
+    with pytest.raises(InputError, match="recipe auto takes it.*tutorial_cnn has none; choose --opt"):
         check_muon(small("tutorial_cnn"), frozenset())
     fast = small("fast", width_factor=0.25)
     check_muon(fast, frozenset())

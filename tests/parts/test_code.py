@@ -2,12 +2,13 @@
 
 import pytest
 
+from labkit.cluster.flags import acts
 from labkit.commands import main as cli
 from labkit.config import Config
 from labkit.config.config import as_recorded, recorded_config
 from labkit.errors import InputError
 from labkit.parts import code
-from labkit.parts.trust import accept, files_of
+from labkit.parts.trust import accept, files_of, is_accepted
 from labkit.run_directory import RunDirectory, write_json_atomic
 from tests.commands.made_runs import make_run
 
@@ -61,6 +62,38 @@ def test_code_runs_only_for_who_consents_to_its_bytes(foreign, net, capsys):
     (foreign.code_path / "nets.py").write_text(NET + "\n# other bytes")
     with pytest.raises(InputError, match="labkit trust"):
         build(config)
+
+
+@pytest.mark.parametrize(
+    "text", ["{}:recall,auc,f1_macro", "auc,{}:recall,f1_macro", " auc , {}:recall , f1_macro"]
+)
+def test_metrics_of_ones_own_beside_names_are_recorded_and_consented_to(text, net, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = code.with_whole_paths(Config.from_flat({"metrics": text.format("nets.py")}))
+    assert config.run.metrics == f"{net}:recall,auc,f1_macro"
+    assert list(files_of(config)) == [str(net)] and not is_accepted(config, files_of(config))
+    assert acts(["labkit", "train", "--metrics", text.format("nets.py")])
+    run = make_run(tmp_path / "runs", "own")
+    write_json_atomic(run.config_path, as_recorded(config).to_json())
+    assert run.read_config()["run"]["metrics"] == "code/nets.py:recall,auc,f1_macro"
+    recorded = recorded_config(run)
+    assert recorded.run.metrics == f"{run.code_path / 'nets.py'}:recall,auc,f1_macro"
+    assert not recorded.differences(config)  # it is resumed
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("a.py:f,b.py:g", "b.py:g"),
+        ("a.py:f,f1", "f1"),
+        ("f1,a.py:f", "f1"),
+        ("auc,a.keras", "a.keras"),
+        ("auc,", ""),
+    ],
+)
+def test_other_metrics_are_refused_with_what_several_of_ones_own_need(text, wrong):
+    with pytest.raises(InputError, match=f"--metrics has '{wrong}'; .* one FILE.py:NAME, .* NAME is a list"):
+        Config.from_flat({"metrics": text})
 
 
 def test_a_run_without_code_needs_no_consent(tmp_path, capsys):

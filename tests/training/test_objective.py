@@ -108,6 +108,8 @@ def test_metrics_of_ones_own_and_of_keras(shapes):
     best = np.argsort(-logits, axis=1)
     assert found["among_two"] == pytest.approx((best[:, :2] == labels[:, None]).any(axis=1).mean())
     assert found["top3"] == pytest.approx((best[:, :3] == labels[:, None]).any(axis=1).mean())
+    both = of(shapes, metrics=f"f1_macro, {OWN}:among_two ,auc").scores(labels, logits)
+    assert list(both) == ["loss", "accuracy", "top5_accuracy", "f1_macro", "auc", "among_two"]
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,9 @@ from labkit.experiments.trials import (
     refuse_other_contents,
     run_trial,
 )
+from labkit.parts.code import check_unchanged, with_whole_paths
+from labkit.parts.objects import as_files
+from labkit.parts.trust import digest_of, files_of
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.reader import read_metrics
 from labkit.startup.interruption import stop_signals
@@ -38,7 +41,7 @@ from labkit.training.checks import check_fits
 from labkit.training.place import place_run, with_crop
 
 # What is trained without a preset: a network for seconds, at a rate at which rounding in float32 stays within
-# the tolerance (docs/decisions.md has the figures).
+# the tolerance (docs/decisions.md has the figures). The number of layers is that of the default network.
 SETTINGS = {
     "dataset": "shapes",
     "num_layers": 8,
@@ -98,11 +101,11 @@ def compare_replicas(
         tolerance: Largest difference of two losses that agree, in nats.
         output: Folder of the run directories; finished runs there aren't trained again. None: a folder of
             labkit's home, whose name follows from the settings.
-        preset: A named set of values; without one, ResNet-8 on ``shapes`` is trained with batches of 128 at
-            a constant learning rate of 2e-4.
+        preset: A named set of values; without one, ``model`` (ResNet-8) is trained on ``shapes`` with batches
+            of 128 at a constant learning rate of 2e-4.
         announce: takes lines for people, two for each training.
-        **flags: any flag of ``labkit train`` by its name. ``sync_batch_norm`` True or False trains with or
-            without it alone.
+        **flags: any flag of ``labkit train`` by its name, and objects where ``labkit.train`` takes them.
+            ``sync_batch_norm`` True or False trains with or without it alone.
 
     Raises InputError, before anything is trained, for values that can't be run, such as a batch size that
     isn't a multiple of the replicas. Raises RuntimeError, with the last lines of output, if a training fails.
@@ -114,21 +117,22 @@ def compare_replicas(
     tolerance = argument("--tolerance", tolerance, float, allowed=allowed)
     if not 0 < tolerance < math.inf:
         raise InputError(f"--tolerance is {short(tolerance)}; allowed: {allowed}")
-    config = _configuration(steps, preset, flags)
-    asked = config.model.sync_batch_norm if "sync_batch_norm" in flags else None
-    variants = (True, False) if asked is None else (asked,)
-    for layout in chosen.values():
-        for synchronized in variants:
-            layout.check(config.replace({"sync_batch_norm": synchronized}))
-    if named := named_folder("--output", output):  # with results and run directories of an earlier call
-        refuse_other_contents(named, r"replicas\.\w+|\d+-\w+.*|\..*", "an earlier labkit replicas")
-    with stop_signals() as signals:
-        named_data, manifest = find_data_set(config, signals)
-        check_fits(config, manifest)
-        config = config.replace(named_data)
-        folder = named or _default_folder(config)
-        trainings = plan_trainings(config, chosen, variants, folder, manifest)
-        losses = run_trainings(trainings, signals, announce)
+    with as_files(flags) as given:
+        config = _configuration(steps, preset, given)
+        asked = config.model.sync_batch_norm if "sync_batch_norm" in given else None
+        variants = (True, False) if asked is None else (asked,)
+        for layout in chosen.values():
+            for synchronized in variants:
+                layout.check(config.replace({"sync_batch_norm": synchronized}))
+        if named := named_folder("--output", output):  # with results and run directories of an earlier call
+            refuse_other_contents(named, r"replicas\.\w+|\d+-\w+.*|\..*", "an earlier labkit replicas")
+        with stop_signals() as signals:
+            named_data, manifest = find_data_set(config, signals)
+            check_fits(config, manifest)
+            config = config.replace(named_data)
+            folder = named or _default_folder(config)
+            trainings = plan_trainings(config, chosen, variants, folder, manifest)
+            losses = run_trainings(trainings, signals, announce)
     parts = {
         synchronized: LayoutLosses(
             synchronized,
@@ -151,16 +155,21 @@ def _configuration(steps: int, preset: str | None, flags: Mapping[str, Any]) -> 
     if steps < 1:
         raise InputError(f"--steps is {short(steps)}; allowed: {allowed}")
     flags = {**flags, "train_steps": steps}
-    values = {**SETTINGS, **flags} if preset is None else requested_values(preset, flags)[0]
+    defaults = SETTINGS if "model" not in flags else {**SETTINGS, "num_layers": None}
+    values = {**defaults, **flags} if preset is None else requested_values(preset, flags)[0]
     # Nothing is evaluated unless asked for; the size must be a multiple of the replicas all the same.
     values = {"validate_every_steps": 0} | values | {"evaluate_test": False}
     values.setdefault("eval_batch_size", Config.from_flat(values).data.images_per_step)
-    return Config.from_flat(values)
+    config = with_whole_paths(Config.from_flat(values))
+    files_of(config)  # which must be there
+    return config
 
 
 def _default_folder(config: Config) -> Path:
     whole = config.replace({"sync_batch_norm": False})  # one folder, whichever variants are asked for
-    name = f"replicas-{model_name(config.model)}-{config.data.dataset}-{whole.fingerprint()}"
+    files = files_of(config)
+    code = digest_of(files) if files else ""
+    name = f"replicas-{model_name(config.model)}-{config.data.dataset}-{whole.fingerprint(code)}"
     return home.home() / "comparisons" / name
 
 
@@ -205,6 +214,8 @@ def plan_trainings(
                     f"--output {folder} holds runs with other settings: {'; '.join(differences)}; "
                     "name another directory"
                 )
+            if run.exists():
+                check_unchanged(run, own, files_of(own), "undo the change, or name another --output")
             _, _, run_state = place_run(own, manifest)
             variant = ", synchronized" if synchronized else ", own statistics"
             title = name + variant * (layout.num_replicas > 1)

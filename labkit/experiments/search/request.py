@@ -13,7 +13,7 @@ from typing import Any
 
 from labkit import home
 from labkit.config import Config, by_field, fields_by_name
-from labkit.config.fields import CODE, argument
+from labkit.config.fields import argument
 from labkit.config.presets import AUTO
 from labkit.data.manifest import Manifest, load_manifest
 from labkit.data.recipe import fits_the_data, requested_values
@@ -244,7 +244,7 @@ def _objective(name: str | None, config: Config, manifest: Manifest) -> str:
         return _MEASURES.get(manifest.targets, "f1_micro")
     own, named = config.run.metrics or "", argument("--objective", name, str)
     known = [*EVALUATION_METRICS, *filter(None, own.split(","))]
-    if named not in known and (not CODE.fullmatch(own) or named.startswith("test")):
+    if named not in known and (fields_by_name()["metrics"].code_of(own) is None or named.startswith("test")):
         raise InputError(
             f"--objective is {named!r}; allowed: a metric of the validation, never of the test: "
             f"{', '.join(known)}; --metrics adds others"
