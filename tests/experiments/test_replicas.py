@@ -214,7 +214,7 @@ def narrow(input_shape, num_classes):
         ({"model": narrow}, None),
         ({"metrics": ["auc", narrow]}, 8),
     ],
-    ids=str,
+    ids=["name", "file", "file and loss", "loss", "function", "name and function"],
 )
 def test_other_networks_and_code_of_ones_own_are_trained(values, depth, pretended, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # the processes get whole paths
