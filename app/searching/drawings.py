@@ -38,9 +38,8 @@ def value_shown(search: SearchResult, value: float) -> str:
     return number_text(value, ".2%" if is_percent(search) else ".4g")
 
 
-def color_of_rung(search: SearchResult, step: int) -> str:
-    place = search.request.rungs.index(step) if step in search.request.rungs else 0
-    return PALETTE[1 + min(place, MAX_RUNGS - 1)]
+def color_of_rung(rung: int) -> str:
+    return PALETTE[1 + min(rung, MAX_RUNGS - 1)]
 
 
 def show_progress(search: SearchResult) -> None:
@@ -54,11 +53,11 @@ def show_progress(search: SearchResult) -> None:
     times[1::2] = np.nextafter(times[1::2], -math.inf)  # a step, not a slope
     bests = np.repeat([result.value for result in better], 2)
     lines = [Line("best so far", times, bests, PALETTE[0])]
-    for step in search.request.rungs:
-        found = [result for _, result in search.results if result.step == step]
+    for rung, place in enumerate(search.request.places):
+        found = [result for _, result in search.at_rung(rung)]
         where = np.array([result.at for result in found])
         values = np.array([result.value for result in found])
-        lines.append(Line(f"at step {step:,}", where, values, color_of_rung(search, step), style="dots"))
+        lines.append(Line(place, where, values, color_of_rung(rung), style="dots"))
     chart = Chart("found", title_of(search), lines, unit="percent" if is_percent(search) else "")
     board = encode([chart], axis="seconds", x_title="Searching", name=state.clean(search.folder.name))
     component.draw(board, key=component.key_of("search", search.folder))
@@ -77,11 +76,11 @@ def show_importance(search: SearchResult) -> None:
     found = background.shown(job, "Computing the importance of each setting", "importance")
     if found is None:
         return
-    shares, step, trials = found
+    shares, place, trials = found
     bars = ((name, Bar(number_text(share, ".0%"), share, PALETTE[0])) for name, share in shares)
     st.html(table_html(("Setting", "Importance"), bars))
     st.caption(
-        f"How much of the differences between {trials:,} results at step {step:,} each setting explains "
+        f"How much of the differences between {trials:,} results {place} each setting explains "
         "(fANOVA). It says nothing of values that weren't tried."
     )
 
@@ -111,7 +110,7 @@ def show_slices(search: SearchResult) -> None:
         names = list(search.request.space)
         across = st.selectbox("Setting", names, key="slice", bind="query-params", width=320)
         labels = [f"trial {trial.number}, step {trial.results[-1].step:,}" for trial in trials]
-        colors = [color_of_rung(search, trial.results[-1].step) for trial in trials]
+        colors = [color_of_rung(len(trial.results) - 1) for trial in trials]
         draw_scatter(labels, colors, found[across], found[result], key="search-scatter", what="trials")
         st.caption(
             "The last result of each trial, in the colour of its rung in the chart above. Trials that were "

@@ -25,7 +25,7 @@ TRIAL = Column("Trial", lambda trial: trial.number)
 MAX_SHOWN = 3  # of the ticked trials, below the table
 ALL = "all"
 STATES = (ALL, "running", "waiting", "paused", "pruned", "failed", "finished")
-RUNGS = ("step", "trials with a result", "best", "median", "went on", "pruned here", "failed here")
+RUNGS = ("rung", "trials with a result", "best", "median", "went on", "pruned here", "failed here")
 
 
 def show_trials(search: SearchResult) -> None:
@@ -102,17 +102,17 @@ def _one(search: SearchResult, trial: TrialRecord) -> None:
 
 def show_rungs(search: SearchResult) -> None:
     """Draw how many trials reached each rung, and how many went on."""
-    if len(search.request.rungs) < 2:
+    if len(search.request.places) < 2:
         return
     best = max if search.request.sign > 0 else min
     rows = []
-    for step in search.request.rungs:
-        found = search.at_rung(step)
-        values = [value for _, value in found]
+    for rung, place in enumerate(search.request.places):
+        found = search.at_rung(rung)
+        values = [result.value for _, result in found]
         texts = [value_shown(search, of(values)) if values else "–" for of in (best, statistics.median)]
-        here = Counter(trial.state for trial, _ in found if trial.results[-1].step == step)
+        here = Counter(trial.state for trial, _ in found if len(trial.results) == rung + 1)
         further = len(found) - here.total()
         counts = [f"{count:,}" for count in (further, here["pruned"], here["failed"])]
-        rows.append([f"{step:,}", f"{len(found):,}", *texts, *counts])
+        rows.append([place, f"{len(found):,}", *texts, *counts])
     st.markdown("#### Rungs")
     st.html(table_html(RUNGS, rows))

@@ -14,6 +14,8 @@ REASON = "LABKIT_REASON"
 _REASON_PATH = os.environ.pop(REASON, "")
 # The step after which a training saves and ends, for ``labkit search``:
 UNTIL_STEP = "LABKIT_UNTIL_STEP"
+# The seconds of steps in this process, without its first, after which the next validation is its last:
+UNTIL_SECONDS = "LABKIT_UNTIL_SECONDS"
 FINAL_CODES = (1, 2)  # failed training, bad input: a new start would end the same way
 
 

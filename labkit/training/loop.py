@@ -26,7 +26,7 @@ from labkit.plurals import counted
 from labkit.run_directory.disk import disk_failure
 from labkit.run_directory.metrics import Selection
 from labkit.run_directory.stop import asked_to_stop
-from labkit.startup.child import UNTIL_STEP
+from labkit.startup.child import UNTIL_SECONDS, UNTIL_STEP
 from labkit.startup.interruption import StopRequest
 from labkit.training.checkpoints import CheckpointState, CheckpointStore
 from labkit.training.console import Console, Progress, compile_messages, evaluation_lines, lines_at_start
@@ -72,9 +72,10 @@ class TrainLoop:
         self.writes = membership is None or membership.task.is_chief
         self.config, self.manifest, self.devices = network.config, network.manifest, network.devices
         self.total_steps = self.config.run.train_steps
-        # A search lets its trainings pause at a step, with schedules as long as before.
+        # A search lets its trainings pause at a step, or after seconds, with schedules as long as before.
         self.until_step = min(int(os.environ.get(UNTIL_STEP, self.total_steps)), self.total_steps)
-        self.step = state.step if state else 0  # completed steps of the run
+        self._seconds_left = float(os.environ.get(UNTIL_SECONDS) or math.inf)
+        self.step = self._began = state.step if state else 0  # completed steps of the run
         self.selection = Selection(state.best_step, state.best_accuracy) if state else Selection()
         self._callback_states = state.callbacks if state else {}
         self.validated_step = self.saved_step = -1  # in this process
@@ -246,6 +247,8 @@ class TrainLoop:
         """Record a completed step. Returns its metrics row."""
         started = time.perf_counter()
         self.step, seconds = result.step, result.seconds
+        if self.step > self._began + 1:  # the first step compiles
+            self._seconds_left -= seconds
         rate = self.config.data.images_per_step / seconds
         sharing = self.devices.asynchronous_workers or self.devices.num_replicas
         row: dict[str, Any] = {
@@ -305,6 +308,8 @@ class TrainLoop:
         evaluation, row = self._evaluate("validation", self.step)
         self.pace.add_evaluation(evaluation.seconds, evaluation.examples)
         self.validated_step = self.step
+        if self._seconds_left <= 0:
+            self.until_step = self.step
         self.calls.agree()
         return self.selection.add(row)
 

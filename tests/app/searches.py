@@ -18,7 +18,7 @@ SPACE: dict[str, dict[str, Any]] = {
 
 def request(**changes: Any) -> dict[str, Any]:
     return {
-        "format": 1,
+        "format": 2,
         "created": time.time(),
         "command": "labkit search --space learning_rate=log:0.01:1 --trials 27",
         "space": SPACE,
@@ -67,9 +67,9 @@ def trials(count: int, seed: int = 0) -> list[dict[str, Any]]:
             why = f"{value:.4f} at step {step} is {rank}th of {len(going)}; the best {len(left)} went on"
             ended = step == RUNGS[-1]
             state = "finished" if ended else "paused" if trial in left else "pruned"
-            trial |= {"state": state, "step": step, "why": "" if ended or trial in left else why}
+            trial |= {"state": state, "rung": place, "why": "" if ended or trial in left else why}
         going = left
-    found[-1] |= {"state": "failed", "step": 40, "why": "the loss became nan at step 40"}
+    found[-1] |= {"state": "failed", "rung": 0, "why": "the loss became nan at step 40"}
     return [trial | {"quality": None, "worker": ""} for trial in found]
 
 

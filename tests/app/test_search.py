@@ -98,8 +98,8 @@ def test_the_rungs_say_how_many_went_on(folder):
 
 def test_importance_finds_the_setting_that_counts(folder):
     pytest.importorskip("optuna")
-    shares, step, count = SearchResult(write_search(folder, trials(60))).importance()
-    assert (step, count) == (RUNGS[0], 59)
+    shares, place, count = SearchResult(write_search(folder, trials(60))).importance()
+    assert (place, count) == (f"at step {RUNGS[0]}", 59)
     assert shares[0][0] == "learning_rate" and shares[0][1] > 0.7
     assert {name for name, _ in shares} == set(SPACE)
     with pytest.raises(InputError, match="needs 4 different results"):

@@ -1,8 +1,9 @@
 """``labkit search`` with a stand-in for ``labkit train``, which needs no TensorFlow.
 
 ``fake_search.py search FLAGS``: the command. ``fake_search.py train FLAGS``: a training whose steps take a
-millisecond. Its validation has the accuracy 0.9 - |learning rate - 0.3| + (step, seed) / 1000, and it fails,
-hangs, gives NaN or is slow where the momentum is 0.11, 0.22, 0.33 or 0.44.
+millisecond, and in its rows a hundredth of a second, or a fifth with the momentum 0.55. Its validation has
+the accuracy 0.9 - |learning rate - 0.3| + (step, seed) / 1000, and it fails, hangs, gives NaN or is slow
+where the momentum is 0.11, 0.22, 0.33 or 0.44.
 """
 
 import json
@@ -36,12 +37,13 @@ def train(words: list[str]) -> int:
         int(given.get("validate-every-steps", last)),
     )
     rate, seed = float(given.get("learning-rate", 0.1)), int(given["seed"])
-    behaviour = MOMENTS.get(float(given.get("momentum", 0.9)), "")
+    momentum, left = float(given.get("momentum", 0.9)), float(os.environ.get("LABKIT_UNTIL_SECONDS") or "inf")
+    behaviour, seconds = MOMENTS.get(momentum, ""), 0.2 if momentum == 0.55 else 0.01
     run.create()
     lock = RunLock(run)
     if not lock.acquire():
         return 2
-    step = max(run.checkpoint_steps(), default=0)
+    step = began = max(run.checkpoint_steps(), default=0)
     writer = MetricsWriter(run.metrics_path)
     writer.mark_resume_point(step)
     from labkit.config import Config
@@ -56,7 +58,8 @@ def train(words: list[str]) -> int:
     while step < until:
         step += 1
         time.sleep(0.02 if behaviour == "slow" else 0.001)
-        writer.append([{"split": "train", "step": step, "loss": 1.0, "seconds_per_step": 0.01}])
+        writer.append([{"split": "train", "step": step, "loss": 1.0, "seconds_per_step": seconds}])
+        left -= seconds if step > began + 1 else 0
         if behaviour and step == 3:
             if behaviour == "hangs":
                 status("running")
@@ -71,6 +74,7 @@ def train(words: list[str]) -> int:
             checkpoint = run.checkpoints_path / f"step-{step:08d}"
             checkpoint.mkdir(parents=True, exist_ok=True)
             (checkpoint / "weights").write_text(json.dumps([rate, seed, step]))
+            until = step if left <= 0 else until
     if step == last and "evaluate-test" in given:
         writer.append([{"split": "test", "step": step, "accuracy": 0.5 + seed / 1000}])
     status("finished" if step == last else "interrupted")

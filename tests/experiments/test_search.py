@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import optuna
@@ -105,6 +106,8 @@ BAD_INPUT = {
     "too few to halve": ([*RATE, "--trials", "2", "--halving", "successive"], "at least 3"),
     "the test as objective": ([*RATE, "--objective", "test_accuracy"], "never of the test"),
     "a directory of a run": ([*RATE, "--job-dir", "x"], "name the one for all with --output"),
+    "rungs without any": ([*RATE, "--rung-seconds", "1"], "needs --halving successive or asha"),
+    "rungs of no time": ([*RATE, *HALVING, "--rung-seconds", "0"], "--rung-seconds is 0; allowed"),
     "early stopping": ([*RATE, "--early-stopping-patience", "2"], "use --halving"),
     "a preset that isn't there": ([*RATE, "--preset", "gone.json"], "gone.json can't be read"),
     "too large batches": (["--space", "train_batch_size=16,1000"], "at most 180"),
@@ -123,7 +126,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(words, told, tmp_path,
 
 def test_a_metric_of_ones_own_beside_names_may_be_the_objective(tmp_path):
     flags = {"dataset": "shapes", "train_steps": 90, "metrics": f"auc,{own_nets.__file__}:among_two"}
-    asked = dict.fromkeys(("preset", "minutes", "patience", "in_flight"))
+    asked = dict.fromkeys(("preset", "minutes", "patience", "in_flight", "rung_seconds"))
     asked |= {
         "sampler": "random",
         "halving": "none",
@@ -187,11 +190,9 @@ def request(**values) -> Request:
     return Request(**known | values)
 
 
-def record(
-    number: int, *values: float, step: int = 10, state: str = "paused", rate: float = 0.1
-) -> TrialRecord:
+def record(number: int, *values: float, state: str = "paused", rate: float = 0.1) -> TrialRecord:
     results = [Result(at, value, [], 1.0, 1.0) for at, value in zip((10, 30, 90), values, strict=False)]
-    return TrialRecord(number, {"learning_rate": rate}, 10, [f"{number:04}-seed0"], None, state, results)
+    return TrialRecord(number, {"learning_rate": rate}, 0, [f"{number:04}-seed0"], None, state, results)
 
 
 def test_a_proposal_depends_on_earlier_results_alone():
@@ -223,18 +224,18 @@ def test_successive_halving_waits_for_all_and_keeps_the_best():
     assert decided(asked, waiting) == []
     assert decided(asked, trials[:-1]) == []
     decided(asked, trials)
-    assert [trial.number for trial in trials if trial.step == 30] == [1, 3, 5]
-    assert {trial.state for trial in trials if trial.step == 10} == {"pruned"}
+    assert [trial.number for trial in trials if trial.rung == 1] == [1, 3, 5]
+    assert {trial.state for trial in trials if trial.rung == 0} == {"pruned"}
     assert trials[8].why == "0.5 at step 10 is number 5 of 9; 3 trials went on"
     assert decided(asked, trials) == []
     for number, value in ((1, 0.5), (3, 0.6), (5, 0.55)):
         trials[number].results.append(Result(30, value, [], 1.0, 1.0))
     decided(asked, trials)
-    assert [trial.number for trial in trials if trial.step == 90] == [3]
+    assert [trial.number for trial in trials if trial.rung == 2] == [3]
     assert best_trial(asked, trials).number == 3
     trials = [record(number, 0.9) for number in range(9)]
     decided(asked, trials)
-    assert [trial.number for trial in trials if trial.step == 30] == [0, 1, 2]
+    assert [trial.number for trial in trials if trial.rung == 1] == [0, 1, 2]
     assert trials[3].why == "0.9 at step 10 is number 4 of 9, equal to one that went on; 3 trials went on"
 
 
@@ -242,17 +243,23 @@ def test_a_failed_trial_is_no_rival_and_a_loss_is_minimized():
     asked = request(direction="minimize", objective="loss")
     trials = [record(number, float(number)) for number in range(8)] + [record(8, state="failed")]
     decided(asked, trials)
-    assert [trial.number for trial in trials if trial.step == 30] == [0, 1]
+    assert [trial.number for trial in trials if trial.rung == 1] == [0, 1]
 
 
 def test_asha_goes_on_at_once():
     asked = request(halving="asha")
     trials = [record(0, 0.3), record(1, 0.5), record(2, 0.4)]
     decided(asked, trials)
-    assert [trial.step for trial in trials] == [10, 30, 10]
+    assert [trial.rung for trial in trials] == [0, 1, 0]
     assert {trial.state for trial in trials} == {"paused"}
     late = [*trials, *(record(number, 0.9) for number in range(3, 6))]
     assert [trial.number for trial in decided(asked, late)] == [3, 4]
+
+
+def test_a_search_of_an_earlier_format_is_refused(tmp_path):
+    (tmp_path / "search.json").write_text(json.dumps(asdict(request()) | {"format": 1}))
+    with pytest.raises(InputError, match=r"search\.json can't be read: .* 1 .*format"):
+        _ = SearchResult(tmp_path).request
 
 
 # ---- whole searches ------------------------------------------------------------------------------------
@@ -326,6 +333,24 @@ def test_a_search_killed_at_any_moment_is_the_search_never_killed(kills, undistu
         ]
 
 
+def test_rungs_by_seconds_give_slow_trainings_fewer_steps(tmp_path):
+    """Those of the rows count, until the next validation; also after a kill. The last rung is the end."""
+    words = ["--space", "momentum=0.55,0.8,0.9", "--sampler", "grid", "--halving", "successive"]
+    words += ["--rung-seconds", "0.4", "--validate-every-steps", "6"]
+    found = search(tmp_path / "a", *words)
+    assert (found.request.rung_seconds, found.request.rungs) == ((0.4,), (90,))
+    steps = {one.values["momentum"]: [result.step for result in one.results] for one in found.trials}
+    assert steps == {0.8: [42, 90], 0.55: [6], 0.9: [42]}  # the first of a process doesn't count
+    assert [result.seconds for result in found.trials[0].results] == pytest.approx([0.41, 0.47])
+    assert "after 0.4 s is number 2 of 3" in found.trials[1].why
+    kill_many_times(tmp_path / "b", words, 1, random.Random(1))
+    again = search(tmp_path / "b", *words)
+    assert story(again) == story(found)
+    for one in again.trials:
+        rows = read_metrics(RunDirectory(again.folder / one.runs[0])).split("train")
+        assert [row["step"] for row in rows] == list(range(1, one.results[-1].step + 1))
+
+
 @pytest.mark.long
 def test_a_journal_with_a_torn_line_goes_on(undisturbed, tmp_path):
     folder = tmp_path / "search"
@@ -374,7 +399,7 @@ def test_trials_that_fail_hang_or_have_no_value_are_named_and_not_fatal(tmp_path
     why = {one.values["momentum"]: one.why for one in found.trials}
     assert why[0.11] == "loss is nan at step 3"
     assert "no sign of life for 3 s" in why[0.22]
-    assert why[0.33] == "it has no finite accuracy by step 90"
+    assert why[0.33] == "it has no finite accuracy at step 90"
     assert found.trials[0].values == {"momentum": 0.9}
 
 

@@ -24,6 +24,7 @@ def search(
     sampler: Literal["tpe", "random", "grid"] = "tpe",
     halving: Literal["none", "successive", "asha"] = "none",
     eta: int = 3,
+    rung_seconds: float | None = None,
     objective: str | None = None,
     seeds: int = 1,
     repeats: int = 3,
@@ -54,6 +55,9 @@ def search(
             there (successive), or each that is among the best of those that are there (asha), which keeps
             more workers busy, but depends on the order in which trials come.
         eta: Of the trials at a rung, one in so many goes on; the next rung is so many times as far.
+        rung_seconds: Seconds of training after which trials are compared first, at the next validation, in
+            place of steps: networks of other speeds get the same time. What goes on depends on the clock.
+            The last rung is the end of a training. Default: rungs are steps.
         objective: Metric of the validation that decides; of loss, and of what ends in loss or error, the
             lowest is best. Default: accuracy; micro-F1 of several labels; mean_absolute_error of numbers.
         seeds: Seeds of each trial; the mean of their results counts. A grid without space is one trial of
@@ -85,8 +89,8 @@ def search(
         raise InputError(f"--join is {short(join)} beside --output {short(output)}; give one of the two")
     folder = named_folder("--output", output) or named_folder("--join", join)
     asked = {"trials": trials, "minutes": minutes, "sampler": sampler, "halving": halving, "eta": eta,
-             "objective": objective, "seeds": seeds, "repeats": repeats, "workers": workers,
-             "in_flight": in_flight, "patience": patience, "preset": preset}  # fmt: skip
+             "rung_seconds": rung_seconds, "objective": objective, "seeds": seeds, "repeats": repeats,
+             "workers": workers, "in_flight": in_flight, "patience": patience, "preset": preset}  # fmt: skip
     with stop_signals() as signals:
         if space is None and folder and join is not None:
             request = joined(folder, [*flags, *(["preset"] if preset else [])])

@@ -166,7 +166,7 @@ def _conclusion(
     there = [trial.results[0].value for trial in trials if trial.results]
     gain = sign * (best.results[0].value - statistics.median(there))
     words.append(
-        f"At step {request.rungs[0]} it was {gain:.4g} better than the median of {len(there)} trials."
+        f"{request.places[0].capitalize()} it was {gain:.4g} better than the median of {len(there)} trials."
     )
     parts = [*repeat.parts.values()] if repeat else []
     again, test = spread(part["value"] for part in parts), spread(part["test"] for part in parts)

@@ -77,22 +77,22 @@ def decided(request: Request, trials: Sequence[TrialRecord]) -> list[TrialRecord
     soon as it is among the best of those that are there: that depends on the order in which they come.
     """
     all_there, changed = len(trials) >= request.trials, []
-    for rung, (step, further) in enumerate(itertools.pairwise(request.rungs)):
-        entered = [trial for trial in trials if trial.step >= step]
+    for rung, where in enumerate(request.places[:-1]):
+        entered = [trial for trial in trials if trial.rung >= rung]
         all_there = all_there and all(len(one.results) > rung or one.state in ENDED for one in entered)
         if request.halving == "successive" and not all_there:
             break
         there = ranked(request, entered, rung)
         keep = max(len(there) // request.eta, 1 if all_there else 0)
-        on = keep + sum(trial.step > step for trial in there[keep:])
+        on = keep + sum(trial.rung > rung for trial in there[keep:])
         for place, trial in enumerate(there, 1):
-            if trial.state in ENDED or trial.step > step:
+            if trial.state in ENDED or trial.rung > rung:
                 continue
             if place <= keep:
-                trial.step, trial.parts = further, {}
+                trial.rung, trial.parts = rung + 1, {}
                 changed.append(trial)
             elif all_there:
-                value = f"{trial.results[rung].value:.4g} at step {step}"
+                value = f"{trial.results[rung].value:.4g} {where}"
                 equal = trial.results[rung].value == there[keep - 1].results[rung].value
                 tie = ", equal to one that went on" if equal else ""
                 trial.why = f"{value} is number {place} of {len(there)}{tie}; {counted(on, 'trial')} went on"
@@ -117,6 +117,7 @@ def update(request: Request, trial: TrialRecord, run: str, found: Mapping[str, A
     if len(parts) == len(trial.runs):
         values = [part["value"] for part in parts]
         seconds, at = sum(part["seconds"] for part in parts), max(part["at"] for part in parts)
-        trial.results.append(Result(trial.step, sum(values) / len(values), values, seconds, at))
-        ends = trial.step == request.rungs[-1] or trial.repeats is not None
+        step = max(part["step"] for part in parts)
+        trial.results.append(Result(step, sum(values) / len(values), values, seconds, at))
+        ends = trial.rung == len(request.places) - 1 or trial.repeats is not None
         trial.state = "finished" if ends else "paused"

@@ -14,8 +14,8 @@ REQUEST, PROGRESS, JOURNAL = "search.json", "trials.json", "journal.log"
 PRESET, REPORT = "preset.json", "report.md"
 ENDED = ("pruned", "finished", "failed")
 Finite = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
-_IDENTITY = ("space", "sampler", "halving", "eta", "rungs", "objective", "seeds", "seed", "preset", "fixed",
-             "data_checksum", "code")  # fmt: skip
+_IDENTITY = ("space", "sampler", "halving", "eta", "rungs", "rung_seconds", "objective", "seeds", "seed",
+             "preset", "fixed", "data_checksum", "code")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class Request:
     """What a search was asked to do, as ``search.json`` has it.
 
     ``fixed``: flags of ``labkit train`` for all trials, beside ``preset``. ``rungs``: the steps at which
-    trials are compared; the last one is the length of a training. ``code``: a digest of files of code.
+    trials are compared; the last one is the length of a training. ``rung_seconds``: of training, after which
+    they are compared instead, before that length. ``code``: a digest of files of code.
     """
 
     space: dict[str, Dimension]
@@ -61,7 +62,21 @@ class Request:
     code: str
     command: str
     created: float
-    format: int = 1
+    rung_seconds: tuple[float, ...] = ()
+    format: Literal[2] = 2  # 1 had no rung of a trial
+
+    @property
+    def places(self) -> list[str]:
+        """Where trials are compared, in words; the last one is the end of a training."""
+        return [f"after {seconds:,.4g} s" for seconds in self.rung_seconds] + [
+            f"at step {step:,}" for step in self.rungs
+        ]
+
+    def limit(self, rung: int) -> tuple[int, float | None]:
+        """Return the step until which a trial trains for a rung, and the seconds after which it ends, too."""
+        if rung < len(self.rung_seconds):
+            return self.rungs[-1], self.rung_seconds[rung]
+        return self.rungs[rung - len(self.rung_seconds)], None
 
     @property
     def sign(self) -> int:
@@ -80,7 +95,8 @@ class Request:
 class Result:
     """What a trial has reached at a rung: the mean of its ``seeds``.
 
-    ``seconds``: of its training steps since the rung before. ``at``: seconds of searching until then.
+    ``step``: at which it was there, the highest of its seeds'. ``seconds``: of its training steps since the
+    rung before. ``at``: seconds of searching until then.
     """
 
     step: int
@@ -94,14 +110,14 @@ class Result:
 class TrialRecord:
     """What is known of a trial, as ``trials.json`` has it.
 
-    ``step``: of the rung to which it may train. ``runs``: one for each seed. ``repeats``: the trial that this
-    one repeats with fresh seeds. ``state``: ``waiting``, ``running``, ``paused``, or one of ``ENDED``.
-    ``results``: of each rung that all seeds have reached. ``parts``: what each has reached at ``step``.
+    ``rung``: to which it may train, from 0. ``runs``: one for each seed. ``repeats``: the trial that this one
+    repeats with fresh seeds. ``state``: ``waiting``, ``running``, ``paused``, or one of ``ENDED``.
+    ``results``: of each rung that all seeds have reached. ``parts``: what each has reached at ``rung``.
     """
 
     number: int
     values: dict[str, Any]
-    step: int
+    rung: int
     runs: list[str]
     repeats: int | None = None
     state: str = "waiting"
@@ -137,8 +153,8 @@ def best_first(request: Request, trials: Iterable[TrialRecord]) -> list[TrialRec
     """Return trials, the best one first: a later rung comes before a better result; of equals the earlier."""
 
     def place(trial: TrialRecord) -> tuple[float, ...]:
-        last = trial.last
-        return (-last.step, -request.sign * last.value, trial.number) if last else (0, 0, trial.number)
+        value = trial.last.value if trial.last else 0
+        return -len(trial.results), -request.sign * value, trial.number
 
     return sorted(trials, key=place)
 
@@ -150,7 +166,7 @@ def best_trial(request: Request, trials: Iterable[TrialRecord]) -> TrialRecord |
 
 def equals_of_best(request: Request, trials: Sequence[TrialRecord]) -> int:
     """Return how many other trials have the result of the best one, at the same rung."""
-    last = [trial.last and (trial.last.step, trial.last.value) for trial in best_first(request, trials)]
+    last = [trial.last and (len(trial.results), trial.last.value) for trial in best_first(request, trials)]
     return last.count(last[0]) - 1 if last and last[0] else 0
 
 

@@ -31,6 +31,7 @@ from labkit.training.plan import plan_run
 
 _OURS = r"\..+|.*\.(json|log|md)|\d{4,}-seed\d+"  # what a search leaves in its folder
 _DEFAULT_TRIALS, _MOST_TRIALS = 20, 1000
+_VALIDATIONS = 20  # of a training that is compared by seconds, and says nothing else
 _MEASURES = {"class": "accuracy", "numbers": "mean_absolute_error"}
 # Flags of labkit train that a search decides for each trial.
 _INSTEAD = {
@@ -130,19 +131,25 @@ def plan_search(
     files = _files_of_ends(preset, fixed, dimensions, manifest)
     config = config_of(preset, with_values(fixed, first)).with_steps_for(manifest.count("train"))
     steps, every = config.run.train_steps, config.run.validate_every_steps
-    rungs = _rungs(steps, trials, asked["halving"], asked["eta"], every or 1)
+    brief, eta, seconds = asked["rung_seconds"], asked["eta"], tuple[float, ...]()
+    rungs = _rungs(steps, trials, asked["halving"], eta, 1 if brief else every or 1)
+    often = rungs[0]
+    if brief:
+        seconds = tuple(brief * eta**rung for rung in range(len(rungs) - 1))
+        rungs, often = (steps,), math.ceil(steps / _VALIDATIONS)
     objective = _objective(asked["objective"], config, manifest)
     fixed = {name: value for name, value in fixed.items() if name not in ("epochs", "steps_range", "seed")}
     fixed |= {"train_steps": steps, "evaluate_test": False}
     if objective != _objective(None, config, manifest):
         fixed["best_by"] = objective
-    if len(rungs) > 1 and not every:
-        fixed["validate_every_steps"] = rungs[0]
+    if asked["halving"] != "none" and not every:
+        fixed["validate_every_steps"] = often
     if workers > 1:
         fixed.setdefault("num_intra_threads", max(1, usable_cores() // workers))
     request = Request(
         space=dimensions,
         rungs=rungs,
+        rung_seconds=seconds,
         objective=objective,
         direction="minimize" if objective.endswith(("loss", "error")) else "maximize",
         trials=trials,
@@ -171,12 +178,17 @@ def _number_of_trials(asked: Mapping[str, Any], space: Mapping[str, Dimension]) 
         allowed = f"a whole number of at least {least}"
         if value is not None and argument(flag, value, int, allowed=allowed) < least:
             raise InputError(f"{flag} is {value}; allowed: {allowed}")
-    for name in ("minutes", "patience"):
-        if (value := asked[name]) is not None and not argument(f"--{name}", value, float) > 0:
-            raise InputError(f"--{name} is {value:g}; allowed: a number above 0")
+    for name in ("minutes", "patience", "rung_seconds"):
+        value, flag = asked[name], "--" + name.replace("_", "-")
+        if value is not None and not argument(flag, value, float) > 0:
+            raise InputError(f"{flag} is {value:g}; allowed: a number above 0")
     for name, known in _NAMES.items():
         if asked[name] not in known:
             raise InputError(f"--{name} is {short(asked[name])}; allowed: {', '.join(known)}")
+    if asked["rung_seconds"] is not None and asked["halving"] == "none":
+        raise InputError(
+            f"--rung-seconds is {asked['rung_seconds']:g}; it needs --halving successive or asha"
+        )
     trials, successive = asked["trials"], asked["halving"] == "successive"
     if asked["sampler"] == "grid":
         if ranges := [name for name, one in space.items() if not one.choices]:

@@ -17,7 +17,7 @@ from labkit.tables import html_table, markdown_table, text_table
 
 LOST_SECONDS = 60.0  # without a word from the process that searches
 FEWEST = 4  # results that tell of importance
-Importance = tuple[list[tuple[str, float]], int, int]
+Importance = tuple[list[tuple[str, float]], str, int]
 
 
 def shown(value: Any) -> str:
@@ -93,12 +93,13 @@ class SearchResult:
                 found.append(result)
         return found
 
-    def at_rung(self, step: int) -> list[tuple[TrialRecord, float]]:
-        """Return each trial with a result at a rung, and the result."""
-        return [(trial, result.value) for trial, result in self.results if result.step == step]
+    def at_rung(self, rung: int) -> list[tuple[TrialRecord, Result]]:
+        """Return each trial with a result at a rung, from 0, and the result, in the order they came in."""
+        found = [(trial, trial.results[rung]) for trial in self.progress.trials if len(trial.results) > rung]
+        return sorted(found, key=lambda pair: pair[1].at)
 
     def importance(self) -> Importance:
-        """Return how much each setting decides, of which rung, and of how many results.
+        """Return how much each setting decides, where (such as ``at step 100``), and of how many results.
 
         It is the share of the setting in the differences of the results, the largest first, by fANOVA (Hutter
         et al., "An efficient approach for assessing hyperparameter importance", 2014), which Optuna computes.
@@ -112,10 +113,11 @@ class SearchResult:
         from labkit.experiments.search.decide import study_of
 
         space = self.request.space
-        step = max(self.request.rungs, key=lambda step: (len(self.at_rung(step)), -step))
+        places = self.request.places
+        rung = max(range(len(places)), key=lambda rung: (len(self.at_rung(rung)), -rung))
         found = [
-            ({name: trial.values[name] for name in space}, value)
-            for trial, value in self.at_rung(step)
+            ({name: trial.values[name] for name in space}, result.value)
+            for trial, result in self.at_rung(rung)
             if trial.values.keys() >= space.keys()
         ]
         if len(found) < FEWEST or len({value for _, value in found}) < 2:
@@ -123,7 +125,7 @@ class SearchResult:
         # With 1,000 results, deeper trees take four times as long and change no share by 0.01.
         evaluator = FanovaImportanceEvaluator(seed=0, max_depth=8)
         shares = get_param_importances(study_of(self.request, found), evaluator=evaluator)
-        return sorted(shares.items(), key=lambda pair: -pair[1]), step, len(found)
+        return sorted(shares.items(), key=lambda pair: -pair[1]), places[rung], len(found)
 
     @property
     def best(self) -> Path:

@@ -32,9 +32,9 @@ from labkit.run_directory.disk import check_disk_space
 from labkit.run_directory.files import read_object
 from labkit.run_directory.machine import driver_library
 from labkit.run_directory.metrics import chosen_step, own_test
-from labkit.run_directory.reader import read_metrics
+from labkit.run_directory.reader import MetricsReader, read_metrics
 from labkit.run_directory.stop import take_locks
-from labkit.startup.child import EXIT_STATUS, UNTIL_STEP, python_command
+from labkit.startup.child import EXIT_STATUS, UNTIL_SECONDS, UNTIL_STEP, python_command
 from labkit.startup.process import Child
 from labkit.startup.template import Template
 
@@ -46,24 +46,47 @@ MOST_KILLS = 3  # of one training, by somebody else; then it counts as failed
 TIME_IS_UP = signal.SIGALRM  # among the signals that asked to stop
 
 
-def reached(run: RunDirectory, step: int, objective: str, after: int) -> dict[str, Any] | None:
-    """Return what a run has reached at a step; None if it isn't there yet.
+def spent(reader: MetricsReader, after: int, until: int) -> float:
+    """Return the seconds of a run's training steps after one, until another.
 
-    ``value``: of the validation that it is judged by until then; None without a finite one. ``seconds``: of
-    its training steps since the step ``after``. ``test``: its result on the test set, if it has one.
+    The first step of each process compiles, and is left out.
+    """
+    first = {1, *(point.step + 1 for point in reader.resume_points)}
+    rows = (row for row in reader.split("train") if after < row["step"] <= until)
+    return sum(row["seconds_per_step"] for row in rows if row["step"] not in first)
+
+
+def reached(
+    run: RunDirectory, limit: tuple[int, float | None], objective: str, after: int
+) -> dict[str, Any] | None:
+    """Return what a run has reached at a step, or after seconds of training; None if it isn't there yet.
+
+    ``step``: that step, or of the first validation after the seconds. ``value``: of the validation that it is
+    judged by until then; None without a finite one. ``seconds``: of its training steps since the step
+    ``after``. ``test``: its result on the test set, if it has one.
     """
     status = run.read_status()
     finished = status is not None and status.state == "finished"
-    if not finished and max(run.checkpoint_steps(), default=0) < step:
+    (step, least), newest = limit, max(run.checkpoint_steps(), default=0)
+    if not finished and newest < step and (least is None or not newest):
         return None
     reader = read_metrics(run)
+    if least is not None:
+        validated = (row["step"] for row in reader.split("validation"))
+        step = next((one for one in validated if spent(reader, 0, one) >= least), step)
+        if not finished and newest < step:
+            return None
     rows = [row for row in reader.split("validation") if row["step"] <= step]
     chosen = chosen_step(rows)
     value = next((row.get(objective) for row in reversed(rows) if row["step"] == chosen), None)
     test = own_test(reader.split("test"), None, ()) or {}
-    seconds = (row["seconds_per_step"] for row in reader.split("train") if after < row["step"] <= step)
     good = isinstance(value, int | float) and math.isfinite(value)
-    return {"value": value if good else None, "seconds": sum(seconds), "test": test.get(objective)}
+    return {
+        "step": step,
+        "value": value if good else None,
+        "seconds": spent(reader, after, step),
+        "test": test.get(objective),
+    }
 
 
 def is_free(run: RunDirectory) -> bool:
@@ -73,7 +96,7 @@ def is_free(run: RunDirectory) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Job(Trial):
-    """A training until a step. ``slot``: its place among those of this process. ``claim``: a lock on it."""
+    """A training until a rung. ``slot``: its place among those of this process. ``claim``: a lock on it."""
 
     trial: TrialRecord
     run: RunDirectory
@@ -155,7 +178,7 @@ class Search:
             if job:
                 self._jobs.append(job)
                 self._slots.remove(job.slot)
-                self.say(f"{job.run.name} trains until step {job.trial.step}")
+                self.say(f"{job.run.name} trains; its next result is {self._place(job.trial)}")
                 self._snapshot()
             yield job
 
@@ -172,7 +195,7 @@ class Search:
             searches = bool(going or len(trials) < self.request.trials) and not self.time_is_up
             if not searches:
                 going = [trial for trial in every if trial.repeats is not None and trial.state not in ENDED]
-            going.sort(key=lambda trial: (-trial.step, trial.number))  # those of the highest rung first
+            going.sort(key=lambda trial: (-trial.rung, trial.number))  # those of the highest rung first
             todo = [(trial, run) for trial in going for run in trial.runs if run not in trial.parts]
             for trial, run in todo:
                 job = self._claimed(trial, run)
@@ -198,16 +221,16 @@ class Search:
         best = None if searches else best_trial(request, trials)
         if best is None:
             values = proposed(request, trials) if searches else None
-            number, step, seeds = len(every), request.rungs[0], range(request.seeds)
+            number, rung, seeds = len(every), 0, range(request.seeds)
         else:
             done = any(trial.repeats == best.number for trial in every)
             values = best.values if request.repeats and not done else None
-            number, step = best.number, best.results[-1].step
+            number, rung = best.number, len(best.results) - 1
             seeds = range(request.seeds, request.seeds + request.repeats)
         if values is None:
             return None
         runs = [f"{number:04}-seed{seed}" for seed in seeds]
-        record = TrialRecord(len(every), values, step, runs, None if best is None else number)
+        record = TrialRecord(len(every), values, rung, runs, None if best is None else number)
         try:
             config_of(request.preset, with_values(request.fixed, values))
         except InputError as refused:
@@ -231,7 +254,13 @@ class Search:
         words = ["train", *preset, *flags_of(with_values(self.request.fixed, trial.values) | own)]
         slot = self._slots[0]
         # A scheduler's exit status is the search's.
-        variables = {UNTIL_STEP: str(trial.step), EXIT_STATUS: ""}
+        variables = {UNTIL_STEP: "", UNTIL_SECONDS: "", EXIT_STATUS: ""}
+        step, least = self.request.limit(trial.rung)
+        variables[UNTIL_STEP] = str(step)
+        if least is not None:
+            newest = max(run.checkpoint_steps(), default=0)
+            before = spent(read_metrics(run), 0, newest) if newest else 0.0
+            variables[UNTIL_SECONDS] = str(least - before)
         if self._gpus and "CUDA_VISIBLE_DEVICES" not in os.environ:
             variables["CUDA_VISIBLE_DEVICES"] = str(slot % self._gpus)
         command, log = python_command("-m", "labkit", *words), run.path.with_suffix(".log")
@@ -255,15 +284,19 @@ class Search:
     def _take(self, job: Job) -> bool:
         """Record what a training has reached at its rung. Returns False if it isn't there yet."""
         trial, objective = job.trial, self.request.objective
-        found = reached(job.run, trial.step, objective, trial.results[-1].step if trial.results else 0)
+        limit, before = self.request.limit(trial.rung), trial.results[-1].step if trial.results else 0
+        found = reached(job.run, limit, objective, before)
         if found is None:
             return False
         if found["value"] is None:
-            self._record(job, "failed", why=f"it has no finite {objective} by step {trial.step}")
+            self._record(job, "failed", why=f"it has no finite {objective} {self._place(trial)}")
         else:
             self._record(job, "finished", at=self.seconds, **found)
-            self.say(f"{job.run.name}: {objective} {found['value']:.4g} at step {trial.step}")
+            self.say(f"{job.run.name}: {objective} {found['value']:.4g} at step {found['step']}")
         return True
+
+    def _place(self, trial: TrialRecord) -> str:
+        return self.request.places[trial.rung]
 
     def _ended(self, number: int, end: TrialEnd) -> None:
         """Take the end of a training."""
