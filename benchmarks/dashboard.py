@@ -25,6 +25,7 @@ PARTS: dict[str, Part] = {
     "long-run-in-tensorboard": curves.long_run_in_tensorboard,
     "cold-browser": pages.cold_browser,
     "listing": pages.listing,
+    "searching": pages.searching,
     "switches": pages.switches,
     "filters": pages.filters,
     "what-if": pages.what_if,
@@ -37,7 +38,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__, steps=30, warmup_steps=10)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure")
     parser.add_argument("--rows", type=at_least(1000), default=1_000_000, help="of the long run")
-    parser.add_argument("--runs", type=at_least(1), default=1000, help="that are listed")
+    parser.add_argument(
+        "--runs", type=at_least(1), default=1000, help="that are listed, and trials of a search"
+    )
     parser.add_argument("--images", type=at_least(100), default=10_000, help="predictions that are filtered")
     parser.add_argument("--seconds", type=at_least(3), default=20, help="of a repeat of following a run")
     parser.add_argument("--ticks", type=at_least(1), default=300, help="seconds of five open sessions")

@@ -17,23 +17,27 @@ from benchmarks.dashboard_servers import (
 from benchmarks.processes import LABKIT, run, train_command
 from benchmarks.report import Figure
 from labkit.data.manifest import Manifest
+from tests.app.searches import trials, write_search
 
 SMALL_ROWS = 1000  # of the runs on which pages are opened
 PAUSE_MS = 1000  # between two actions, so that nothing of the last one is still going on
 PAGES = ("Configuration", "Compare", "Live", "Runs")
 TABLE = ".lk-runs tbody tr"
+TABLE_THERE = f"document.querySelector('{TABLE}') !== null"
+CAPTION = """[...document.querySelectorAll('[data-testid=stMain] [data-testid=stCaptionContainer]')]
+  .some(e => e.textContent.startsWith('WORDS'))"""
 # Whether the page NAME is drawn and the server has nothing more to send for it.
 ARRIVED = """() => {
   const text = [...document.querySelectorAll('[data-testid=stMain] h3')].map(e => e.textContent).join('|');
   const idle = document.querySelector('.stApp')?.dataset.testScriptState === 'notRunning';
   const charts = (document.querySelector('.lk-board canvas')?.width ?? 0) > 0;
-  const table = document.querySelector('TABLE') !== null;
+  const table = THERE;
   const there = {
     'Configuration': text.startsWith('Configuration'), 'Compare': text.startsWith('Compare'),
     'Live': !text.startsWith('Compare') && charts, 'Runs': text.startsWith('Runs') && table,
   };
   return idle && there['NAME'];
-}""".replace("TABLE", TABLE)
+}""".replace("THERE", TABLE_THERE)
 TILES = """() => [...document.querySelectorAll('.lk-grid img')].map(e => e.alt).join('|')"""
 # The loss is there with four digits: the bars alone may stay the same.
 ANSWER = """() => {
@@ -64,26 +68,37 @@ def listing(options: argparse.Namespace, manifest: Manifest, folder: Path) -> li
     """
     for number in range(options.runs):
         make_run(folder, f"run-{number:04d}", 20)
+    words = f"{options.runs:,} run"
+    listed = CAPTION.replace("WORDS", words)
+    return _openings(options.repeats, folder, "", f"() => {TABLE_THERE} && {listed}", f"{words}s listed")
+
+
+def searching(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
+    """Measure until a search of many trials has its table and its chart, in the same way."""
+    write_search(folder / "searches" / "many", trials(options.runs))
+    drawn = f"() => {TABLE_THERE} && (document.querySelector('.lk-board canvas')?.width ?? 0) > 0"
+    return _openings(options.repeats, folder, "/search", drawn, f"a search of {options.runs:,} trials")
+
+
+def _openings(repeats: int, folder: Path, page_path: str, ready: str, what: str) -> list[Figure]:
+    """Measure the opening of a page until ``ready``, by a new server and by the same again."""
     first: list[float] = []
     again: list[float] = []
-    listed = """words => document.querySelector('TABLE') !== null
-        && [...document.querySelectorAll('[data-testid=stMain] [data-testid=stCaptionContainer]')]
-           .some(e => e.textContent.startsWith(words))""".replace("TABLE", TABLE)
     port = free_port()
     with opened() as page:
-        for _ in range(-1, options.repeats):
+        for _ in range(-1, repeats):
             with dashboard(folder, port) as server:
                 for taken in (first, again):
                     page.goto("about:blank")
                     started = time.perf_counter()
-                    page.goto(server.address, wait_until="commit")
-                    page.wait_for_function(listed, arg=f"{options.runs:,} run")
+                    page.goto(server.address + page_path, wait_until="commit")
+                    page.wait_for_function(ready)
                     taken.append(time.perf_counter() - started)
                     page.wait_for_timeout(PAUSE_MS)
                 page.goto("about:blank")
     return [
-        seconds(f"{options.runs:,} runs listed by a new server", first[1:], 1.5),
-        seconds(f"{options.runs:,} runs listed again", again[1:], 1.5),
+        seconds(f"{what} by a new server", first[1:], 1.5),
+        seconds(f"{what} again", again[1:], 1.5),
     ]
 
 
