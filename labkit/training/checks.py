@@ -3,7 +3,7 @@
 import os
 
 from labkit.config import Config, fields_by_name
-from labkit.config.data_sets import EXAMPLES, NPZ, TARGETS, is_own
+from labkit.config.data_sets import CORRECTED, EXAMPLES, NPZ, TARGETS, is_own
 from labkit.config.optimizer import KERAS_LOSSES
 from labkit.data.manifest import Manifest
 from labkit.distributed.task import ClusterTask, find_task, is_loopback, split_address
@@ -56,7 +56,10 @@ def validation_command(manifest: Manifest) -> str:
     """Return what holds validation examples out; where only Python can give the examples, a call."""
     if manifest.source["kind"] == EXAMPLES:
         return f"labkit.prepare_data({manifest.dataset!r}, train=..., validation_size=N) in Python"
-    return "labkit data prepare --validation-size N"
+    if manifest.source["kind"] == CORRECTED:
+        base = manifest.source["location"]
+        return f"prepare {base} with a --validation-size, then {manifest.prepare_command}"
+    return f"{manifest.prepare_command} --validation-size N"
 
 
 def check_fits(config: Config, manifest: Manifest) -> None:

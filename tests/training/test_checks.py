@@ -48,9 +48,18 @@ def test_padding_has_as_many_pixels_as_there_are_to_mirror():
 
 
 def test_early_stopping_needs_a_validation_split():
-    given = SimpleNamespace(**vars(MANIFEST) | {"dataset": "mine", "source": {"kind": "examples"}})
+    def prepared(command: str, **source: str) -> SimpleNamespace:
+        return SimpleNamespace(
+            **vars(MANIFEST) | {"dataset": "mine", "source": source, "prepare_command": command}
+        )
+
+    given, corrected = prepared("", kind="examples"), prepared("correct", kind="corrected", location="old")
     for manifest, way in (
-        (MANIFEST, "labkit data prepare --validation-size N"),
+        (
+            prepared("labkit data prepare --images X", kind="images"),
+            r"\w+ data .* --images X --validation-size N",
+        ),
+        (corrected, "prepare old with a --validation-size, then correct"),
         (given, r"labkit\.prepare_data\('mine', train=\.\.\., validation_size=N\) in Python"),
     ):
         words = f"--early-stopping-patience is 3, but {manifest.dataset} .* without a validation .*: {way}$"
