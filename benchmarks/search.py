@@ -2,9 +2,10 @@
 
 Searches five settings of a ResNet-8 with `labkit.search`: by TPE, with trials that are halved (ASHA), and
 at random, with trials that all train to their end. Afterwards each repeats its best trial with fresh seeds,
-which see the test images. Finished searches are reused. The searches have the whole machine, one after the
-other; `--side` makes those of one side only, without a report, so that two commands can run at once, each on
-its core. Uses CIFAR-10 if it is available, else `shapes`.
+which see the test images. Finished searches are reused: their `search.json` and `trials.json` are enough, so
+that repeats can be made on several days. The searches have the whole machine, one after the other; `--side`
+makes those of one side only, without a report, so that two commands can run at once, each on its core. Uses
+CIFAR-10 if it is available, else `shapes`.
 """
 
 import time
@@ -50,13 +51,17 @@ def main(arguments: list[str] | None = None) -> None:
         for side in list(SIDES) if seed % 2 == 0 else list(SIDES)[::-1]:
             if options.side not in (None, side):
                 continue
+            folder = options.runs / f"{side.replace(' ', '-')}-{seed}"
+            if (there := SearchResult(folder)).state == "finished":
+                found[side].append(there)
+                continue
             began = time.perf_counter()
             with trainings_timed() as seconds:
                 search = labkit.search(
                     SPACE,
                     minutes=options.minutes,
                     repeats=options.trial_repeats,
-                    output=options.runs / f"{side.replace(' ', '-')}-{seed}",
+                    output=folder,
                     **SIDES[side],
                     dataset=manifest.dataset,
                     data_dir=str(options.data_dir),
@@ -69,9 +74,8 @@ def main(arguments: list[str] | None = None) -> None:
                     seed=1000 * seed,
                 )
             found[side].append(search)
-            if seconds:
-                beside.append(100 * ((time.perf_counter() - began) / sum(seconds) - 1))
-                print(f"{side}: {beside[-1]:.2f} % more seconds than those of its {len(seconds)} trainings")
+            beside.append(100 * ((time.perf_counter() - began) / sum(seconds) - 1))
+            print(f"{side}: {beside[-1]:.2f} % more seconds than those of its {len(seconds)} trainings")
     if options.side is not None:
         return  # the command without --side reports on both
     rows = figures(found)
