@@ -118,7 +118,7 @@ COLUMNS = {
         lambda run: run.training_loss,
         number_text,
         "number",
-        "Of the last step, in nats.",
+        "Of the last step.",
         "training_loss",
     ),
     "best_validation": Column(
