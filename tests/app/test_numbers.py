@@ -1,12 +1,14 @@
 """Pages of a run whose labels are numbers: what they show, and what they say where they need classes."""
 
+import json
 import re
+import shutil
 
 import numpy as np
 import pytest
 
 from labkit.analysis.predictions import load_predictions
-from labkit.run_directory import RunDirectory
+from labkit.run_directory import RunDirectory, write_json_atomic
 from tests.app.pages import PAGES, finished, html_of, open_main, open_page, words
 from tests.multilabel import TEST, prepare_small
 from tests.properties.harness import train
@@ -53,6 +55,15 @@ def test_the_largest_errors_come_first(run):
 def test_another_checkpoint_is_asked(run):
     at = finished(open_page("predictions", run, checkpoint="2"))
     assert "Mean absolute error" in words(at)
+
+
+def test_predictions_of_another_checkpoint_than_the_test_results_are_named(run, tmp_path, monkeypatch):
+    assert "these test predictions are of step" not in words(open_page("predictions", run)).lower()
+    other = RunDirectory(shutil.copytree(run.path, tmp_path / "runs" / "other"))
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    summary = other.predictions_path / "test.json"
+    write_json_atomic(summary, json.loads(summary.read_text()) | {"checkpoint_step": 3})
+    assert "These test predictions are of step 3" in words(open_page("predictions", other))
 
 
 def test_an_image_has_the_predicted_and_the_true_number(run):
