@@ -258,17 +258,15 @@ def _spread(column: Column, group: Group) -> Spread | None:
 
 def group_value(column: Column, group: Group) -> Any:
     """Return the mean of what is measured, otherwise the value that all its runs have; "" if they differ."""
-    if column.measure:
-        found = _spread(column, group)
-        return found and found.mean
+    if column.measure and (found := _spread(column, group)):
+        return found.mean
     first, *others = (column.value(result.summary) for result in group.results)
     return first if all(other == first for other in others) else ""
 
 
 def _group_cell(column: Column, group: Group) -> Any:
-    if column.measure:
-        found = _spread(column, group)
-        return found and spread_text(column.measure, found)
+    if column.measure and (found := _spread(column, group)):
+        return spread_text(column.measure, found)
     if column.together:
         return column.together(group)
     value = group_value(column, group)

@@ -284,6 +284,12 @@ def test_the_error_of_a_group_is_of_one_split(make_run):
     assert [row["error"] for row in rows_of(open_main(sort="error"))] == ["1", "2", "3"]
 
 
+def test_a_loss_that_is_no_number_is_that_of_its_group_too(make_run):
+    append(make_run().metrics_path, train_row(121, loss=math.nan))
+    shown = {row["training_loss"] for row in rows_of(open_main(group=["Data set"]))}
+    assert shown == {"NaN"}
+
+
 def test_runs_are_grouped_by_any_settings_together(seeds):
     at = open_main(group=["seed"])
     assert sorted((row["name"], row["runs"]) for row in rows_of(at) if "runs" in row) == [
