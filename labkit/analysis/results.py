@@ -173,6 +173,7 @@ def differing(results: Sequence[Result]) -> dict[str, list[Any]]:
     """Return the settings in which the results differ, each with the value of every result.
 
     Data sets of one name whose contents differ count as a setting, ``data``, the start of their checksum.
+    What the program of a run never records, such as the batch size of an imported log, is no difference.
     """
     names = dict.fromkeys(name for result in results for name in result.settings)
     columns = {name: [result.settings.get(name) for result in results] for name in names}
@@ -182,7 +183,16 @@ def differing(results: Sequence[Result]) -> dict[str, list[Any]]:
             contents.setdefault(str(result.settings.get("dataset")), set()).add(result.data)
     if any(len(checksums) > 1 for checksums in contents.values()):
         columns["data"] = [result.data and result.data[:8] for result in results]
-    return {name: values for name, values in columns.items() if len({repr(value) for value in values}) > 1}
+    programs = [result.settings.get("recorded_by", "labkit") if result.settings else "" for result in results]
+    pairs = list(zip(programs, results, strict=True))
+    recorded = {(program, name) for program, result in pairs for name in result.settings}
+    recorded |= {(program, name) for program in programs for name in ("recorded_by", "data")}
+
+    def differ(name: str, values: Sequence[Any]) -> bool:
+        known = zip(programs, values, strict=True)
+        return len({repr(value) for program, value in known if (program, name) in recorded}) > 1
+
+    return {name: values for name, values in columns.items() if differ(name, values)}
 
 
 def value_text(value: Any) -> str:

@@ -99,6 +99,16 @@ def test_runs_of_other_programs_are_no_damaged_configurations(tmp_path):
     assert "can be read" not in " ".join(answer.notes)
 
 
+def test_what_another_program_does_not_record_is_no_difference(sweep, tmp_path):
+    theirs = [made(tmp_path, name) for name in ("theirs", "wide", "log")]
+    recorded = {"learning_rate": 0.1}, {"learning_rate": 0.1, "width": 7}, {}
+    for run, settings in zip(theirs, recorded, strict=True):
+        write_json_atomic(run.config_path, {RECORDED_BY: "labkit.start_run", "settings": settings})
+    results = read(*sweep, *theirs)
+    assert set(differing(results)) == {"learning_rate", "width", "recorded_by"}
+    assert [len(group.results) for group in grouped(results)] == [3, 3, 1, 1, 1]
+
+
 def test_a_name_has_what_tells_configurations_apart_also_beside_other_programs(sweep, tmp_path):
     foreign = made(tmp_path, "foreign")
     settings = {f"aa{number}": number for number in range(20)}
