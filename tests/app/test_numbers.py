@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from app.report.document import report
 from labkit.analysis.predictions import load_predictions
 from labkit.run_directory import RunDirectory, write_json_atomic
 from tests.app.pages import PAGES, finished, html_of, open_main, open_page, words
@@ -78,6 +79,12 @@ def test_the_data_page_counts_intervals(run):
     at = finished(open_page("data", run, part="Balance and pixels"))
     assert "8.0" in html_of(at) and html_of(at).count(" – ") >= 10
     assert "Suspected labels are found for classes" in words(open_page("data", run, part="Suspected labels"))
+
+
+def test_the_report_begins_with_the_error(run):
+    error = load_predictions(run).errors.mean()
+    head = re.sub("<[^>]+>", " ", report([run]).partition("Charts")[0])
+    assert re.search(rf"Mean absolute error\s+{error:.4g}\s", head) and "Test accuracy" not in head
 
 
 def test_the_error_is_in_the_table_and_on_the_live_page(run):
