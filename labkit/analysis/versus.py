@@ -389,6 +389,8 @@ def _cautions(
     sets = {run.dataset for run in runs}
     if any(run.dataset is None and not run.recorded_by for run in runs):  # a damaged configuration
         found.append("Not every configuration can be read; the table shows only what is known.")
+    elif None in sets:
+        found.append("Not every run recorded its data set: they may have been trained on different data.")
     if len(data) > 1 or len(sets - {None}) > 1:
         own = " and each was tested on its own" if tested_apart else ""
         found.append(f"The two were trained on different data{own}, which may be what makes the difference.")

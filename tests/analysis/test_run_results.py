@@ -97,6 +97,7 @@ def test_runs_of_other_programs_are_no_damaged_configurations(tmp_path):
     write_json_atomic(runs[1].config_path, {RECORDED_BY: "labkit.start_run", "settings": {"width": 3}})
     answer = versus(*grouped(read(*runs)), "test_accuracy")
     assert "can be read" not in " ".join(answer.notes)
+    assert "Not every run recorded its data set" in " ".join(answer.notes)
 
 
 def test_what_another_program_does_not_record_is_no_difference(sweep, tmp_path):
