@@ -341,4 +341,4 @@ def _seconds(step: Floats, wall_time: Floats, own: Floats, resume_points: Sequen
         first = int(np.searchsorted(step, point.step, "right"))
         if 0 < first < len(took):  # the first step after a pause counts as long as the second
             took[first] = took[first + 1] if first + 1 < len(took) else 0.0
-    return np.cumsum(took)
+    return np.where(np.isfinite(wall_time), np.cumsum(took), np.nan)

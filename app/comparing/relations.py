@@ -63,7 +63,7 @@ def axes(groups: Sequence[Group]) -> dict[str, Axis]:
     for name in known_measures(groups):
         scale = 100 if MEASURES[name].unit == "percent" else 1
         values = [None if (value := result.values.get(name)) is None else scale * value for result in results]
-        unit = {"percent": "%", "nats": "nats", "seconds": "s"}.get(MEASURES[name].unit, "")
+        unit = {"percent": "%", "seconds": "s"}.get(MEASURES[name].unit, "")
         found[title_of(name, groups)] = axis_of(title_of(name, groups), values, unit)
     columns: dict[str, list[Any]] = differing(results)
     if len({result.seed for result in results}) > 1:

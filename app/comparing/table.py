@@ -20,6 +20,7 @@ from labkit.analysis.results import (
     result_of,
     spread_text,
     title_of,
+    told_apart,
 )
 from labkit.config.config import describe
 from labkit.run_directory import RunDirectory
@@ -151,7 +152,7 @@ def _columns(groups: Sequence[Group]) -> dict[str, Column]:
 
 
 def _best(groups: Sequence[Group], measure: str) -> Group | None:
-    """Return the configuration with the best mean; None where neither more nor less is better."""
-    sign = MEASURES[measure].better
+    """Return the configuration with the best mean; None where nothing tells which is better."""
+    sign = 0 if told_apart(groups, measure) else MEASURES[measure].better
     known = [group for group in groups if group.values(measure)]
     return max(known, key=lambda group: sign * fmean(group.values(measure))) if sign else None

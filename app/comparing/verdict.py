@@ -19,6 +19,7 @@ from labkit.analysis.results import (
     known_measures,
     runs_for_images,
     title_of,
+    told_apart,
 )
 from labkit.analysis.versus import (
     OnImages,
@@ -45,7 +46,9 @@ def choose_pair(groups: Sequence[Group]) -> tuple[Pair, str] | None:
     if len(groups) < 2 or not measures:
         return None
     # Runs of other programs may have no test: what most configurations have stands first.
-    measures.sort(key=lambda name: -sum(bool(group.values(name)) for group in groups))
+    measures.sort(
+        key=lambda name: (told_apart(groups, name), -sum(bool(group.values(name)) for group in groups))
+    )
     names = [state.clean(group.name) for group in groups]
     titles = {title_of(name, groups): name for name in measures}
     columns = st.columns([3, 3, 2])

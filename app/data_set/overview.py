@@ -148,8 +148,7 @@ def _bars(found: SplitScan, numbers: list[int], color: str) -> list[Bar]:
 
 def _statistics(scan: DataScan) -> list[dict[str, str]]:
     manifest = scan.manifest
-    channels = ["red", "green", "blue"] if len(manifest.channel_mean) == 3 else None
-    channels = channels or [f"channel {number}" for number in range(len(manifest.channel_mean))]
+    channels = ["red", "green", "blue"] if len(manifest.channel_mean) == 3 else ["grey"]
     rows = [
         {"Of": name}
         | {
@@ -257,7 +256,7 @@ def _duplicate_counts(found: Duplicates) -> None:
 def _duplicate_group(scan: DataScan, found: Duplicates, group: int) -> tuple[str, list[marking.Markable]]:
     """Return the heading and the cards of a group. Raises InputError if the images can't be read."""
     places, manifest = found.groups[group], scan.manifest
-    every = [scan.splits[place.split].labels[place.index] for place in places]
+    every = [scan.splits[place.split].targets[place.index] for place in places]
     first = places[0]
     images, _ = read_images(manifest, first.split, np.array([first.index]))
     # What most of the same images are; marks are for single classes only.
@@ -267,7 +266,7 @@ def _duplicate_group(scan: DataScan, found: Duplicates, group: int) -> tuple[str
         marking.Markable(
             cards.Card(
                 images[0],
-                [names_of(scan.names, label), name_of(manifest, place.split, place.index)],
+                [names_of(manifest.classes, label), name_of(manifest, place.split, place.index)],
                 image_address(place.split, place.index),
             ),
             place.split,

@@ -19,6 +19,7 @@ from labkit.data.shards import read_labels, read_shard
 
 DIGEST_BYTES = 16
 INTERVALS = 10  # of numbers
+OF_EACH = ("labels", "targets", "digests")  # what a scan has of each image
 EXACT_ROWS = 256  # the sum of so many squares of pixels is below 2^24, and exact in float32
 MOST_VALUES = 2**23  # of the sums of all classes, 64 MB; those of larger or more images have fewer pixels
 
@@ -28,13 +29,14 @@ class SplitScan:
     """What one pass over a split finds.
 
     ``labels``: int32 [n], or zeros and ones [n, classes]; of numbers the interval that the first of a label
-    is in (``DataScan.names``). ``digests``: a hash of each image's pixels, void [n]. ``class_sums``: float64
-    [classes, height, width, channels], the sum of the images of each class, which are reduced by a whole
-    factor where they would take much memory. ``sums``, ``squares``: float64 [height, width, channels], of all
-    images and of their squares.
+    is in (``DataScan.names``). ``targets``: the labels as recorded. ``digests``: a hash of each image's
+    pixels, void [n]. ``class_sums``: float64 [classes, height, width, channels], the sum of the images of
+    each class, which are reduced by a whole factor where they would take much memory. ``sums``, ``squares``:
+    float64 [height, width, channels], of all images and of their squares.
     """
 
     labels: NDArray[np.int32]
+    targets: NDArray[Any]
     digests: NDArray[np.void]
     class_sums: NDArray[np.float64]
     sums: NDArray[np.float64]
@@ -108,16 +110,16 @@ def scan_data(manifest: Manifest, progress: Progress = silent) -> DataScan:
     splits = {}
     for name, split in manifest.splits.items():
         none = np.zeros((0, *manifest.image_shape), np.uint8)
-        whole = _scanned(manifest, none, np.zeros((0, *manifest.target_shape)), edges)
-        labels, digests = [whole.labels], [whole.digests]
+        whole = _scanned(manifest, none, read_labels(manifest, name, np.arange(0)), edges)
+        kept: dict[str, list[Any]] = {field: [getattr(whole, field)] for field in OF_EACH}
         for shard in split.shards:
             part = _scanned(manifest, *read_shard(manifest, shard)[:2], edges)
-            labels.append(part.labels)
-            digests.append(part.digests)
             whole.add_sums(part)
+            for field, parts in kept.items():
+                parts.append(getattr(part, field))
             done += shard.count
             progress(done, total)
-        splits[name] = replace(whole, labels=np.concatenate(labels), digests=np.concatenate(digests))
+        splits[name] = replace(whole, **{field: np.concatenate(parts) for field, parts in kept.items()})
     return DataScan(manifest, splits, names)
 
 
@@ -132,7 +134,7 @@ def _edges(manifest: Manifest) -> NDArray[np.float64] | None:
 def _scanned(
     manifest: Manifest, images: NDArray[np.uint8], labels: NDArray[Any], edges: NDArray[np.float64] | None
 ) -> SplitScan:
-    count = manifest.num_classes if edges is None else INTERVALS
+    count, targets = manifest.num_classes if edges is None else INTERVALS, labels
     if edges is not None:  # a number beyond those of the training is in the first or last interval
         labels = np.digitize(labels[:, 0], edges[1:-1])
     labels = labels.astype(np.int32)
@@ -151,6 +153,7 @@ def _scanned(
         _add_classes(class_sums, _reduced(pixels.reshape(-1, *manifest.image_shape), factor), labels[part])
     return SplitScan(
         labels,
+        targets,
         np.frombuffer(digests, np.dtype((np.void, DIGEST_BYTES))),
         class_sums,
         sums.reshape(manifest.image_shape),
@@ -220,7 +223,7 @@ def find_duplicates(scan: DataScan) -> Duplicates:
     """Find the images that occur more than once, by the hashes of their pixels."""
     names, parts = tuple(scan.splits), list(scan.splits.values())
     _, same = np.unique(np.concatenate([part.digests for part in parts]), return_inverse=True)
-    _, label = np.unique(np.concatenate([part.labels for part in parts]), axis=0, return_inverse=True)
+    _, label = np.unique(np.concatenate([part.targets for part in parts]), axis=0, return_inverse=True)
     images = pd.DataFrame({"same": same.reshape(-1), "label": label.reshape(-1)})
     images["split"] = np.repeat(np.arange(len(names)), [len(part) for part in parts])
     images["index"] = images.groupby("split").cumcount()

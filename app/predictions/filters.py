@@ -100,7 +100,7 @@ def chosen(
     return positions[filters.kept(predictions)[positions]]
 
 
-ANY = "any"
+ANY = "any class"  # not "any", which is the name of a class in some data sets
 VERDICTS = {"All": None, "Right": True, "Wrong": False}
 CLASS_FILTERS = ("true", "predicted", "missed", "added")
 

@@ -24,13 +24,13 @@ def panel(source: Source, predictions: Predictions) -> None:
     """Draw the scores of each number, the plot of one of them, and the images."""
     number = 0
     if len(predictions.classes) > 1:
-        number = st.selectbox(
-            "Number", range(len(predictions.classes)), format_func=lambda place: predictions.classes[place]
+        number = predictions.classes.index(
+            st.selectbox("Number", predictions.classes, key="number", bind="query-params")
         )
     st.html(facts_html(_facts(source, predictions, number)))
     left, right = st.columns([9, 7], gap="small")
     with left:
-        order = one_of("Order", [LARGEST, SMALLEST], "numbers-order", bind=None)
+        order = one_of("Order", [LARGEST, SMALLEST], "numbers-order")
         _grid(source, predictions, number, order)
     with right:
         st.plotly_chart(

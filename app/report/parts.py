@@ -35,8 +35,8 @@ def moment(seconds: float) -> str:
         return "–"
 
 
-COLUMNS = ("Run", "State", "Steps", "Best validation", "Test accuracy", "Training loss", "Duration", "Model",
-           "Data set")  # fmt: skip
+COLUMNS = ("Run", "State", "Steps", "Best validation", "Test accuracy", "Mean absolute error",
+           "Training loss", "Duration", "Model", "Data set")  # fmt: skip
 
 
 NO_RESULTS = ("split", "step", "epoch", "wall_time")
@@ -44,7 +44,8 @@ NO_RESULTS = ("split", "step", "epoch", "wall_time")
 
 def head(summary: RunSummary) -> str:
     """Return the state and the main numbers of a run, its tags and its note."""
-    _, *known = zip(COLUMNS, overview_row(summary.name, summary), strict=True)
+    facts = zip(COLUMNS[1:], overview_row(summary.name, summary)[1:], strict=True)
+    known = [fact for fact in facts if fact[1] != "–"]
     message = ""
     if summary.message:
         failed = summary.state not in ("finished", "running", "starting")
@@ -69,6 +70,7 @@ def overview_row(name: str, summary: RunSummary) -> tuple[str, ...]:
         step + total,
         number_text(summary.best_validation_accuracy, ".2%"),
         number_text(summary.test_accuracy, ".2%"),
+        number_text(summary.mean_absolute_error, ".4g"),
         number_text(summary.training_loss, ".4g"),
         duration(summary.duration),
         summary.model or "–",

@@ -16,7 +16,7 @@ import streamlit as st
 from app import address
 from app.markup import STATES, component, duration, number_text, visible
 from app.state import clean
-from labkit.analysis.inference import Spread, spread
+from labkit.analysis.inference import Spread
 from labkit.analysis.results import (
     MEASURES,
     Group,
@@ -28,7 +28,6 @@ from labkit.analysis.results import (
     value_text,
 )
 from labkit.config import fields_by_name
-from labkit.run_directory.rows import number
 from labkit.run_directory.summary import RunSummary
 
 SCRIPT = Path(__file__).parent / "assets" / "table.js"
@@ -57,7 +56,7 @@ class Column:
         kind: how the browser shows that, see assets/table.js.
         help: more about the title.
         measure: of ``labkit.analysis.results``, whose mean and spread a group shows; "" where that says
-            nothing.
+            nothing. ``instead``: the one that it shows where no run has that.
         together: what a group shows otherwise; None: the value that all its runs have.
     """
 
@@ -67,6 +66,7 @@ class Column:
     kind: str = "text"
     help: str = ""
     measure: str = ""
+    instead: str = ""
     together: Callable[[Group], str] | None = None
 
 
@@ -107,18 +107,14 @@ COLUMNS = {
     "state": Column("State", _state, _state_shown, "state"),
     "progress": Column("Progress", lambda run: run.progress, lambda done: round(100 * done), "progress"),
     "loss_curve": Column(
-        "Loss curve",
-        lambda run: run.spark or None,
-        _curve_shown,
-        "curve",
-        "Training loss over the run, each curve with its own scale.",
+        "Loss curve", lambda run: run.spark or None, _curve_shown, "curve", "Each with its own scale."
     ),
     "training_loss": Column(
         "Training loss",
         lambda run: run.training_loss,
         number_text,
         "number",
-        "Of the last step, in nats.",
+        "Of the last step.",
         "training_loss",
     ),
     "best_validation": Column(
@@ -136,6 +132,7 @@ COLUMNS = {
         "number",
         "Of labels that are numbers: on the test set, before its evaluation on validation.",
         "test_mean_absolute_error",
+        "validation_mean_absolute_error",  # no mean is of runs on different splits
     ),
     "test": Column(
         "Test accuracy", lambda run: run.test_accuracy, _number(".2%"), "number", measure="test_accuracy"
@@ -147,11 +144,7 @@ COLUMNS = {
         "time",
     ),
     "duration": Column(
-        "Duration",
-        lambda run: run.duration,
-        duration,
-        "number",
-        "Time of training in all sessions, without the pauses between them.",
+        "Duration", lambda run: run.duration, duration, "number", "In all sessions, without the pauses."
     ),
     "dataset": Column("Data set", lambda run: run.dataset),
     "model": Column("Model", lambda run: run.model),
@@ -260,22 +253,20 @@ def groups_of(results: Sequence[Result], by: Sequence[str]) -> list[Group]:
 
 
 def _spread(column: Column, group: Group) -> Spread | None:
-    return spread(number(column.value(result.summary)) for result in group.counted)
+    return group.spread(column.measure) or (group.spread(column.instead) if column.instead else None)
 
 
 def group_value(column: Column, group: Group) -> Any:
     """Return the mean of what is measured, otherwise the value that all its runs have; "" if they differ."""
-    if column.measure:
-        found = _spread(column, group)
-        return found and found.mean
+    if column.measure and (found := _spread(column, group)):
+        return found.mean
     first, *others = (column.value(result.summary) for result in group.results)
     return first if all(other == first for other in others) else ""
 
 
 def _group_cell(column: Column, group: Group) -> Any:
-    if column.measure:
-        found = _spread(column, group)
-        return found and spread_text(column.measure, found)
+    if column.measure and (found := _spread(column, group)):
+        return spread_text(column.measure, found)
     if column.together:
         return column.together(group)
     value = group_value(column, group)

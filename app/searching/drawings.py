@@ -14,7 +14,7 @@ from app.charts.metric_charts import look_of
 from app.comparing.plots import Axis, axis_of
 from app.comparing.relations import draw_scatter, unfold_parallel
 from app.markup import Bar, number_text, table_html, unfolding
-from labkit.experiments.search.files import TrialRecord
+from labkit.experiments.search.files import REQUEST, TrialRecord
 from labkit.experiments.search.result import Importance, SearchResult
 
 MAX_RUNGS = len(PALETTE) - 1  # with a colour each; further ones share the last
@@ -72,7 +72,8 @@ def show_importance(search: SearchResult) -> None:
 
     # Not again for each result: it takes seconds of the machine that may be searching.
     growth = int(math.log(max(len(search.results), 1)) / math.log(1.1))
-    job = background.start((search.folder, growth), background.Job[Importance](), compute)
+    started = state.changed_at(search.folder / REQUEST)
+    job = background.start((search.folder, started, growth), background.Job[Importance](), compute)
     found = background.shown(job, "Computing the importance of each setting", "importance")
     if found is None:
         return

@@ -29,12 +29,12 @@ def page() -> None:
     predictions = sources.predictions_of(source, run, split)
     if predictions is None or source is None:
         return
+    if source.step is None and (other := of_another_checkpoint(run, predictions)):
+        st.warning(plain(f"{other[0].upper()}{other[1:]}."), icon=":material/compare_arrows:")
     if predictions.are_numbers:
         numbers.panel(source, predictions)
         return
     st.html(facts_html(_facts(predictions, split)))
-    if source.step is None and (other := of_another_checkpoint(run, predictions)):
-        st.warning(plain(f"{other[0].upper()}{other[1:]}."), icon=":material/compare_arrows:")
     if undefined := int(predictions.undefined.sum()):
         st.warning(
             f"{counted(undefined, 'image')} of {len(predictions):,} have probabilities that aren't numbers "

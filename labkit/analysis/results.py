@@ -21,18 +21,23 @@ from labkit.run_directory.summary import RunSummary, Summaries
 
 @dataclass(frozen=True)
 class Measure:
-    """One kind of result. ``unit``: ``percent`` for fractions, ``nats``, ``seconds``, ``count``, or "" for
+    """One kind of result. ``unit``: ``percent`` for fractions, ``loss``, ``seconds``, ``count``, or "" for
     that of the labels.
 
     ``better``: 1 if higher is better, -1 if lower is, 0 if neither. ``exact``: the title where an image has
-    several labels; None: the same.
+    several labels; None: the same. ``depends_on``: the settings that say what is measured; results can only
+    be compared where they are the same.
     """
 
     title: str
     unit: str
     better: int = 1
     exact: str | None = None
+    depends_on: tuple[str, ...] = ()
 
+
+_LOSS = ("loss", "loss_arguments")
+_TRAINING_LOSS = (*_LOSS, "label_smoothing", "class_weights")
 
 MEASURES = {
     "test_accuracy": Measure("Test accuracy", "percent", exact="Test exact match"),
@@ -42,9 +47,9 @@ MEASURES = {
     "final_validation": Measure("Final validation", "percent", exact="Final validation exact match"),
     "test_mean_absolute_error": Measure("Test mean absolute error", "", -1),
     "validation_mean_absolute_error": Measure("Validation mean absolute error", "", -1),
-    "test_loss": Measure("Test loss", "nats", -1),
-    "validation_loss": Measure("Validation loss", "nats", -1),
-    "training_loss": Measure("Training loss", "nats", -1),
+    "test_loss": Measure("Test loss", "loss", -1, depends_on=_LOSS),
+    "validation_loss": Measure("Validation loss", "loss", -1, depends_on=_LOSS),
+    "training_loss": Measure("Training loss", "loss", -1, depends_on=_TRAINING_LOSS),
     "seconds": Measure("Seconds", "seconds", -1),
     "parameters": Measure("Parameters", "count", 0),
     "steps": Measure("Steps", "count", 0),
@@ -168,6 +173,7 @@ def differing(results: Sequence[Result]) -> dict[str, list[Any]]:
     """Return the settings in which the results differ, each with the value of every result.
 
     Data sets of one name whose contents differ count as a setting, ``data``, the start of their checksum.
+    What the program of a run never records, such as the batch size of an imported log, is no difference.
     """
     names = dict.fromkeys(name for result in results for name in result.settings)
     columns = {name: [result.settings.get(name) for result in results] for name in names}
@@ -177,7 +183,16 @@ def differing(results: Sequence[Result]) -> dict[str, list[Any]]:
             contents.setdefault(str(result.settings.get("dataset")), set()).add(result.data)
     if any(len(checksums) > 1 for checksums in contents.values()):
         columns["data"] = [result.data and result.data[:8] for result in results]
-    return {name: values for name, values in columns.items() if len({repr(value) for value in values}) > 1}
+    programs = [result.settings.get("recorded_by", "labkit") if result.settings else "" for result in results]
+    pairs = list(zip(programs, results, strict=True))
+    recorded = {(program, name) for program, result in pairs for name in result.settings}
+    recorded |= {(program, name) for program in programs for name in ("recorded_by", "data")}
+
+    def differ(name: str, values: Sequence[Any]) -> bool:
+        known = zip(programs, values, strict=True)
+        return len({repr(value) for program, value in known if (program, name) in recorded}) > 1
+
+    return {name: values for name, values in columns.items() if differ(name, values)}
 
 
 def value_text(value: Any) -> str:
@@ -292,6 +307,16 @@ def known_measures(groups: Sequence[Group]) -> list[str]:
     return [name for name in MEASURES if any(group.values(name) for group in groups)]
 
 
+def told_apart(groups: Iterable[Group], measure: str) -> list[str]:
+    """Return the settings by which a measure is another one in some of the groups, such as ``loss``."""
+    settings = [result.settings for group in groups for result in group.results]
+    return [
+        name
+        for name in MEASURES[measure].depends_on
+        if len({repr(known[name]) for known in settings if name in known}) > 1
+    ]
+
+
 def runs_for_images(first: Group, second: Group) -> tuple[Result, Result]:
     """Return a run of each to compare on single images: of one seed if both have it, else the first ones.
 
@@ -332,7 +357,7 @@ def spread_text(measure: str, found: Spread | None) -> str:
 # Factor, format and sign of a result, by its unit.
 _FORMS = {
     "percent": (100, ".2f", " %"),
-    "nats": (1, ".4f", ""),
+    "loss": (1, ".4f", ""),
     "seconds": (1, ",.1f", " s"),
     "count": (1, ",.0f", ""),
     "": (1, ".4g", ""),

@@ -17,11 +17,11 @@ from labkit.analysis.inference import (
     welch_interval,
 )
 from labkit.analysis.predictions import Predictions, load_predictions, of_another_checkpoint
-from labkit.analysis.results import MEASURES, Group, Result, runs_for_images, title_of
+from labkit.analysis.results import MEASURES, Group, Result, runs_for_images, title_of, told_apart
 from labkit.config.config import recorded_by
 from labkit.data.related import Common, common_images
 from labkit.errors import InputError
-from labkit.plurals import counted
+from labkit.plurals import counted, listed
 from labkit.run_directory import RunDirectory
 
 Indices = NDArray[np.intp]
@@ -194,6 +194,9 @@ def versus(
     if missing:
         which = " and ".join(missing)
         return Versus(measure, None, f"{which} {'has' if len(missing) == 1 else 'have'} no {title}.", ())
+    if others := told_apart((first, second), measure):
+        why = f"{names[0]}'s and {names[1]}'s {title} can't be compared: {listed(others)} differ"
+        return Versus(measure, None, f"{why}{'s' * (len(others) == 1)}, so each measures something else.", ())
     difference, basis = _interval(values, measure, images, names)
     if images is not None and difference is images.difference and any(images.left_out):
         title += " on the test images that both have"
@@ -312,13 +315,8 @@ def _headline(difference: Interval, measure: str, title: str, names: tuple[str, 
 def amount(measure: str, value: float, *, sign: bool = True) -> str:
     """Return a difference with its unit: fractions in points, such as ``+1.20 points``."""
     form = "+" if sign else ""
-    text = {
-        "percent": f"{100 * value:{form}.2f} points",
-        "seconds": f"{value:{form},.1f} s",
-        "nats": f"{value:{form}.4g} nats",
-        "count": f"{value:{form}.4g}",
-        "": f"{value:{form}.4g}",
-    }[MEASURES[measure].unit]
+    known = {"percent": f"{100 * value:{form}.2f} points", "seconds": f"{value:{form},.1f} s"}
+    text = known.get(MEASURES[measure].unit, f"{value:{form}.4g}")
     return text.replace("-", "−")
 
 
@@ -387,9 +385,12 @@ def _cautions(
         if len(set(map(repr, seeds))) < len(seeds):  # a damaged one may be a list
             found.append(f"Runs of {name} share a seed, so their spread isn't that of different seeds.")
     data = {result.data for group in (first, second) for result in group.results if result.data}
-    sets = {result.summary.dataset for group in (first, second) for result in group.results}
-    if None in sets:  # a damaged configuration
+    runs = [result.summary for group in (first, second) for result in group.results]
+    sets = {run.dataset for run in runs}
+    if any(run.dataset is None and not run.recorded_by for run in runs):  # a damaged configuration
         found.append("Not every configuration can be read; the table shows only what is known.")
+    elif None in sets:
+        found.append("Not every run recorded its data set: they may have been trained on different data.")
     if len(data) > 1 or len(sets - {None}) > 1:
         own = " and each was tested on its own" if tested_apart else ""
         found.append(f"The two were trained on different data{own}, which may be what makes the difference.")

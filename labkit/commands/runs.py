@@ -105,7 +105,7 @@ def _row(summary: RunSummary, folder: Path) -> tuple[str, ...]:
         )
         if summary.mean_absolute_error is not None:
             accuracy = f"error {summary.mean_absolute_error:.4g}"
-        accuracy += " val" if summary.accuracy_split == "validation" else "    "
+        accuracy += " val" if accuracy != "-" and summary.accuracy_split == "validation" else "    "
     unknown = "damaged" if summary.settings is None else "-"
     dataset, model = (name or unknown for name in (summary.dataset, summary.model))
     is_here = Path(summary.path).parent == folder.absolute()

@@ -86,8 +86,9 @@ def prediction_grid(predictions: "Predictions", indices: ArrayLike, *, columns: 
             names = [", ".join(map(shown_name, labels.split(", "))) for labels in both]
             titles.append("\n→ ".join(textwrap.fill(labels, 20) for labels in names))
         else:
-            true, predicted = (shown_name(name, 18) for name in both)
-            titles.append(f"{true}\n→ {predicted} {predictions.probabilities[index].max():.0%}")
+            true, predicted = (shown_name(name, 128 // columns) for name in both)
+            apart = " " if len(predicted) * columns <= 90 else "\n"
+            titles.append(f"{true}\n→ {predicted}{apart}{predictions.probabilities[index].max():.0%}")
     figure = image_grid(predictions.images[indices], titles, columns=columns)
     for axis, index in zip(figure.axes, indices, strict=False):
         axis.title.set_color(MARK if predictions.wrong[index] else TEST)
@@ -247,5 +248,5 @@ def class_accuracy(predictions: "Predictions") -> "Figure":
         if len(predictions) and not predictions.multi_label:
             mean = 1 - float(predictions.wrong.mean())
             axis.axvline(mean, color=VALIDATION, linewidth=1.2)
-            axis.set_title(f"{title} (line: all examples, {mean:.1%})")
+            axis.set_title(textwrap.fill(f"{title} (line: all examples, {mean:.1%})", 60))
     return figure

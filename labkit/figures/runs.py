@@ -75,10 +75,8 @@ def _draw_training(axis: "Axes", curve: Curve, weight: float) -> None:
 
 def _draw_evaluations(axis: "Axes", curves: Curves, name: str) -> None:
     for split, color, marker in (("validation", VALIDATION, "o-"), ("test", TEST, "D")):
-        if name not in ("loss", "accuracy"):
-            continue
         curve = curves.curve(split, name)
-        if len(curve):
+        if len(curve) and name in ("loss", "accuracy", "mean_absolute_error"):
             axis.plot(
                 curve.step, curve.value, marker, color=color, markersize=4.5, linewidth=1.2, label=split
             )

@@ -62,12 +62,9 @@ class Prepared:
     result: TrainResult | None = None
 
     def _lines(self) -> list[tuple[str, str]]:
-        facts = dict(self.manifest.facts())
-        return [
-            ("devices", self.devices.describe()),
-            ("data", self.data_note),
-            *((name, facts[name]) for name in ("images", "classes")),
-        ]
+        _, images, classes_or_numbers, *_ = self.manifest.facts()
+        devices, data = ("devices", self.devices.describe()), ("data", self.data_note)
+        return [devices, data, images, classes_or_numbers]
 
     def __repr__(self) -> str:
         lines = facts_text(self._lines())
@@ -79,7 +76,7 @@ class Prepared:
     def training_images(self, epochs: int = 3) -> "Figure":
         """Draw a stored image of each class and, if training changes images, as some epochs train on it.
 
-        Where labels are numbers, these are the first ten images.
+        Of many classes these are the first ten. Where labels are numbers, these are the first ten images.
         """
         import numpy as np
 
@@ -97,8 +94,10 @@ class Prepared:
             names = [", ".join(f"{value:.4g}" for value in label) for label in labels[index]]
         else:
             first = first_of_each_class(labels, self.manifest.num_classes)
-            index = np.array(list(first.values()))
-            names = [shown_name(self.manifest.classes[label], 18) for label in first]
+            index = np.array(list(first.values())[:10])
+            names = [
+                shown_name(self.manifest.classes[label], 140 // len(index)) for label in list(first)[:10]
+            ]
         rows = {"stored": images[index]}
         if augmentation := augmentation_of(self.config.data):
             key = augmentation_key(self.config.run.seed)

@@ -56,7 +56,7 @@ class RunSummary(Described):
         state: ``starting``, ``running``, ``stalled``, ``lost``, ``finished``, ``interrupted``, ``failed``, or
             ``unknown`` without a readable status.
         message: the reason of the state, or what is wrong with the run's files.
-        training_loss: of the last step, in nats; may be NaN or infinite.
+        training_loss: of the last step; may be NaN or infinite.
         duration: seconds of training, without the pauses between two sessions.
         last_active: when the status was last written, in seconds since 1970.
         results: the run's own row of ``test`` (``own_test``) and the latest of ``validation``, where there

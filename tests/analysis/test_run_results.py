@@ -16,6 +16,7 @@ from labkit.analysis.results import (
     read_results,
     result_rows,
     runs_for_images,
+    told_apart,
 )
 from labkit.analysis.versus import (
     chance_sentence,
@@ -80,6 +81,33 @@ def test_runs_that_differ_in_their_seed_and_places_alone_are_one_configuration(s
     header, rows = result_rows(groups)
     assert dict(zip(header, rows[1], strict=True))["test accuracy"] == "86.50 ± 0.71 % (2)"
     assert dict(zip(header, rows[1], strict=True))["parameters"] == "1,234"
+
+
+def test_losses_of_different_functions_are_not_called_better_or_worse(tmp_path):
+    smooth, mse = made(tmp_path, "smooth", label_smoothing=0.1), made(tmp_path, "mse", loss="mse")
+    plain, smooth, mse = grouped(read(made(tmp_path, "plain"), smooth, mse))
+    other, same = versus(plain, mse, "test_loss"), versus(plain, smooth, "test_loss")
+    assert "A's and B's test loss can't be compared: loss differs" in other.headline
+    assert same.headline.startswith("B's test loss is the same.")
+    assert told_apart([plain, smooth], "training_loss") == ["label_smoothing"]
+
+
+def test_runs_of_other_programs_are_no_damaged_configurations(tmp_path):
+    runs = [made(tmp_path, name) for name in ("own", "theirs")]
+    write_json_atomic(runs[1].config_path, {RECORDED_BY: "labkit.start_run", "settings": {"width": 3}})
+    answer = versus(*grouped(read(*runs)), "test_accuracy")
+    assert "can be read" not in " ".join(answer.notes)
+    assert "Not every run recorded its data set" in " ".join(answer.notes)
+
+
+def test_what_another_program_does_not_record_is_no_difference(sweep, tmp_path):
+    theirs = [made(tmp_path, name) for name in ("theirs", "wide", "log")]
+    recorded = {"learning_rate": 0.1}, {"learning_rate": 0.1, "width": 7}, {}
+    for run, settings in zip(theirs, recorded, strict=True):
+        write_json_atomic(run.config_path, {RECORDED_BY: "labkit.start_run", "settings": settings})
+    results = read(*sweep, *theirs)
+    assert set(differing(results)) == {"learning_rate", "width", "recorded_by"}
+    assert [len(group.results) for group in grouped(results)] == [3, 3, 1, 1, 1]
 
 
 def test_a_name_has_what_tells_configurations_apart_also_beside_other_programs(sweep, tmp_path):

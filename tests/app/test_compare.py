@@ -107,6 +107,18 @@ def test_other_data_is_named_instead_of_a_test(tested):
     assert "trained on different data" in text
 
 
+def test_losses_of_different_functions_have_no_best_and_are_not_suggested(tested):
+    tested("classes")
+    tested("numbers", loss="mse", dataset="shapes_size")
+    at = compare("classes", "numbers")
+    rows = rows_of(at, "compare-table")
+    best = {list(row)[-len(row["cells"]) :][place] for row in rows for place in row["best"]}
+    assert "test_loss" in rows[0] and "test_loss" not in best and "test_accuracy" in best
+    assert at.selectbox(key="by").value == "Test accuracy"
+    at = checked(at.selectbox(key="by").set_value("Test loss").run())
+    assert "test loss can't be compared: loss differs" in words(at)
+
+
 def test_deleted_and_damaged_runs_leave_the_others(tested):
     runs = [
         tested(name, learning_rate=rate) for name, rate in (("first", 0.1), ("second", 0.3), ("third", 0.4))

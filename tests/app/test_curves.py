@@ -147,6 +147,11 @@ def test_time_spent_training_leaves_out_pauses(tmp_path):
     assert timeline.clock.tolist() == [10, 12, hour, hour + 2, hour + 4]
 
 
+def test_where_no_time_is_known_no_step_has_a_time_of_training(tmp_path):
+    timeline = timeline_after(tmp_path / "m", *((step, None) for step in (1, 2, 3)))
+    assert np.isnan(timeline.seconds).all() and np.isnan(timeline.clock).all()
+
+
 @pytest.mark.parametrize("times", [[10, 12, 5, 7, 9], [10, 12, float("nan"), 16, 18], [10, 10, 10, 10, 10]])
 def test_a_clock_that_is_set_back_breaks_nothing(tmp_path, times):
     timeline = timeline_after(tmp_path / "m", *enumerate(times, 1))

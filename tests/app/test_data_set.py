@@ -110,6 +110,16 @@ def test_equal_images_are_found_within_and_across_splits(tiny, tmp_path):
     assert found.shared.tolist() == [[2, 1], [1, 3]]
 
 
+def test_equal_images_with_other_numbers_have_labels_that_differ(tiny, tmp_path):
+    images = pixels(6, (32, 32, 3))
+    images[1], images[3] = images[0], images[2]
+    ages = np.array([[5.0], [5.01], [7.0], [7.0], [0.0], [10.0]], np.float32)  # the first two in one interval
+    numbers = {"classes": ("age",), "target_mean": (5.0,), "target_std": (1.0,)}
+    found = find_duplicates(scan_data(write_derived(tiny, tmp_path, {"train": (images, ages)}, **numbers)))
+    assert found.groups == [[Place("train", 0), Place("train", 1)], [Place("train", 2), Place("train", 3)]]
+    assert found.disagree.tolist() == [True, False]
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -1,12 +1,15 @@
 """Pages of a run whose labels are numbers: what they show, and what they say where they need classes."""
 
+import json
 import re
+import shutil
 
 import numpy as np
 import pytest
 
+from app.report.document import report
 from labkit.analysis.predictions import load_predictions
-from labkit.run_directory import RunDirectory
+from labkit.run_directory import RunDirectory, write_json_atomic
 from tests.app.pages import PAGES, finished, html_of, open_main, open_page, words
 from tests.multilabel import TEST, prepare_small
 from tests.properties.harness import train
@@ -55,6 +58,15 @@ def test_another_checkpoint_is_asked(run):
     assert "Mean absolute error" in words(at)
 
 
+def test_predictions_of_another_checkpoint_than_the_test_results_are_named(run, tmp_path, monkeypatch):
+    assert "these test predictions are of step" not in words(open_page("predictions", run)).lower()
+    other = RunDirectory(shutil.copytree(run.path, tmp_path / "runs" / "other"))
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    summary = other.predictions_path / "test.json"
+    write_json_atomic(summary, json.loads(summary.read_text()) | {"checkpoint_step": 3})
+    assert "These test predictions are of step 3" in words(open_page("predictions", other))
+
+
 def test_an_image_has_the_predicted_and_the_true_number(run):
     predictions = load_predictions(run)
     at = finished(open_page("image", run, split="test", index="3"))
@@ -67,6 +79,12 @@ def test_the_data_page_counts_intervals(run):
     at = finished(open_page("data", run, part="Balance and pixels"))
     assert "8.0" in html_of(at) and html_of(at).count(" – ") >= 10
     assert "Suspected labels are found for classes" in words(open_page("data", run, part="Suspected labels"))
+
+
+def test_the_report_begins_with_the_error(run):
+    error = load_predictions(run).errors.mean()
+    head = re.sub("<[^>]+>", " ", report([run]).partition("Charts")[0])
+    assert re.search(rf"Mean absolute error\s+{error:.4g}\s", head) and "Test accuracy" not in head
 
 
 def test_the_error_is_in_the_table_and_on_the_live_page(run):

@@ -145,11 +145,17 @@ def test_a_filter_that_another_run_cannot_have_is_dropped_and_can_be_cleared(run
     checked(at.run())
     at.session_state["run"] = str(second.path)
     assert "of 60," in words(checked(at.run()))
-    assert at.selectbox(key="true").value == "any"
+    assert at.selectbox(key="true").value == "any class"
     at.session_state["run"] = str(run.path)
     at.slider(key="loss").set_value((1.0, 1.1))
     checked(at.run())
     assert "of 60," in words(press(at, "Clear"))
+
+
+def test_a_class_may_be_called_any(run):
+    summary = run.predictions_path / "test.json"
+    write_json_atomic(summary, json.loads(summary.read_text()) | {"classes": ["any", "b", "c"]})
+    assert f"of {(load_predictions(run).labels == 0).sum()}," in words(open_predictions(run, true="any"))
 
 
 def test_two_runs_of_the_same_data_stand_side_by_side(make_run):

@@ -272,6 +272,24 @@ def test_groups_are_what_compare_takes_for_one_configuration_and_their_mean_is_o
     assert inside == ["0.2-3", "0.2-2", "0.2-1"], "in the same order as the groups"
 
 
+def test_the_error_of_a_group_is_of_one_split(make_run):
+    for seed, split in enumerate(("test", "test", "validation"), 1):
+        run = make_run(f"run{seed}")
+        configure(run, seed=seed, loss="mse", dataset="shapes_size")
+        row = {name: value for name, value in evaluation_row(120, split).items() if "accuracy" not in name}
+        run.metrics_path.unlink()
+        append(run.metrics_path, train_row(1), row | {"mean_absolute_error": 1.0 * seed})
+    [group] = [row for row in rows_of(open_main(group=["Data set"])) if "runs" in row]
+    assert group["error"] == "1.5 ± 0.7071 (2)"
+    assert [row["error"] for row in rows_of(open_main(sort="error"))] == ["1", "2", "3"]
+
+
+def test_a_loss_that_is_no_number_is_that_of_its_group_too(make_run):
+    append(make_run().metrics_path, train_row(121, loss=math.nan))
+    shown = {row["training_loss"] for row in rows_of(open_main(group=["Data set"]))}
+    assert shown == {"NaN"}
+
+
 def test_runs_are_grouped_by_any_settings_together(seeds):
     at = open_main(group=["seed"])
     assert sorted((row["name"], row["runs"]) for row in rows_of(at) if "runs" in row) == [

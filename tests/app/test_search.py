@@ -106,6 +106,15 @@ def test_importance_finds_the_setting_that_counts(folder):
         SearchResult(write_search(folder, trials(3))).importance()
 
 
+def test_a_search_that_was_started_over_has_an_importance_of_its_own(folder, monkeypatch):
+    monkeypatch.setattr(SearchResult, "importance", lambda self: ([(self.request.sampler, 1.0)], 100, 9))
+    write_search(folder, trials(9), sampler="tpe")
+    assert "tpe" in html_of(finished(opened()))
+    write_search(folder, trials(9), sampler="random")
+    shown = html_of(finished(opened()))
+    assert "<bdi>random</bdi>" in shown and "<bdi>tpe</bdi>" not in shown
+
+
 def test_without_optuna_the_page_says_how_to_install_it(folder, monkeypatch):
     write_search(folder, trials(9))
     monkeypatch.setitem(sys.modules, "optuna", None)

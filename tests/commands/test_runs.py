@@ -53,6 +53,11 @@ def test_the_table_and_json(three):
     assert code == 0 and "none of the 3 runs" in out
 
 
+def test_a_run_without_an_accuracy_names_no_split(folder):
+    make_run(folder, "loss", rows=[{"split": "validation", "step": 20, "loss": 0.5}])
+    assert table()[0][:4] == ["loss", "finished", "20/20", "-"] and "val" not in table()[0]
+
+
 @pytest.mark.parametrize(
     ("field", "order"),
     [

@@ -1,11 +1,15 @@
 """The content of figures: their text, data and axes. Pixels aren't compared."""
 
+import dataclasses
 import io
 import subprocess
 import sys
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from labkit import figures as plots
@@ -39,8 +43,40 @@ def rows(*losses: float) -> list[dict[str, object]]:
 def test_training_images_of_classes_that_look_like_a_formula_are_drawn(tmp_path):
     manifest = write_own(tmp_path, classes=(r"$\x$", "b" * 99))
     figure = Prepared(Config(), manifest, "", Devices("CPU", ("CPU:0",))).training_images(1)
-    assert figure.axes[0].get_title() == r"\$\x\$" and len(figure.axes[1].get_title()) == 18
+    assert figure.axes[0].get_title() == r"\$\x\$" and len(figure.axes[1].get_title()) == 70
     assert plots.png(figure)
+
+
+def boxes(figure) -> list[list[Any]]:
+    """Return where the titles of the images of a drawn figure stand, row by row."""
+    FigureCanvasAgg(figure).draw()
+    rows: dict[float, list[Any]] = {}
+    for axis in figure.axes:
+        if axis.get_title():
+            rows.setdefault(round(axis.get_position().y0, 3), []).append(axis.title.get_window_extent())
+    return list(rows.values())
+
+
+def test_images_of_many_classes_with_long_names_are_drawn_side_by_side(tmp_path):
+    classes = tuple(f"a long name of a class {number}" for number in range(30))
+    manifest = write_own(tmp_path, classes=classes)
+    figures = [Prepared(Config(), manifest, "", Devices("CPU", ("CPU:0",))).training_images(1)]
+    predictions = dataclasses.replace(make_predictions(), classes=["Cats & dogs", classes[0], classes[1]])
+    figures.append(plots.prediction_grid(predictions, [1, 4, 1, 4, 1, 4, 1, 4]))
+    assert len(figures[0].axes) == 20
+    for row in (row for figure in figures for row in boxes(figure)):
+        assert all(left.x1 <= right.x0 for left, right in pairwise(row))
+
+
+def test_of_labels_that_are_numbers_a_notebook_tells_their_names_and_draws_each_splits_error(tmp_path):
+    manifest = dataclasses.replace(
+        write_own(tmp_path), classes=("age",), target_mean=(3.0,), target_std=(2.0,)
+    )
+    assert "numbers: age" in repr(Prepared(Config(), manifest, "", Devices("CPU", ("CPU:0",))))
+    errors = [{"split": split, "step": 2, "mean_absolute_error": 0.5} for split in ("train", "test")]
+    figure = plots.training_curves(Curves([*rows(2.0, 1.0), *errors]), smoothing=0)
+    assert figure.axes[1].get_title(loc="left") == "Mean absolute error"
+    assert lines_by_label(figure.axes[1])["test"].get_xydata().tolist() == [[2, 0.5]]
 
 
 def lines_by_label(axis) -> dict[str, object]:
