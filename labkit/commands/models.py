@@ -125,13 +125,15 @@ def _built(name: str, config: ModelConfig) -> dict[str, Any]:
     from labkit.analysis.architecture import receptive_field, summarize
 
     model = _without_values(config)
-    summary = summarize(model)
+    summary, field = summarize(model), None
+    with contextlib.suppress(ValueError):
+        field = list(receptive_field(model))
     return {
         **_facts(name),
         "arguments": config.model_arguments,
         "parameters": summary.parameters,
         "multiply_adds": summary.multiply_adds,
-        "receptive_field": list(receptive_field(model)),
+        "receptive_field": field,
         "stages": [dataclasses.asdict(stage) for stage in summary.stages],
     }
 
@@ -199,7 +201,9 @@ def _print_one(model: dict[str, Any]) -> None:
     called = f" with {model['arguments']}" if model["arguments"] else ""
     images = f"{_size(model['image_shape'])} images of {model['num_classes']:,} classes"
     print(ModelSummary(f"{model['name']}{called}, {images}", stages))
-    print(f"\nreceptive field {_size(model['receptive_field'])} pixels")
+    field = model["receptive_field"]
+    unknown = "unknown: a layer or model within the network has convolutions or pools inside"
+    print(f"\nreceptive field {f'{_size(field)} pixels' if field else unknown}")
     if model["accuracy"] is not None:
         print(f"published accuracy on {model['data_set']} {_percent(model['accuracy'])}{source}")
 
