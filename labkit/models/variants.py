@@ -99,8 +99,9 @@ def calls_of(
 
 def _over_same_layers(model: keras.Model, size: tuple[int, int], call: Callable[..., Any]) -> keras.Model:
     images = keras.Input((*size, model.input_shape[-1]), name="images", dtype=model.inputs[0].dtype)
+    inputs = keras.tree.map_structure(lambda _: images, model.input)  # which may be a list of one
     return keras.models.clone_model(
-        model, input_tensors=images, clone_function=lambda layer: layer, call_function=call
+        model, input_tensors=inputs, clone_function=lambda layer: layer, call_function=call
     )
 
 

@@ -157,7 +157,7 @@ def test_receptive_field_of_a_chain(layers, field):
     images = x = keras.Input((16, 16, 3))
     for layer in layers:
         x = layer(x)
-    assert receptive_field(keras.Model(images, x)) == field
+    assert receptive_field(keras.Model([images], x)) == field
 
 
 def test_the_widest_path_counts_and_global_averages_do_not():
