@@ -4,6 +4,7 @@ the floating-point operations of a training step beside those that the machine r
 
 import itertools
 import math
+import re
 import statistics
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -14,7 +15,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from labkit.models.variants import output_shapes
+from labkit.models.variants import calls_of, with_image_size
+from labkit.startup.tf_compat import all_layers
 from labkit.tables import html_table, text_table
 
 
@@ -31,40 +33,104 @@ def training_flops(model: keras.Model, frozen: Collection[str] = (), *, image_si
         frozen: names of layers that aren't trained.
         image_size: side of the images in pixels; None: the size that the model was built for.
     """
-    shapes = {} if image_size is None else output_shapes(model, image_size)
     total = 0
-    has_gradient: dict[int, bool] = {}
-    for operation in model.operations:
-        if isinstance(operation, keras.layers.InputLayer):
-            has_gradient[id(operation.output)] = False
-            continue
-        inputs = operation.input if isinstance(operation.input, list) else [operation.input]
-        before = any(has_gradient[id(tensor)] for tensor in inputs)
-        is_frozen = operation.name in frozen
-        has_own = bool(getattr(operation, "trainable_weights", [])) and not is_frozen
-        has_gradient[id(operation.output)] = before or has_own
-        if kernels := _kernels(operation):
-            forward = multiply_adds(operation, shapes.get(operation.name))
-            total += 2 * forward * (1 + (kernels[0].trainable and not is_frozen) + before)
+    counted = _counted(model, image_size)
+    trained: set[int] = set()  # tensors that depend on trained weights
+    calls = calls_of(model, image_size)  # keeps the tensors, and so their ids
+    for operation, inputs, output in calls:
+        before = any(id(tensor) in trained for tensor in inputs)
+        for layer, forward in counted.get(operation.name, ()):
+            learns = bool(layer.trainable_weights) and not {layer.name, operation.name} & set(frozen)
+            has_kernel = any(kernel.trainable for kernel in _kernels(layer))
+            total += 2 * forward * (1 + (learns and has_kernel) + before)
+            before = before or learns
+        if before:
+            trained.add(id(output))
     return total
 
 
-def multiply_adds(layer: Any, output_shape: Sequence[int | None] | None = None) -> int:
+def _counted(model: keras.Model, image_size: int | None = None) -> dict[str, list[tuple[Any, int]]]:
+    """Return the layers with weights of each operation, in the order of their calls, by the operation's name.
+
+    Each is with its multiply-adds for one image. Layers inside of other layers and models count as well.
+    """
+    inside = {operation.name: _inside(operation) for operation in model.operations}
+    if all(len(layers) == 1 and layers[0].name == name for name, layers in inside.items() if layers):
+        calls = [] if image_size is None else calls_of(model, image_size)
+        shapes = {call[0].name: _positions(call[0], call[1][0], call[2]).shape for call in calls}
+        return {
+            name: [(layer, multiply_adds(layer, shapes.get(name)))]
+            for name, layers in inside.items()
+            for layer in layers
+        }
+    owners = {id(layer): name for name, layers in inside.items() for layer in layers}
+    found: dict[str, list[tuple[Any, int]]] = {}
+    for layer, shape in _traced_calls(model, [*itertools.chain(*inside.values())], image_size):
+        found.setdefault(owners[id(layer)], []).append((layer, multiply_adds(layer, shape)))
+    return found
+
+
+def _inside(operation: Any) -> list[Any]:
+    """Return an operation's layers with weights of their own: itself, or those that it is made of."""
+    if not getattr(operation, "weights", None):
+        return []
+    layers = [layer for layer in all_layers(operation) if layer.weights]
+    outer = {id(layer) for layer in layers if any(inner.weights for inner in all_layers(layer)[1:])}
+    return [layer for layer in layers if id(layer) not in outer]
+
+
+def _traced_calls(model: keras.Model, layers: list[Any], image_size: int | None) -> list[tuple[Any, Any]]:
+    """Return the calls of layers anywhere in a model, with the shapes of their ``_positions``."""
+    found: list[tuple[Any, Any]] = []
+
+    def watched(layer: Any) -> Callable[..., Any]:
+        call = layer.call
+
+        def recorded(*arguments: Any, **options: Any) -> Any:
+            output = call(*arguments, **options)
+            taken = keras.tree.flatten((arguments, options))[0]
+            found.append((layer, _positions(layer, taken, output).shape))
+            return output
+
+        return recorded
+
+    sized = model if image_size is None else with_image_size(model, image_size)
+    images = tf.TensorSpec((1, *sized.input_shape[1:]), sized.inputs[0].dtype)
+    for layer in layers:
+        layer.call = watched(layer)
+    try:
+        tf.function(lambda pixels: sized(pixels, training=False)).get_concrete_function(images)
+    finally:
+        for layer in layers:
+            del layer.call
+    return found
+
+
+def multiply_adds(layer: Any, shape: Sequence[int] | None = None) -> int:
     """Return the multiply-adds of a layer's forward pass for one image; 0 if it has no kernel.
 
-    Each weight of the kernel is used once at each position of the output. A factor for each channel adds
-    nothing, so it counts as none.
+    Each weight of the kernel is used once at each position of the output, or of a transposed convolution's
+    input. A factor for each channel adds nothing, so it counts as none.
 
     Args:
         layer: with one output, in either data format.
-        output_shape: of a batch; None: the shape in the layer's first call.
+        shape: of the batch with these positions; None: that of the layer's first call.
     """
     weights = sum(math.prod(kernel.shape) for kernel in _kernels(layer))
     if not weights:
         return 0
-    shape = (layer.output.shape if output_shape is None else output_shape)[1:]
+    shape = (_positions(layer, layer.input, layer.output).shape if shape is None else shape)[1:]
+    if isinstance(layer, keras.layers.EinsumDense):  # as in attention: several of its axes may be channels
+        _, letters, given = re.split(",|->", layer.equation)
+        axes = zip(letters, layer.kernel.shape, strict=True)
+        return weights * math.prod(shape) // math.prod(size for letter, size in axes if letter in given)
     channels_first = getattr(layer, "data_format", "channels_last") == "channels_first"
     return weights * math.prod(shape[1:] if channels_first else shape[:-1])
+
+
+def _positions(layer: Any, taken: Any, given: Any) -> Any:
+    """Return the tensor, of a layer's input and output, at whose positions its kernel is used."""
+    return taken if isinstance(layer, keras.layers.Conv1DTranspose | keras.layers.Conv2DTranspose) else given
 
 
 def _kernels(layer: Any) -> list[Any]:
@@ -203,17 +269,18 @@ def summarize(model: keras.Model) -> ModelSummary:
         model: functional, channels last; each layer has one output.
     """
     layers: list[Stage] = []
-    operations = model.operations
-    last_spatial = max(i for i, found in enumerate(operations) if len(found.output.shape) > 2)
-    for index, layer in enumerate(operations):
-        if not getattr(layer, "weights", None):
+    counted, calls = _counted(model), calls_of(model)
+    last_spatial = max((index for index, call in enumerate(calls) if len(call[2].shape) > 2), default=-1)
+    for index, (operation, _, output) in enumerate(calls):
+        inside = counted.get(operation.name)
+        if not inside:
             continue
-        *resolution, channels = layer.output.shape[1:]
+        *resolution, channels = output.shape[1:]
         if not resolution and index < last_spatial:
             resolution, channels = list(layers[-1].resolution), layers[-1].channels
-        cost = multiply_adds(layer)
-        parameters = sum(math.prod(weight.shape) for weight in layer.trainable_weights)
-        layers.append(Stage(tuple(resolution), channels, int(cost > 0), parameters, cost))
+        costs = [cost for _, cost in inside if cost]
+        parameters = sum(math.prod(weight.shape) for weight in operation.trainable_weights)
+        layers.append(Stage(tuple(resolution), channels, len(costs), parameters, sum(costs)))
     stages = []
     for resolution, group in itertools.groupby(layers, lambda layer: layer.resolution):
         _, channels, *counts = zip(*map(astuple, group), strict=True)
@@ -231,22 +298,23 @@ def receptive_field(model: keras.Model) -> tuple[int, int]:
 
     Args:
         model: functional, in either data format; each layer is called once and has one output.
+
+    Raises ValueError for a network with windows inside of a layer or model within it.
     """
     fields: dict[int, np.ndarray | None] = {}  # of each tensor: int [(size, spacing), (height, width)]
-    widest = np.ones(2, int)
-    for operation in model.operations:
-        if isinstance(operation, keras.layers.InputLayer):
-            fields[id(operation.output)] = np.ones((2, 2), int)
-            continue
-        inputs = operation.input if isinstance(operation.input, list) else [operation.input]
-        known = [field for field in (fields[id(tensor)] for tensor in inputs) if field is not None]
+    widest, of_images = np.ones(2, int), np.ones((2, 2), int)
+    calls = calls_of(model)  # keeps the tensors, and so their ids
+    for operation, inputs, output in calls:
+        known = [found for tensor in inputs if (found := fields.get(id(tensor), of_images)) is not None]
         field = None
         if known and not isinstance(operation, _NOT_SPATIAL):
+            if isinstance(operation, keras.Layer) and any(map(_has_window, all_layers(operation)[1:])):
+                raise ValueError(f"{operation.name} has convolutions or pools inside")
             window, stride = _window(operation)
             size, spacing = np.max(known, axis=0)
             field = np.stack([size + (window - 1) * spacing, spacing * stride])
             widest = np.maximum(widest, field[0])
-        fields[id(operation.output)] = field
+        fields[id(output)] = field
     height, width = widest.tolist()
     return height, width
 
@@ -257,6 +325,10 @@ _NOT_SPATIAL = (
     keras.layers.GlobalAveragePooling2D,
     keras.layers.GlobalMaxPooling2D,
 )
+
+
+def _has_window(layer: Any) -> bool:
+    return hasattr(layer, "kernel_size") or hasattr(layer, "pool_size")
 
 
 def _window(layer: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -40,7 +40,7 @@ class Slice:
 def names_of_slices(predictions: Predictions, manifest: Manifest, split: str) -> list[str]:
     """Return what the images of a split can be told apart by."""
     of_class = [] if predictions.are_numbers else [CLASS]
-    return [*of_class, BRIGHTNESS, *columns_of(manifest, split)]
+    return list(dict.fromkeys([*of_class, BRIGHTNESS, *columns_of(manifest, split)]))
 
 
 def slices_by(predictions: Predictions, manifest: Manifest, split: str, by: str) -> list[Slice]:
@@ -51,20 +51,21 @@ def slices_by(predictions: Predictions, manifest: Manifest, split: str, by: str)
         manifest: of the data set.
         split: its name.
         by: ``class`` (an image with several labels counts for each), ``brightness`` (the mean of the pixels,
-            in quarters of the images), or a column. One of numbers with many values becomes quarters, too.
+            in quarters of the images), or a column, which may have such a name. One of numbers with many
+            values becomes quarters, too.
 
     Raises InputError for another name, and for a column with too many texts to be parts.
     """
     names = names_of_slices(predictions, manifest, split)
     if by not in names:
         raise unknown_name_error("column of --by", by, names)
-    if by == CLASS:
+    columns = columns_of(manifest, split)
+    if by in columns:
+        parts = _parts(by, [columns[by][row] for row in predictions.index.tolist()])
+    elif by == CLASS:
         parts = {name: predictions.has[:, place] for place, name in enumerate(predictions.classes)}
-    elif by == BRIGHTNESS:
-        parts = quarters(_brightness(predictions))
     else:
-        values = columns_of(manifest, split)[by]
-        parts = _parts(by, [values[row] for row in predictions.index.tolist()])
+        parts = quarters(_brightness(predictions))
     return sorted(slices_of(predictions, parts), key=lambda one: one.value, reverse=predictions.are_numbers)
 
 
@@ -108,10 +109,18 @@ def quarters(values: NDArray[np.float64]) -> dict[str, NDArray[np.bool_]]:
         return parts
     ends = np.unique(np.quantile(values[known], np.linspace(0, 1, _QUARTERS + 1)))
     places = np.digitize(values, ends[1:-1]) if len(ends) > 2 else np.zeros(len(values), int)
+    texts = _told_apart(ends)
     for place in range(max(1, len(ends) - 1)):
-        low, high = ends[place], ends[min(place + 1, len(ends) - 1)]
-        parts[f"{low:.4g} to {high:.4g}"] = known & (places == place)
+        parts[f"{texts[place]} to {texts[min(place + 1, len(ends) - 1)]}"] = known & (places == place)
     return parts
+
+
+def _told_apart(values: NDArray[np.float64]) -> list[str]:
+    """Return different numbers as texts with four digits, or as many as are needed to tell them apart."""
+    before_the_point = len(str(int(np.abs(values).max())))
+    least = max(4, before_the_point) if before_the_point < 16 else 4
+    found = ([f"{value:.{digits}g}" for value in values] for digits in range(least, 18))
+    return next(texts for texts in found if len(set(texts)) == len(values))
 
 
 def accuracy_interval(right: NDArray[np.bool_]) -> tuple[float, float, float]:

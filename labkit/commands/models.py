@@ -125,19 +125,24 @@ def _built(name: str, config: ModelConfig) -> dict[str, Any]:
     from labkit.analysis.architecture import receptive_field, summarize
 
     model = _without_values(config)
-    summary = summarize(model)
+    summary, field = summarize(model), None
+    with contextlib.suppress(ValueError):
+        field = list(receptive_field(model))
     return {
         **_facts(name),
         "arguments": config.model_arguments,
         "parameters": summary.parameters,
         "multiply_adds": summary.multiply_adds,
-        "receptive_field": list(receptive_field(model)),
+        "receptive_field": field,
         "stages": [dataclasses.asdict(stage) for stage in summary.stages],
     }
 
 
-def _without_values(config: ModelConfig) -> Any:
-    """Return the network for the images and classes that it was published for; its weights have shapes."""
+def _without_values(config: ModelConfig, num_classes: int = 0) -> Any:
+    """Return the network for the images and classes that it was published for; its weights have shapes.
+
+    ``num_classes``: above 0, for another number of classes.
+    """
     from labkit.models.registry import build_model
     from labkit.startup.tf_compat import without_values
 
@@ -145,7 +150,8 @@ def _without_values(config: ModelConfig) -> Any:
     if CODE.fullmatch(config.model) and not config.model.endswith(".keras"):
         named_object("--model", config.model)  # loads the file: what it makes beside the network needs values
     with without_values():
-        return build_model(config, num_classes=published.num_classes, image_shape=published.image_shape)
+        number = num_classes or published.num_classes
+        return build_model(config, num_classes=number, image_shape=published.image_shape)
 
 
 def _print_transfer(source: WeightSource, config: Config, as_json: bool) -> None:
@@ -155,12 +161,18 @@ def _print_transfer(source: WeightSource, config: Config, as_json: bool) -> None
 
     published = published_for(config.model.model, config.model.application)
     weights = read_weights(source, config.model, published.image_shape)
-    transfer = transfer_to(_without_values(config.model), weights, config, ())
+    classes = weights.classes or ()  # the table is of a training with the same
+    transfer = transfer_to(_without_values(config.model, len(classes)), weights, config, classes)
     if as_json:
         print(dumps(transfer.to_json(), indent=2))
         return
     print_table(("in the source", "in the network", ""), transfer.rows())
     print(f"\n{transfer.lines()[0]}")
+    said = f"the {len(classes)} classes of the file" if classes else f"{published.num_classes:,} classes"
+    print(
+        f"for images of {_size(list(published.image_shape))} and {said}; with others, the head, or a layer "
+        "behind a Flatten, may be of another shape"
+    )
 
 
 def _print_table(described: list[dict[str, Any]]) -> None:
@@ -199,7 +211,9 @@ def _print_one(model: dict[str, Any]) -> None:
     called = f" with {model['arguments']}" if model["arguments"] else ""
     images = f"{_size(model['image_shape'])} images of {model['num_classes']:,} classes"
     print(ModelSummary(f"{model['name']}{called}, {images}", stages))
-    print(f"\nreceptive field {_size(model['receptive_field'])} pixels")
+    field = model["receptive_field"]
+    unknown = "unknown: a layer or model within the network has convolutions or pools inside"
+    print(f"\nreceptive field {f'{_size(field)} pixels' if field else unknown}")
     if model["accuracy"] is not None:
         print(f"published accuracy on {model['data_set']} {_percent(model['accuracy'])}{source}")
 

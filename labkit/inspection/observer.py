@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from labkit.models.freezing import Frozen, layers_with_weights, trained_indices
+from labkit.models.freezing import Frozen, trained_indices
 from labkit.models.variants import with_image_size, with_layer_outputs
 from labkit.run_directory.layers import LEVELS
 
@@ -306,7 +306,8 @@ def read_observation(model: keras.Model, frozen: Frozen, tensors: Mapping[str, A
     values = {name: np.asarray(tensor) for name, tensor in tensors.items()}
     layers = observed_layers(model)
     trained = [model.trainable_variables[index] for index in trained_indices(model, frozen)]
-    of_layer = {id(weight): layer.name for layer in layers_with_weights(model) for weight in layer.weights}
+    # A layer may be made of others, or be a model.
+    of_layer = {id(weight): layer.name for layer in model.layers for weight in layer.weights}
     places = [of_layer[id(weight)] for weight in trained]
     with np.errstate(all="ignore"):  # NaN and Infinity are shown as they are
         count, total, squares, zeros = values["activations"][:, :4].T

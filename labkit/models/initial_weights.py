@@ -6,6 +6,7 @@ import os
 import socket
 import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -79,10 +80,18 @@ def read_weights(
 
 
 def weights_by_name(model: keras.Model) -> dict[str, keras.Variable]:
-    """Return the weights and moving averages of ``model`` by ``<layer>/<weight>``."""
-    return {
-        name: weight for layer in layers_with_weights(model) for name, weight in layer_weights(layer).items()
-    }
+    """Return the weights and moving averages of ``model`` by ``<layer>/<weight>``.
+
+    Raises InputError for two layers of one name, which models within it may have.
+    """
+    layers = list(dict.fromkeys(layers_with_weights(model)))
+    names = Counter(layer.name for layer in layers)
+    if twice := next((name for name, count in names.items() if count > 1), None):
+        raise InputError(
+            f"{model.name} has {names[twice]} layers called {twice!r}, and --start-from finds weights by the "
+            "names of layers; give each layer a name of its own"
+        )
+    return {name: weight for layer in layers for name, weight in layer_weights(layer).items()}
 
 
 def layer_weights(layer: keras.Layer) -> dict[str, keras.Variable]:

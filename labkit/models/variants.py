@@ -73,19 +73,35 @@ def with_layer_outputs(model: keras.Model, image_size: int | None = None) -> ker
     return keras.Model(cloned.inputs[0], outputs, name=model.name)
 
 
-def output_shapes(model: keras.Model, size: int) -> dict[str, tuple[int | None, ...]]:
-    """Return each layer's output shape, by layer name, for images of ``size`` x ``size``.
+def calls_of(
+    model: keras.Model, image_size: int | None = None
+) -> list[tuple[keras.Operation, list[keras.KerasTensor], keras.KerasTensor]]:
+    """Return each operation of a network with what it takes and what it gives, in the order of the calls.
 
-    A layer itself only records the output shape of its first call.
+    A layer itself only records its first call, and a model within the network that of its own input.
+
+    Args:
+        model: functional; each operation is called once and has one output.
+        image_size: side of the images in pixels; None: the model's own height and width.
     """
-    outputs = with_layer_outputs(model, size).output
-    return {name: tuple(output.shape) for name, output in outputs.items()}
+    found = []
+
+    def call(operation: keras.Operation, *inputs: Any, **options: Any) -> Any:
+        output = operation(*inputs, **options)
+        tensors = [one for one in keras.tree.flatten((inputs, options)) if isinstance(one, keras.KerasTensor)]
+        found.append((operation, tensors, output))
+        return output
+
+    height, width = model.input_shape[1:3]
+    _over_same_layers(model, (image_size or height, image_size or width), call)
+    return found
 
 
 def _over_same_layers(model: keras.Model, size: tuple[int, int], call: Callable[..., Any]) -> keras.Model:
     images = keras.Input((*size, model.input_shape[-1]), name="images", dtype=model.inputs[0].dtype)
+    inputs = keras.tree.map_structure(lambda _: images, model.input)  # which may be a list of one
     return keras.models.clone_model(
-        model, input_tensors=images, clone_function=lambda layer: layer, call_function=call
+        model, input_tensors=inputs, clone_function=lambda layer: layer, call_function=call
     )
 
 

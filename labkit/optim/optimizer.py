@@ -10,6 +10,7 @@ from labkit.config import OptimizerConfig
 from labkit.errors import InputError
 from labkit.models.freezing import HEAD, layers_with_weights
 from labkit.models.layers import norms_of
+from labkit.startup.tf_compat import all_layers
 
 
 class _Untracked:
@@ -150,12 +151,18 @@ def check_weight_decay(model: keras.Model, config: OptimizerConfig) -> None:
         )
 
 
+_NO_KERNELS = ("bias", "gamma", "beta", "alpha")  # attributes of layers
+
+
 def _decaying(model: keras.Model, config: OptimizerConfig) -> list[keras.Variable]:
     """Return the trainable variables that ``weight_decay_of`` names."""
     if config.weight_decay_of == "all":
         return list(model.trainable_variables)
     if config.weight_decay_of == "kernels":
-        return [variable for variable in model.trainable_variables if len(variable.shape) > 1]
+        # Those of attention and of a PReLU may have several axes, too.
+        others = {id(getattr(layer, name, None)) for layer in all_layers(model) for name in _NO_KERNELS}
+        matrices = (variable for variable in model.trainable_variables if len(variable.shape) > 1)
+        return [variable for variable in matrices if id(variable) not in others]
     return [
         layer.kernel
         for layer in layers_with_weights(model)

@@ -207,6 +207,11 @@ def _settings_of_optimizer(optimizer: Any, given: Mapping[str, Any], folder: Pat
     for name, instead in LEFT_TO_LABKIT.items():
         if (value := settings.pop(name, None)) not in (None, False):
             raise InputError(f"optimizer has {name}={value!r}, which labkit does instead; {instead}")
+    if any(getattr(optimizer, f"_exclude_from_weight_decay{end}", None) for end in ("", "_pattern")):
+        raise InputError(
+            "optimizer excludes weights from its weight decay, which labkit doesn't take over; make it "
+            "without that, and give weight_decay_of='kernels'"
+        )
     twice = [name for name in ("learning_rate", "weight_decay", "gradient_clip_norm") if name in given]
     if twice and twice[0] in flags and (twice[0] != "weight_decay" or decay is not None):
         raise InputError(f"{twice[0]} is given, and the optimizer has one; leave one of them out")
@@ -235,6 +240,11 @@ def _settings_of_loss(loss: Any, folder: Path) -> dict[str, Any]:
         raise InputError(f"loss is a {kind.__name__} of probabilities; make it with from_logits=True")
     if settings.get("reduction") not in (None, "none", "sum_over_batch_size"):
         raise InputError(f"loss has reduction={settings['reduction']!r}; labkit takes the mean; leave it out")
+    if (ignored := settings.pop("ignore_class", None)) is not None and kind.__module__.startswith("keras."):
+        raise InputError(
+            f"loss is a {kind.__name__} with ignore_class={ignored}; leave that out, and give "
+            f"class_weights={{'{ignored}': 0}}"
+        )
     own = {
         name: value
         for name, value in settings.items()

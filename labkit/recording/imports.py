@@ -64,16 +64,17 @@ class ImportedLog:
     def take_names_of_keras(self) -> None:
         """Name what TensorBoard's callback of Keras writes, such as ``batch_loss``, as rows name it.
 
-        Values of epochs are left out where the split has those of steps: their steps are other numbers.
+        Values of epochs, such as ``epoch_learning_rate``, are left out where the split has those of steps:
+        their steps are other numbers.
         """
         found = {name: _KERAS.fullmatch(name) for row in self.rows.values() for name in row}
         kinds = {name: (one[2], one[1] == "epoch") for name, one in found.items() if one}
-        by_step = {(row["split"], kinds[name][0]) for row in self.rows.values() for name in row
+        by_step = {row["split"] for row in self.rows.values() for name in row
                    if name in kinds and not kinds[name][1]}  # fmt: skip
         for key, row in list(self.rows.items()):
             for name in row.keys() & kinds.keys():
                 (metric, of_epoch), value = kinds[name], row.pop(name)
-                if of_epoch and (row["split"], metric) in by_step:
+                if of_epoch and row["split"] in by_step:
                     self.left_out["value of an epoch beside those of steps"] += 1
                 else:
                     row[metric] = value

@@ -13,9 +13,10 @@ class KerasRecorder(keras.callbacks.Callback):
     """Records ``model.fit(x, y, callbacks=[labkit.KerasRecorder("mine")])`` as a run.
 
     There is a row for each batch and for each validation. Keras tells the mean over the epoch so far; rows
-    have that of the batch alone, computed from two such means. The last batch of an epoch may have fewer
-    images than the others, so it has no row. With ``steps_per_execution``, a row is of so many batches. A
-    metric that isn't a mean over images, such as AUC, is in the rows of validations only.
+    have that of the batch alone, from what the metric has summed up, with its weights. The learning rate is
+    the one that the batch was trained with. With ``steps_per_execution``, a row is of so many batches. A
+    metric that isn't a mean over images, such as AUC or a root mean square, is in the rows of validations
+    only.
 
     A second ``fit`` with the same callback goes on with the run. Keras doesn't tell callbacks of an error in
     ``fit``: the run then ends with the program, or with ``recorder.fail``.
@@ -39,9 +40,8 @@ class KerasRecorder(keras.callbacks.Callback):
         self._step = 0
         self._epoch = 0
         self._batches = 0  # of this epoch
-        self._sums: dict[str, float] = {}  # over these batches
-        self._means: set[str] = set()
-        self._waiting: dict[str, Any] | None = None  # the row of the last batch, if it isn't the epoch's last
+        self._summed: dict[str, tuple[float, float]] = {}  # over these batches: total and weight of a metric
+        self._learning_rate = 0.0
 
     @property
     def recorder(self) -> Recorder:
@@ -59,31 +59,29 @@ class KerasRecorder(keras.callbacks.Callback):
             self._recorder = start_run(job_dir=path, total_steps=total, resume_from=step)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        self._epoch, self._batches, self._sums, self._waiting = epoch, 0, {}, None
+        self._epoch, self._batches, self._summed = epoch, 0, {}
+
+    def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        # Behind the batch, that of a schedule is the next one's.
+        self._learning_rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        if not self._means:  # metrics exist after the first batch
-            self._means = {"loss", *_means_of(self.model)}
-        if self._waiting is not None:  # it wasn't the last one
-            self.recorder.log(self._waiting.pop("step"), split="train", **self._waiting)
         steps = self.params.get("steps")
         batches = min(batch + 1, steps or batch + 1)  # Keras counts on where the last execution has fewer
-        done = batches - self._batches  # several with steps_per_execution
-        self._step += done
-        means = {name: float(value) for name, value in (logs or {}).items() if name in self._means}
-        sums = {name: value * batches for name, value in means.items()}
-        row: dict[str, Any] = {
-            name: (total - self._sums.get(name, 0.0)) / done for name, total in sums.items()
-        }
-        row["learning_rate"] = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+        self._step += batches - self._batches  # several with steps_per_execution
+        self._batches = batches
+        row: dict[str, Any] = {}
+        for metric in _means_of(self.model):
+            if metric.name in (logs or {}):
+                summed = float(metric.total), float(metric.count)
+                total, weight = self._summed.get(metric.name, (0.0, 0.0))
+                if summed[1] > weight:  # else all images of the batch have the weight 0
+                    row[metric.name] = (summed[0] - total) / (summed[1] - weight)
+                self._summed[metric.name] = summed
+        row["learning_rate"] = self._learning_rate
         if steps:
             row["epoch"] = self._epoch + batches / steps
-        if self._batches == 0:  # its mean is Keras's own
-            self.recorder.log(self._step, split="train", **row)
-        else:
-            self._waiting = {"step": self._step, **row}
-        self.recorder.reached(self._step)
-        self._batches, self._sums = batches, sums
+        self.recorder.log(self._step, split="train", **row)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         values = {name: value for name, value in (logs or {}).items() if name.startswith("val_")}
@@ -95,9 +93,10 @@ class KerasRecorder(keras.callbacks.Callback):
         self.recorder.finish()
 
 
-def _means_of(model: keras.Model) -> set[str]:
-    """Return the names of the metrics of a model that are means over images."""
+def _means_of(model: keras.Model) -> list[keras.metrics.Mean]:
+    """Return the metrics of a model that are means over images, its loss among them."""
     found: list[Any] = []
     for metric in model.metrics:
         found += getattr(metric, "metrics", None) or [metric]
-    return {metric.name for metric in found if isinstance(metric, keras.metrics.Mean)}
+    means = (metric for metric in found if isinstance(metric, keras.metrics.Mean))
+    return [metric for metric in means if type(metric).result is keras.metrics.Mean.result]

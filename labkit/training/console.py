@@ -4,14 +4,14 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.callbacks.callback import Callback, TrainingView
 from labkit.config.run import Triggers
-from labkit.plurals import counted
+from labkit.plurals import counted, listed
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.files import open_run_file
 from labkit.run_directory.metrics import metrics_in_words, result_in_words
@@ -317,6 +317,31 @@ def lines_at_start(network: "Network", run: RunDirectory, step: int, *, resumed:
                 f"note: {run.metrics_path} has lost the rows of {lost}; restore the file from a copy"
             )
     return lines
+
+
+def note_of_new_averages(network: "Network", loaded: Collection[str]) -> list[str]:
+    """Return a line if batch normalization that --start-from didn't load will keep its initial averages long.
+
+    Their decay doesn't grow from 0.1 in such a run, because averages that were loaded stay.
+    """
+    from labkit.models.initial_weights import weights_by_name
+    from labkit.models.layers import norms_of
+
+    names = {id(weight): name for name, weight in weights_by_name(network.model).items()}
+    new = {
+        name: norm.decay
+        for name, norm in norms_of(network.model).items()
+        if names[id(norm.moving_mean)] not in loaded
+    }
+    steps = network.config.run.train_steps
+    share = max(new.values(), default=0.0) ** steps
+    if share <= 0.05:
+        return []
+    return [
+        f"note: the moving averages of {listed(list(new), 3)} are new, and {share:.0%} of them are still "
+        f"initial values after {counted(steps, 'step')}; expect validation and test accuracy below training "
+        "accuracy, or give --batch-norm-decay 0.9"
+    ]
 
 
 def compile_messages(network: "Network", step: int) -> dict[str, str]:

@@ -40,7 +40,7 @@ from labkit.startup.interruption import StopRequest, stop_on_signals
 from labkit.startup.tf_compat import told_of_other_kernels, uses_onednn
 from labkit.tensorboard.events import debugger_dump
 from labkit.training.checkpoints import CheckpointState, CheckpointStore, prepare_transfer
-from labkit.training.console import Console
+from labkit.training.console import Console, note_of_new_averages
 from labkit.training.loop import Engine, TrainLoop
 from labkit.training.network import Network, training_batches
 from labkit.training.plan import TrainingPlan, TrainResult
@@ -200,7 +200,7 @@ def _train_session(
             # Once this checkpoint is saved, the run no longer needs the source of its weights.
             write_json_atomic(run.transfer_path, transfer.to_json())
             store.save(network.checkpoint(), network.state_after(0))
-            for line in transfer.lines():
+            for line in [*transfer.lines(), *note_of_new_averages(network, transfer.loaded)]:
                 console.line(line)
         name = membership.task.name if membership else ""
         with quiet_threads(), machine_recorded(run, name, chief=writes):

@@ -53,6 +53,66 @@ def test_a_separable_convolution_counts_both_of_its_kernels():
     assert (summarize(model).multiply_adds, training_flops(model)) == (both, 2 * both * 2)
 
 
+def chained(images, frozen=False):
+    """Two convolutions with a normalization between them; the first may be frozen."""
+    layers = [
+        keras.layers.Conv2D(8, 3, padding="same", trainable=not frozen),
+        keras.layers.BatchNormalization(trainable=not frozen),
+        keras.layers.Conv2D(6, 3, strides=2),
+    ]
+    for layer in layers:
+        images = layer(images)
+    return images
+
+
+class Own(keras.layers.Layer):
+    def __init__(self, layers):
+        super().__init__()
+        self.chain = layers
+
+    def call(self, x):
+        for layer in self.chain:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("form", ["functional", "any size", "sequential", "own"])
+def test_layers_inside_of_a_model_or_layer_count_as_they_do_alone(form):
+    side = None if form == "any size" else 16
+    for frozen in (False, True):
+        images, inputs = keras.Input((16, 16, 3)), keras.Input((side, side, 3))
+        inner = keras.Model(inputs, chained(inputs, frozen))
+        if form == "sequential":
+            inner = keras.Sequential(inner.layers)
+        elif form == "own":
+            inner = Own(inner.layers[1:])
+        ends = [keras.layers.GlobalAveragePooling2D()(x) for x in (chained(images, frozen), inner(images))]
+        alone, nested = (keras.Model(images, keras.layers.Dense(5)(end)) for end in ends)
+        expected, found = summarize(alone), summarize(nested)
+        assert (found.multiply_adds, found.parameters) == (expected.multiply_adds, expected.parameters)
+        assert [(stage.name, stage.layers) for stage in found.stages] == [("7×7", 2), ("logits", 1)]
+        assert training_flops(nested) == training_flops(alone)
+        if form in ("any size", "own"):
+            assert training_flops(nested, image_size=12) == training_flops(alone, image_size=12)
+    with pytest.raises(ValueError, match="convolutions or pools inside"):
+        receptive_field(nested)
+
+
+def test_a_transposed_convolution_uses_its_kernel_at_each_place_of_its_input():
+    images = keras.Input((8, 8, 4))
+    model = keras.Model(images, keras.layers.Conv2DTranspose(6, 3, strides=2)(images))
+    by_hand = 8 * 8 * 3 * 3 * 4 * 6
+    assert (summarize(model).multiply_adds, training_flops(model)) == (by_hand, 2 * by_hand * 2)
+    assert training_flops(model, image_size=5) == 4 * by_hand * 25 // 64
+
+
+def test_the_projections_of_attention_are_counted():
+    images = keras.Input((4, 4, 8))
+    places = keras.layers.Reshape((16, 8))(images)
+    model = keras.Model(images, keras.layers.MultiHeadAttention(2, 3)(places, places))
+    assert summarize(model).multiply_adds == 16 * 4 * (8 * 2 * 3)  # queries, keys, values, output
+
+
 def test_squeeze_and_excitation_belongs_to_the_surrounding_stage():
     plain, squeezed = summary_of(num_layers=8), summary_of(model="se_resnet", num_layers=8)
     for before, after, channels in zip(plain.stages, squeezed.stages, (16, 32, 64, 0), strict=True):
@@ -97,7 +157,7 @@ def test_receptive_field_of_a_chain(layers, field):
     images = x = keras.Input((16, 16, 3))
     for layer in layers:
         x = layer(x)
-    assert receptive_field(keras.Model(images, x)) == field
+    assert receptive_field(keras.Model([images], x)) == field
 
 
 def test_the_widest_path_counts_and_global_averages_do_not():

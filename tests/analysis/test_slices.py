@@ -103,6 +103,25 @@ def test_numbers_become_quarters_and_their_errors_are_told(manifest):
         slices_by(predictions, manifest, "test", "class")
 
 
+def test_quarters_of_numbers_that_begin_alike_have_names_of_their_own():
+    """Moments in seconds: four digits are the same for all of them."""
+    moments = 1_700_000_000 + np.arange(400.0)
+    parts = slices.quarters(moments)
+    assert [part.sum() for part in parts.values()] == [100] * 4
+    assert next(iter(parts)) == "1700000000 to 1700000100"
+    assert next(iter(slices.quarters(moments - 1_700_000_000))) == "0 to 99.75"
+
+
+def test_a_column_comes_before_what_labkit_calls_by_its_name(manifest, monkeypatch):
+    named = {"class": ["a", "b"] * 12, "brightness": ["high", "low"] * 12}
+    monkeypatch.setattr(slices, "columns_of", lambda manifest, split: named)
+    predictions = predictions_of(manifest, np.arange(24) % 2 > 0)
+    assert slices.names_of_slices(predictions, manifest, "test") == ["class", "brightness"]
+    for by, names in (("class", ["b", "a"]), ("brightness", ["low", "high"])):
+        found = slices_by(predictions, manifest, "test", by)
+        assert [(one.name, one.value) for one in found] == [(names[0], 0.0), (names[1], 1.0)]
+
+
 def test_too_many_texts_are_no_parts(manifest):
     count = manifest.count("test")
     write_columns(manifest, {"test": {"name": [f"text {row}" for row in range(count)]}})

@@ -190,6 +190,38 @@ def test_a_large_layer_is_sampled_from_every_example_and_channel():
     assert number["logits"][4:].sum() == 512 * CLASSES
 
 
+def test_the_weights_of_a_model_within_the_network_are_those_of_its_layer():
+    inner = keras.Sequential(
+        [keras.layers.Conv2D(4, 1, name="logits"), keras.layers.Conv2D(2, 1)], name="inner"
+    )
+    images = keras.Input((SIDE, SIDE, CHANNELS))
+    pooled = keras.layers.GlobalAveragePooling2D(name="pool")(inner(images))
+    model = keras.Model(images, keras.layers.Dense(CLASSES, name="logits")(pooled))
+    observer = StepObserver(model, BATCH)
+    random = np.random.default_rng(0)
+    pixels = tf.constant(random.normal(size=(BATCH, SIDE, SIDE, CHANNELS)).astype(np.float32))
+    labels = tf.constant(random.integers(CLASSES, size=BATCH), tf.int32)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(pixels)))
+    *gradients, kernel, bias = tape.gradient(loss, model.trainable_weights)
+    optimizer = SGD(model, Config.from_flat({"weight_decay": 0.0}).optimizer)
+    train_step = make_train_step(
+        tf.distribute.get_strategy(),
+        model,
+        optimizer,
+        tf.Variable(0, dtype=tf.int64),
+        global_batch_size=BATCH,
+        observer=observer,
+    )
+    scalars = tf.constant(RATE), tf.constant(0.0)
+    _, tensors = tf.function(lambda *batch: (train_step(*batch), *observer.tensors))(pixels, labels, *scalars)
+    found = read_observation(model, frozenset(), tensors)
+    norms = [float(tf.linalg.global_norm(part)) for part in (gradients, [kernel, bias])]
+    assert found.layers == ["inner", "pool", "logits"]
+    assert found.gradient_norm == [pytest.approx(norms[0], 1e-5), None, pytest.approx(norms[1], 1e-5)]
+    assert [one is None for one in found.weight_quantiles] == [False, True, False]
+
+
 def session_of(**fields: object):
     manifest = SimpleNamespace(
         num_classes=CLASSES,

@@ -88,6 +88,17 @@ def test_an_offset_without_its_kernel_is_not_loaded():
         match(InitialWeights(SOURCE, other, classes=("a", "b", "c")), build(), ("a", "b", "c"))
 
 
+def test_layers_of_one_name_are_refused_because_names_would_decide_between_them():
+    def part(name):
+        images = keras.Input((8, 8, 3))
+        return keras.Model(images, keras.layers.Conv2D(4, 3, name="conv")(images), name=name)
+
+    images = keras.Input((8, 8, 3))
+    both = keras.layers.Add()([part("left")(images), part("right")(images)])
+    with pytest.raises(InputError, match="has 2 layers called 'conv'"):
+        weights_by_name(keras.Model(images, both))
+
+
 def test_a_scale_that_is_never_trained_is_not_asked_for():
     weights = weights_by_name(build(model="fast", num_layers=None, width_factor=0.25, size=32))
     assert not any(name.endswith("gamma") for name in weights)

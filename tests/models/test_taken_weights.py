@@ -297,6 +297,16 @@ def test_a_name_map_needs_weights():
         TransferConfig(name_map="map.txt")
 
 
+def test_the_table_of_a_file_that_names_its_classes_is_that_of_a_training_with_them(tmp_path, capsys):
+    path = tmp_path / "exported.keras"
+    build_model(ModelConfig(num_layers=8), num_classes=3, image_shape=(32, 32, 3)).save(path)
+    (tmp_path / "exported.keras.json").write_text('{"classes": ["a", "b", "c"]}')
+    assert cli.main(["models", "resnet8", "--start-from", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert ["logits/kernel", "logits/kernel", "loaded"] in [line.split() for line in out.splitlines()]
+    assert "37 of 37 weights loaded" in out and "32×32×3 and the 3 classes of the file" in out
+
+
 def test_labkit_models_shows_what_becomes_of_each_weight(tmp_path, capsys):
     path = save(tmp_path / "theirs.safetensors", torchvision_weights(18))
     assert cli.main(["models", "imagenet_resnet18", "--start-from", str(path)]) == 0

@@ -125,3 +125,13 @@ def test_stages_sizes_and_decaying_weights(name):
     kernels = _decaying(model, optimizer)
     assert {weight.name for weight in kernels} == {"kernel"}
     assert all(len(weight.shape) > 1 for weight in kernels)
+
+
+def test_biases_and_scales_of_several_axes_are_no_kernels():
+    """Of Keras's attention, its biases are [heads, channels of a head]; of a PReLU, one for each feature."""
+    images = keras.Input((4, 4, 6))
+    x = keras.layers.MultiHeadAttention(2, 3)(images, images)
+    x = keras.layers.LayerNormalization(axis=(2, 3))(keras.layers.PReLU()(x))
+    model = keras.Model(images, keras.layers.Dense(3)(keras.layers.Flatten()(x)))
+    kernels = _decaying(model, Config.from_flat({"weight_decay_of": "kernels"}).optimizer)
+    assert [weight.name for weight in kernels] == ["kernel"] * 5

@@ -101,6 +101,12 @@ def test_an_object_is_the_same_as_its_flags(optimizer, expected):
         assert config.weight_decay == expected.get("weight_decay", 0.0)
 
 
+def without_decay_of_biases() -> keras.optimizers.Optimizer:
+    optimizer = keras.optimizers.AdamW(0.1)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return optimizer
+
+
 @pytest.mark.parametrize(
     ("optimizer", "beside", "words"),
     [
@@ -110,6 +116,7 @@ def test_an_object_is_the_same_as_its_flags(optimizer, expected):
             "schedule of its",
         ),
         (lambda: keras.optimizers.Adam(0.1, clipvalue=1.0), {}, "clipvalue=1.0"),
+        (without_decay_of_biases, {}, "give weight_decay_of='kernels'"),
         (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), {}, "wraps others"),
         (lambda: keras.optimizers.Adam(0.1), {"learning_rate": 0.2}, "learning_rate is given"),
         (lambda: 3, {}, "optimizer is 3"),

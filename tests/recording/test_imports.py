@@ -166,12 +166,12 @@ def test_a_run_that_is_there_stays(tmp_path):
 def test_what_keras_names_by_batches_and_epochs_is_a_loss_by_steps(tmp_path):
     of_epoch = scalar(1, epoch_loss=9.0)
     steps = [scalar(step, batch_loss=1 / step) for step in (10, 20)]
-    write_events(tmp_path / "tb" / "train", [*steps, of_epoch])
+    write_events(tmp_path / "tb" / "train", [*steps, of_epoch, scalar(0, epoch_learning_rate=0.1)])
     seen = scalar(20, evaluation_loss_vs_iterations=2.0)
     write_events(tmp_path / "tb" / "validation", [seen, of_epoch, scalar(1, epoch_accuracy=0.5)])
     assert cli.main(["import", "tensorboard", str(tmp_path / "tb")]) == 0
     run = labkit.load_run("tb")
     assert run.metrics()["loss"].tolist() == pytest.approx([0.1, 0.05])
-    assert run.metrics("validation")["loss"].tolist()[-1] == 2.0
-    assert run.metrics("validation")["accuracy"].tolist()[0] == 0.5
-    assert "2 × value of an epoch beside those of steps" in run.status.message
+    assert run.metrics("validation")["loss"].tolist() == [2.0]
+    assert run.metrics()["step"].tolist() == [10, 20]
+    assert "4 × value of an epoch beside those of steps" in run.status.message

@@ -43,7 +43,7 @@ def test_rows_are_those_of_single_batches(tmp_path, monkeypatch, at_once):
     model.layers[0].set_weights([rng.normal(size=(5, 2)).astype("float32"), np.zeros(2, "float32")])
     logits = model.predict(inputs, verbose=0)
     each = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(labels)), labels]
-    losses = [each[at : at + 16 * at_once].mean() for at in range(0, 160, 16 * at_once)]
+    losses = [each[at : at + 16 * at_once].mean() for at in range(0, 168, 16 * at_once)]
     history = model.fit(
         inputs,
         labels,
@@ -56,7 +56,7 @@ def test_rows_are_those_of_single_batches(tmp_path, monkeypatch, at_once):
     )
     run = labkit.load_run("fit")
     train, validation = run.metrics(), run.metrics("validation")
-    steps = list(range(at_once, 11, at_once))
+    steps = [*range(at_once, 11, at_once), 11]  # the last batch has eight images
     assert train["step"].tolist() == [*steps, *(11 + step for step in steps)]
     assert train["loss"] == pytest.approx(losses * 2, rel=1e-4)
     assert validation["step"].tolist() == [11, 22]
@@ -76,7 +76,36 @@ def test_a_data_set_of_unknown_length_and_a_second_fit(tmp_path, monkeypatch):
     for _ in range(2):
         model.fit(data, epochs=2, verbose=0, callbacks=[recorder])
     run = labkit.load_run("fit")
-    losses = [(inputs[at : at + 10] ** 2).mean() for at in (0, 10, 20)]  # the last batch has five
-    assert run.metrics()["step"].tolist() == [1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15]
+    losses = [(inputs[at : at + 10] ** 2).mean() for at in (0, 10, 20, 30)]  # the last batch has five
+    assert run.metrics()["step"].tolist() == list(range(1, 17))
     assert run.metrics()["loss"] == pytest.approx(losses * 4, rel=1e-4)
     assert (run.state, run.step) == ("finished", 16)
+
+
+def test_weighted_metrics_and_the_learning_rate_are_those_of_the_batch(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    inputs = np.arange(8, dtype="float32")[:, None]
+    weights = np.array([5, 5, 0.1, 0.1, 3, 1, 0, 0], "float32")
+    rate = keras.optimizers.schedules.PiecewiseConstantDecay([0, 1], [0.0, 1e-9, 2e-9])
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile(
+        keras.optimizers.SGD(rate),
+        "mse",
+        metrics=[keras.metrics.RootMeanSquaredError(name="root")],
+        weighted_metrics=[keras.metrics.MeanAbsoluteError(name="error")],
+    )
+    recorder = labkit.KerasRecorder("fit")
+    model.fit(
+        inputs,
+        inputs * 0,
+        batch_size=2,
+        sample_weight=weights,
+        shuffle=False,
+        verbose=0,
+        callbacks=[recorder],
+    )
+    rows = labkit.load_run("fit").metrics()
+    assert rows["learning_rate"] == pytest.approx([0, 1e-9, 2e-9, 2e-9])
+    assert rows["error"] == pytest.approx([0.5, 2.5, (4 * 3 + 5) / 4, np.nan], rel=1e-5, nan_ok=True)
+    assert rows["loss"] == pytest.approx(((inputs[:, 0] ** 2 * weights).reshape(4, 2)).mean(axis=1), rel=1e-4)
+    assert "root" not in rows

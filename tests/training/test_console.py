@@ -8,8 +8,9 @@ import IPython.display
 import pytest
 
 from labkit.config import Config
+from labkit.models.initial_weights import weights_by_name
 from labkit.run_directory import RunDirectory
-from labkit.training.console import _NotebookBar, lines_at_start
+from labkit.training.console import _NotebookBar, lines_at_start, note_of_new_averages
 from labkit.training.network import Network
 from labkit.training.plan import on_one_device
 
@@ -127,6 +128,21 @@ def test_the_length_is_said_and_what_lags_is_noted(fields, noted, tmp_path):
     assert all(words in text for words in noted), text
     assert ("note: with --batch-norm-decay" in text) == (fields.get("batch_norm_decay") == 0.997)
     assert ("evaluations use" in text) == ("progressive_resizing" in fields)
+
+
+def test_new_averages_beside_loaded_weights_are_noted():
+    def noted(**fields: object) -> list[str]:
+        config, devices, data_format = on_one_device(
+            Config.from_flat({"num_layers": 8, "train_steps": 20, **fields}), num_gpus=0
+        )
+        network = Network(config, MANIFEST, devices, data_format)
+        names = list(weights_by_name(network.model))
+        assert not note_of_new_averages(network, names)
+        return note_of_new_averages(network, [name for name in names if not name.startswith("stage3")])
+
+    assert noted(batch_norm_decay=0.8) == []
+    [line] = noted()
+    assert "averages of stage3_block1_norm1, stage3_block1_norm2 are new, and 94% of them" in line
 
 
 def test_missing_rows_of_earlier_steps_are_told(tmp_path):

@@ -163,7 +163,8 @@ def test_objects_are_the_same_as_flags(tmp_path):
         assert name == "METRICS" and "METRICS = [among_two, 'auc']" in Path(path).read_text()
     with as_files({"loss": keras.losses.Huber(delta=0.5)}) as flags:
         assert (flags["loss"], flags["loss_arguments"]) == ("huber", {"delta": 0.5})
-    for loss in (keras.losses.CategoricalFocalCrossentropy(), keras.losses.Poisson(), 3):
+    without_one = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=1)
+    for loss in (keras.losses.CategoricalFocalCrossentropy(), keras.losses.Poisson(), without_one, 3):
         with pytest.raises(InputError, match="^loss is"), as_files({"loss": loss}):
             pass
 

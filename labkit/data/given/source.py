@@ -324,7 +324,16 @@ def _together(parts: Mapping[str, Part], request: Request, known: Manifest | Non
     are_numbers = labels.dtype.kind == "f"
     if labels.ndim == 2 and not are_numbers and (labels.sum(axis=1) == 1).all():
         labels = labels.argmax(axis=1).astype(np.int32)
-    names = request.class_names or next((part.classes for part in parts.values() if part.classes), ())
+    told = {name: part.classes for name, part in parts.items() if part.classes}
+    if len(set(told.values())) > 1 and not request.class_names:
+        lists = "; ".join(
+            f"{name} has {listed([*map(shown, classes)], 10)}" for name, classes in told.items()
+        )
+        raise InputError(
+            f"the splits have other classes, so that a number isn't the same class in all ({lists}); number "
+            "the labels alike in all splits, and name the classes with class_names"
+        )
+    names = request.class_names or next(iter(told.values()), ())
     if not names and known is not None and len(known.all_classes or known.classes) == number:
         names = known.all_classes or known.classes
     default = [f"number {place}" for place in range(number)] if are_numbers and number > 1 else ["number"]

@@ -124,6 +124,16 @@ def test_names_of_classes_come_from_the_data_set_unless_they_are_given(tmp_path)
     assert given.manifest.classes == ("x", "y", "z")
 
 
+def test_splits_whose_numbers_are_other_classes_are_refused(tmp_path):
+    """torchvision's ImageFolder numbers the folders that are there, and a class may lack test pictures."""
+    few = OfPyTorch(IMAGES[:8], LABELS[:8] % 2, ["bee", "cow"])
+    examples = {"train": OfPyTorch(IMAGES, LABELS, ["ant", "bee", "cow"]), "test": few}
+    with pytest.raises(InputError, match="train has ant, bee, cow; test has bee, cow"):
+        prepare("mine", tmp_path, examples=examples)
+    named = prepare("mine", tmp_path, examples=examples, class_names=["x", "y", "z"])
+    assert named.manifest.classes == ("x", "y", "z")
+
+
 def test_pictures_of_several_sizes_become_one_and_another_size_is_asked_of_the_same_pictures(tmp_path):
     def pictures() -> Iterator[tuple[Image.Image, int]]:
         for number, (image, label) in enumerate(zip(IMAGES, LABELS, strict=True)):
