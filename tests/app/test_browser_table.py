@@ -224,7 +224,7 @@ def test_groups_have_mean_and_spread_and_their_runs_and_one_box_for_all(six, run
     opened(page, served, runs_folder, "&group=All+but+the+seed&sort=-test")
     assert names(page) == ["learning_rate 0.2 3 runs", "learning_rate 0.1 3 runs"]
     expect(page.locator(f"{ROWS} .lk-of-number").first).to_have_text("22.00 ± 1.00 % (3)")
-    page.get_by_role("button", name="learning_rate 0.2").click()
+    page.get_by_role("button", name="learning_rate 0.2", exact=True).click()
     assert short(page)[1:4] == BEST[:3]
     box(page, "learning_rate 0.2").check()
     page.get_by_text("3 selected: rate-0.2-seed-1").wait_for()
@@ -276,8 +276,9 @@ def test_keys_move_between_rows_tick_and_open(six, runs_folder, served, visit):
     opened(page, served, runs_folder)
     header(page, "Tags").get_by_role("button").focus()
     page.keyboard.press("Tab")
-    expect(box(page, "rate-0.1-seed-1")).to_be_focused()
-    page.keyboard.press("Tab")
+    for part in (box(page, "rate-0.1-seed-1"), page.get_by_role("button", name="Curve of rate-0.1-seed-1")):
+        expect(part).to_be_focused()
+        page.keyboard.press("Tab")
     for key, name in (("ArrowDown", "0.1-seed-2"), ("End", "0.2-seed-3"), ("ArrowUp", "0.2-seed-2")):
         page.keyboard.press(key)
         expect(page.get_by_role("link", name=f"rate-{name}")).to_be_focused()
