@@ -3,7 +3,7 @@
 Of many configurations, the chosen ones stand out from thin lines.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 
@@ -115,15 +115,9 @@ def mean_and_range(name: str, lines: Sequence[Line]) -> list[Line]:
     ]
 
 
-def without(
-    title: str, split: str, value: str, found: Iterable[tuple[str, Snapshot]], most: int = 30
-) -> list[str]:
-    """Return a sentence that names up to ``most`` runs without this metric; none if all have it.
-
-    ``found``: the metrics of the runs with their labels.
-    """
-    labels = sorted(label for label, metrics in found if value not in metrics.metrics([split]))
-    return [f"{title} isn't recorded by {listed(labels, most)}."] if labels else []
+def without(split: str, value: str, found: Sequence[tuple[str, Snapshot]]) -> list[str]:
+    """Return the labels of the runs whose metrics lack this one, sorted."""
+    return sorted(label for label, metrics in found if value not in metrics.metrics([split]))
 
 
 def _board(groups: Sequence[Group], colors: dict[str, tuple[str, bool]], shown: list[str]) -> None:
@@ -159,9 +153,9 @@ def _board(groups: Sequence[Group], colors: dict[str, tuple[str, bool]], shown: 
         look = look_of(value)
         logarithmic = options.is_logarithmic(value, lines)
         charts.append(Chart(f"{split}-{value}", title, lines, look.unit, logarithmic, named=True))
-        missing += without(
-            title, split, value, [(run.label, one) for _, found in curves for run, one in found]
-        )
+        labelled = [(run.label, one) for _, found in curves for run, one in found]
+        if labels := without(split, value, labelled):
+            missing.append(f"{title} isn't recorded by {listed(labels)}.")
     for sentence in missing:
         st.caption(plain(state.clean(sentence)))
     timeline = timeline_of(snapshots[0]) if snapshots else None

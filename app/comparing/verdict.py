@@ -12,21 +12,8 @@ from app import state
 from app.comparing.images import same_images
 from app.comparing.plots import estimate
 from app.markup import draw_for_widths
-from labkit.analysis.results import (
-    MEASURES,
-    Group,
-    Result,
-    known_measures,
-    runs_for_images,
-    title_of,
-)
-from labkit.analysis.versus import (
-    OnImages,
-    chance_sentence,
-    images_that_count,
-    left_out_sentence,
-    versus,
-)
+from labkit.analysis.results import MEASURES, Group, Result, known_measures, runs_for_images, title_of
+from labkit.analysis.versus import OnImages, chance_sentence, images_that_count, left_out_sentence, versus
 
 NAMES = ("A", "B")
 

@@ -17,7 +17,7 @@ from app.charts.store import Snapshot
 from app.comparing.curves import MEAN_AND_RANGE, VALUES, mean_and_range, without
 from app.markup import plain
 from app.state import MAX_RUNS
-from labkit.plurals import counted
+from labkit.plurals import counted, listed
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.summary import RunSummary
 
@@ -25,9 +25,8 @@ MOST_ROWS = 20  # that have a curve: nobody tells more lines apart
 READ_SECONDS = 0.3  # of metrics each time that the page is drawn; the rest follows
 SHOWN_NAMES = 3  # of runs without the metric
 OPTIONS = Options(smoothing=0.6)
-METRIC, BOX, EYES, SLOTS, ORDER, READ = (
-    f"runs-{name}" for name in ("metric", "metric-box", "eyes", "slots", "order", "read")
-)
+METRIC, BOX, EYES = "runs-metric", "runs-metric-box", "runs-eyes"
+SLOTS, ORDER, READ = "runs-slots", "runs-order", "runs-read"
 TITLES = {"none": "None"} | {f"{split}/{value}": title for title, (split, value) in VALUES.items()}
 NONE, FIRST, *_ = TITLES  # the choice of no curves, and the metric that is drawn at first
 ALL = ""  # in the place of the name of a row
@@ -43,18 +42,16 @@ class Drawn(NamedTuple):
 
 
 def choose(rows: Sequence[dict[str, Any]], view: Hashable, sort: str) -> list[Drawn] | None:
-    """Return the rows whose curves are drawn, and give each row of the table its ``eye``; None: no curves.
+    """Return the rows whose curves are drawn, and give them an ``eye``; None: no curves are wanted.
 
     These are the rows whose eye was opened, the last one first, and then those that stand first and whose eye
     wasn't closed. A row keeps its colour while its curve is drawn.
 
-    Args:
-        rows: of the table.
-        view: what they depend on beside the runs.
-        sort: as ``table.in_order`` takes it. Where it is empty, rows that were there keep their places.
+    ``view``: what the rows depend on beside the runs. ``sort``: where it is empty, rows keep their places.
     """
     chosen = st.session_state.get(METRIC)
-    chosen = st.session_state[METRIC] = address.follow("metric", None if chosen == FIRST else chosen) or FIRST
+    chosen = address.follow("metric", None if chosen == FIRST else chosen) or FIRST
+    chosen = st.session_state[METRIC] = chosen.replace("/=", "/")  # a formula has no place here
     text = st.session_state[EYES] = address.follow("eyes", st.session_state.get(EYES))
     if chosen == NONE:
         return None
@@ -66,23 +63,19 @@ def choose(rows: Sequence[dict[str, Any]], view: Hashable, sort: str) -> list[Dr
         st.session_state[ORDER] = view, [row["key"] for row in tops]
     eyes = _eyes(text)
     opened = {name: place for place, name in enumerate(reversed(eyes))}
-    shown = [row for row in tops if eyes.get(row["name"], ALL not in eyes)]
+    shown = [row for row in tops if eyes.get(row["name"], eyes.get(ALL, True))]
     shown = sorted(shown, key=lambda row: opened.get(row["name"], len(opened)))[:MOST_ROWS]
     before, now = st.session_state.get(SLOTS, {}), [row["key"] for row in shown]
-    free = iter(sorted(set(range(MOST_ROWS)) - {before[key] for key in now if key in before}))
+    free = iter(sorted(set(range(MOST_ROWS)) - {before.get(key) for key in now}))
     slots = st.session_state[SLOTS] = {key: before[key] if key in before else next(free) for key in now}
-    for row in tops:
-        row["eye"] = None
     drawn = []
     for row in shown:
-        slot = slots[row["key"]]
-        runs = [
-            one["key"] for one in rows if one.get("group", one["key"]) == row["key"] and "runs" not in one
-        ]
+        key, slot = row["key"], slots[row["key"]]
         # Of two lines of one colour, the second has other dashes.
         color, dashed_as = (PALETTE[at % len(PALETTE)] for at in (slot, slot + slot // len(PALETTE)))
-        drawn.append(Drawn(row["name"], tuple(runs), color, dashed_as))
         row["eye"] = {"color": color, "dash": DASHES[dashed_as]}
+        runs = (one["key"] for one in rows if key in (one["key"], one.get("group")) and "runs" not in one)
+        drawn.append(Drawn(row["name"], tuple(runs), color, dashed_as))
     return drawn
 
 
@@ -107,14 +100,7 @@ def turn(name: str, shown: bool) -> None:
 def show(
     drawn: Sequence[Drawn] | None, rows: int, runs: Mapping[str, RunSummary], choice: DeltaGenerator
 ) -> None:
-    """Draw the choice of the metric, and the chart.
-
-    Args:
-        drawn: of ``choose``.
-        rows: how many there are.
-        runs: those of the table by their paths.
-        choice: where the metric is chosen.
-    """
+    """Draw the choice of the metric in its place, and the chart of what ``choose`` gave, of so many rows."""
     sizes = [len(one.runs) for one in drawn or ()]
     # Of large groups as many runs count as fit, of each the same number.
     most = next(most for most in range(MAX_RUNS, 0, -1) if sum(min(most, size) for size in sizes) <= MAX_RUNS)
@@ -141,7 +127,7 @@ def show(
     said += [f"Of groups: {MEAN_AND_RANGE}"] if max(sizes, default=1) > 1 else []
     said += [f"Of each group the first {most} runs count."] if max(sizes, default=1) > most else []
     said += [why for why in read.values() if isinstance(why, str)]
-    shown = [one._replace(runs=one.runs[:most]) for one in drawn]
+    shown = [one._replace(runs=tuple(path for path in one.runs[:most] if path in metrics)) for one in drawn]
     st.fragment(_board, key="runs-curves")(shown, metrics, said)
     component.prepare()
     if unread:
@@ -162,8 +148,7 @@ def _read(paths: Iterable[str], runs: Mapping[str, RunSummary]) -> int:
         try:
             read[path] = runs[path], state.why_not_shown(run) or state.curves(run)
         except OSError as error:
-            why = f"{state.as_code(run.metrics_path)} can't be read: {error.strerror}."
-            read[path] = runs[path], why
+            read[path] = runs[path], f"{state.as_code(run.metrics_path)} can't be read: {error.strerror}."
     return 0
 
 
@@ -173,16 +158,15 @@ def _title(name: str) -> str:
 
 
 def _board(drawn: Sequence[Drawn], metrics: Mapping[str, Snapshot], said: list[str]) -> None:
-    name = st.session_state[METRIC]
+    name, title = st.session_state[METRIC], _title(st.session_state[METRIC])
     split, _, value = name.partition("/")
     labels = {path: state.clean(RunDirectory(path).name) for path in metrics}
 
     def lines_of(one: Drawn) -> list[Line]:
         """Return the line of a run, or the mean and range over the runs of a group."""
-        there = [path for path in one.runs if path in metrics]
         lines = [
             replace(line, style="row", dashed_as=one.dashed_as)
-            for path in there
+            for path in one.runs
             for line in metric_lines(metrics[path], split, value, labels[path], one.color, OPTIONS, raw=False)
         ]
         lines = mean_and_range(one.name, lines)
@@ -190,15 +174,14 @@ def _board(drawn: Sequence[Drawn], metrics: Mapping[str, Snapshot], said: list[s
 
     def charts(_: object) -> list[Chart]:
         lines = [line for one in drawn for line in lines_of(one)]
-        is_logarithmic = OPTIONS.is_logarithmic(value, lines)
-        return [Chart(name, _title(name), lines, look_of(value).unit, is_logarithmic)]
+        return [Chart(name, title, lines, look_of(value).unit, OPTIONS.is_logarithmic(value, lines))]
 
     wanted = name, drawn, [(path, found.version, found.last_step()) for path, found in metrics.items()]
     component.draw_charts(
         "runs-board", wanted, charts, axis="step", name="runs", height=320, points=12_800 // MOST_ROWS
     )
-    named = [(labels[path], found) for path, found in metrics.items()]
-    more = [plain(one) for one in without(_title(name), split, value, named, SHOWN_NAMES)]
+    lacking = without(split, value, [(labels[path], found) for path, found in metrics.items()])
+    more = [plain(f"{title} isn't recorded by {listed(lacking, SHOWN_NAMES)}.")] if lacking else []
     if split == "train" and value != "learning_rate":
         more += [f"Smoothed; the weight of the past is {OPTIONS.smoothing}."]
     st.caption(" ".join([*said, *more]))

@@ -174,7 +174,7 @@ function draw(host, row) {
     line.main = make(name, row.href ? 'a' : row.runs ? 'button' : 'span');
     if (line.main.tagName !== 'SPAN') line.main.tabIndex = -1;
     if (row.runs) make(name, 'span', 'lk-count');
-    else if (host.data.renames) line.pencil = make(name, 'button', 'lk-rename');
+    else if (host.data.renames) Object.assign(line.pencil = make(name, 'button', 'lk-rename'), { tabIndex: -1 });
     columns.forEach((column) => make(line, 'td', `lk-of-${column.kind}`));
   }
   if (before?.row.name !== row.name) {
