@@ -6,15 +6,7 @@ from typing import Any, TypeVar
 
 import streamlit as st
 
-from app.acting.draft import (
-    Checked,
-    Draft,
-    data_sets,
-    form_fields,
-    new_draft,
-    with_data_set,
-    with_preset,
-)
+from app.acting.draft import Checked, Draft, data_sets, form_fields, new_draft, with_data_set, with_preset
 from app.markup import plain
 from labkit.config.fields import GROUPS, FieldInfo
 from labkit.config.presets import AUTO, PRESETS, preset_summary

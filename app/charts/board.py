@@ -37,6 +37,7 @@ CLOSE = 1e-12  # ends that differ by a smaller part of their values count as equ
 MOST = 1e300  # the distance between two ends is a number, too
 Size = Literal["small", "medium", "large"]
 SIZES: dict[Size, float] = {"small": 0.6, "medium": 1.0, "large": 2.0}  # of a chart, by height
+DASHED = ("line", "marked", "row")  # styles of lines that are told apart by their dashes, too
 MAX_MARKS = 400  # of values that can't be drawn, of a line and kind
 
 # The kinds of values that an axis has no place for: their name, and whether they lie at its upper end.
@@ -48,9 +49,10 @@ class Line:
     """One line: ``x`` ascending and ``y``, float64 [n] each, with NaN and infinities as recorded.
 
     ``style``: ``line``; ``faint``, thin and pale, such as the raw values behind smoothed ones; ``thin``, one
-    of many, which the pointer names but the legend doesn't; ``marked``, with its points; ``dots``, the points
-    alone; ``bars``, from zero, for x at equal distances; ``dashed``, a level to compare with, which counts no
-    points; ``edge``, hardly visible, of a band.
+    of many, which the pointer names but the legend doesn't; ``row``, one of many whose legend is a row of a
+    table; ``marked``, with its points; ``dots``, the points alone; ``bars``, from zero, for x at equal
+    distances; ``dashed``, a level to compare with, which counts no points; ``edge``, hardly visible, of a
+    band.
     ``pick``: a click on one of its points is reported. ``band``: the name of the line that the area from this
     one is filled to; both have the same x. ``other``: of another run, thinner, and last in the legend.
     ``dashed_as``: the colour whose dashes it has; empty: its own.
@@ -224,7 +226,7 @@ def _line(
     x, y, inside = _within(line, window)
     kept, gaps = _kept(y, points, logarithmic)
     return vars(line) | {
-        "dash": DASHES.get(line.dashed_as or line.color, ()) if line.style in ("line", "marked") else (),
+        "dash": DASHES.get(line.dashed_as or line.color, ()) if line.style in DASHED else (),
         "of": inside,
         "x": arrays.add(np.insert(x[kept], gaps, x[kept][gaps] if len(gaps) else ())),
         "y": arrays.add(np.insert(y[kept], gaps, np.nan)),

@@ -4,6 +4,7 @@ Of many configurations, the chosen ones stand out from thin lines.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
@@ -33,6 +34,10 @@ VALUES = {
     "Examples per second": ("train", "examples_per_second"),
 }
 
+MEAN_AND_RANGE = (
+    "the mean at the steps that all have, and the range from the lowest to the highest. Where some have "
+    "ended, single runs are thin."
+)
 Curves = list[tuple[Result, Snapshot]]
 
 
@@ -59,11 +64,8 @@ def show_curves(groups: Sequence[Group], chosen: Sequence[str]) -> None:
     )
     colors = colors_of(groups, chosen)
     if any(len(group.results) > 1 for group in groups):
-        st.caption(
-            "Of runs that differ only in their seed: the mean at the steps that all have, and the range from "
-            "the lowest to the highest. Where some have ended, and on an axis of time, single runs are thin. "
-            "*Single runs* shows each."
-        )
+        on_time = "On an axis of time, single runs are thin, too. *Single runs* shows each."
+        st.caption(f"Of runs that differ only in their seed: {MEAN_AND_RANGE} {on_time}")
     st.fragment(_board, run_every=REFRESH_SECONDS, key="compare")(groups, colors, shown)
 
 
@@ -95,7 +97,7 @@ def mean_and_range(name: str, lines: Sequence[Line]) -> list[Line]:
     x = reduce(lambda one, other: one if np.array_equal(one, other) else np.intersect1d(one, other),
                [line.x for line in lines])  # fmt: skip
     if len(x) < min(2, max(len(line.x) for line in lines)):
-        return [_thin(line) for line in lines]
+        return [replace(line, style="thin") for line in lines]
     rest = [(line, line.x > x[-1]) for line in lines]  # where some have ended, and others went on
     values = np.stack([line.y[np.searchsorted(line.x, x)] for line in lines])
     first, lowest, highest = lines[0], f"{name}, lowest", f"{name}, highest"
@@ -104,13 +106,18 @@ def mean_and_range(name: str, lines: Sequence[Line]) -> list[Line]:
     return [
         Line(highest, x, values.max(axis=0), first.color, "edge", band=lowest),
         Line(lowest, x, values.min(axis=0), first.color, "edge"),
-        Line(name, x, mean, first.color, first.style),
+        replace(first, name=name, x=x, y=mean),
         *(
-            _thin(Line(line.name, line.x[later], line.y[later], line.color))
+            Line(line.name, line.x[later], line.y[later], line.color, "thin")
             for line, later in rest
             if any(later)
         ),
     ]
+
+
+def without(split: str, value: str, found: Sequence[tuple[str, Snapshot]]) -> list[str]:
+    """Return the labels of the runs whose metrics lack this one, sorted."""
+    return sorted(label for label, metrics in found if value not in metrics.metrics([split]))
 
 
 def _board(groups: Sequence[Group], colors: dict[str, tuple[str, bool]], shown: list[str]) -> None:
@@ -138,7 +145,7 @@ def _board(groups: Sequence[Group], colors: dict[str, tuple[str, bool]], shown: 
                 label = state.clean(result.label)
                 drawn += metric_lines(snapshot, split, value, label, color, options, raw=False)
             if not outstanding:
-                drawn = [_thin(line) for line in drawn]
+                drawn = [replace(line, style="thin") for line in drawn]
             elif len(found) > 1 and options.axis in AXES:
                 several = sum(len(line.x) > 0 for line in drawn)
                 drawn = mean_and_range(f"{state.clean(group.name)} ({counted(several, 'run')})", drawn)
@@ -146,9 +153,9 @@ def _board(groups: Sequence[Group], colors: dict[str, tuple[str, bool]], shown: 
         look = look_of(value)
         logarithmic = options.is_logarithmic(value, lines)
         charts.append(Chart(f"{split}-{value}", title, lines, look.unit, logarithmic, named=True))
-        both = [(result.label, value in one.metrics([split])) for _, found in curves for result, one in found]
-        if without := sorted(label for label, has_it in both if not has_it):
-            missing.append(f"{title} isn't recorded by {listed(without)}.")
+        labelled = [(run.label, one) for _, found in curves for run, one in found]
+        if labels := without(split, value, labelled):
+            missing.append(f"{title} isn't recorded by {listed(labels)}.")
     for sentence in missing:
         st.caption(plain(state.clean(sentence)))
     timeline = timeline_of(snapshots[0]) if snapshots else None
@@ -162,10 +169,6 @@ def _board(groups: Sequence[Group], colors: dict[str, tuple[str, bool]], shown: 
         points=min(1600, max(200, POINTS // max(1, len(snapshots)))),
     )
     component.draw(board, key="compare-board", on_window=lambda: remember_window("compare-board", options))
-
-
-def _thin(line: Line) -> Line:
-    return Line(line.name, line.x, line.y, line.color, "thin")
 
 
 def _more_metrics(snapshots: list[Snapshot]) -> dict[str, tuple[str, str]]:

@@ -11,23 +11,8 @@ from app.charts.component import code
 from app.charts.store import CurveStore, Snapshot
 from app.images.cards import STYLE as CARDS
 from app.markup import escaped, table_html
-from app.report.charts import (
-    board_html,
-    comparison_charts,
-    machine_board,
-    predictions_html,
-    run_board,
-)
-from app.report.parts import (
-    COLUMNS,
-    all_results,
-    folded,
-    head,
-    moment,
-    note,
-    overview_row,
-    section,
-)
+from app.report.charts import board_html, comparison_charts, machine_board, predictions_html, run_board
+from app.report.parts import COLUMNS, all_results, folded, head, moment, note, overview_row, section
 from app.views.configuration import flatten, shell_line
 from labkit.analysis.results import grouped, result_of, result_rows
 from labkit.config.config import describe

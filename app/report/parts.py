@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from app.charts.metric_charts import look_of
-from app.markup import duration, escaped, facts_html, number_text, table_html
+from app.markup import escaped, facts_html, number_text, table_html
+from app.run_table import table
 from labkit.run_directory.summary import RunSummary
 
 
@@ -35,10 +36,9 @@ def moment(seconds: float) -> str:
         return "–"
 
 
-COLUMNS = ("Run", "State", "Steps", "Best validation", "Test accuracy", "Mean absolute error",
-           "Training loss", "Duration", "Model", "Data set")  # fmt: skip
-
-
+NAMES = ("steps", "best_validation", "test", "error", "training_loss", "duration", "model", "dataset")
+SHOWN = [table.COLUMNS[name] for name in NAMES]
+COLUMNS = ("Run", "State", *(column.title for column in SHOWN))
 NO_RESULTS = ("split", "step", "epoch", "wall_time")
 
 
@@ -62,20 +62,8 @@ def head(summary: RunSummary) -> str:
 
 def overview_row(name: str, summary: RunSummary) -> tuple[str, ...]:
     """Return what ``COLUMNS`` names."""
-    step = "–" if summary.step is None else f"{summary.step:,}"
-    total = f" of {summary.total_steps:,}" if summary.total_steps else ""
-    return (
-        name,
-        summary.state,
-        step + total,
-        number_text(summary.best_validation_accuracy, ".2%"),
-        number_text(summary.test_accuracy, ".2%"),
-        number_text(summary.mean_absolute_error, ".4g"),
-        number_text(summary.training_loss, ".4g"),
-        duration(summary.duration),
-        summary.model or "–",
-        summary.dataset or "–",
-    )
+    values = ((column, column.value(summary)) for column in SHOWN)
+    return name, summary.state, *("–" if value is None else column.shown(value) for column, value in values)
 
 
 def all_results(summary: RunSummary) -> str:

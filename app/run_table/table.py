@@ -326,6 +326,7 @@ def draw(
     on_sort: Callable[[], None] = lambda: None,
     on_open: Callable[[], None] = lambda: None,
     on_rename: Callable[[], None] | None = None,
+    on_eye: Callable[[], None] | None = None,
 ) -> None:
     """Draw a table whose rows have boxes to tick.
 
@@ -341,6 +342,8 @@ def draw(
         on_open: is called after a click on a name; ``opened`` of the component is then the key of the row.
         on_rename: is called after a name was changed in place; ``renamed`` is then the ``key`` of the row and
             the new ``name``. None: names can't be changed.
+        on_eye: is called after a click on the eye of a row, or on that of all rows; ``eyed`` is then the
+            ``name`` of the row, or "", and whether its curve shall be ``shown``. None: there are no eyes.
     """
     heads = [
         {
@@ -354,6 +357,7 @@ def draw(
     ]
     data: dict[str, Any] = {"label": label, "columns": heads, "rows": rows, "ticked": ticked(key)}
     data |= {"sort": sort, "view": repr((view, sort)), "renames": on_rename is not None}
+    data["eyes"] = on_eye is not None
     component(SCRIPT)(
         key=key,
         data=json.dumps(data).encode(),  # in a dictionary Streamlit looks for data frames, and imports pandas
@@ -362,6 +366,7 @@ def draw(
         on_sorted_change=on_sort,
         on_opened_change=on_open,
         on_renamed_change=on_rename or (lambda: None),
+        on_eyed_change=on_eye or (lambda: None),
     )
 
 

@@ -105,10 +105,7 @@ def _head(run: RunDirectory) -> DeltaGenerator:
         there = run.status_path.exists()
         st.caption("`status.json` is damaged." if there else "The run has not written its status yet.")
     elif liveness == "lost":
-        st.error(
-            f"Process {status.pid} no longer exists and gave no reason.",
-            icon=":material/skull:",
-        )
+        st.error(f"Process {status.pid} no longer exists and gave no reason.", icon=":material/skull:")
     elif liveness == "failed":
         st.error(plain(status.message) or "The run failed and gave no reason.", icon=":material/error:")
     elif status.message not in ("", counted(status.step, "step")) and liveness != "stalled":

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app import address, state
 from app.markup import plain
-from app.run_table import actions, table
+from app.run_table import actions, curves, table
 from app.run_table.actions import show_trash
 from labkit.config import field_aliases
 from labkit.errors import InputError
@@ -47,7 +48,7 @@ def page() -> None:
 
 
 def _controls_and_table(labels: dict[str, str], found: list[RunSummary]) -> None:
-    view = _controls(table.settings_of_others(found))
+    view, choice = _controls(table.settings_of_others(found))
     hidden = sum(summary.notes.archived for summary in found)
     listed = found if view.archived else [summary for summary in found if not summary.notes.archived]
     wanted = listed
@@ -63,18 +64,22 @@ def _controls_and_table(labels: dict[str, str], found: list[RunSummary]) -> None
     if not wanted:
         st.info(_why_nothing(len(listed), hidden, view.text))
         return
-    _table({labels[run.path]: run for run in wanted}, view)
-    st.caption(_counts(found, wanted, 0 if view.archived else hidden))
+    with st.container(key="runs-body"):
+        with st.container(key="runs-table-and-counts"):
+            drawn, rows = _table({labels[run.path]: run for run in wanted}, view)
+            st.caption(_counts(found, wanted, 0 if view.archived else hidden))
+        with st.container(key="runs-curves"):  # after the table, which doesn't wait for them
+            curves.show(drawn, rows, {run.path: run for run in wanted}, choice)
 
 
 def _all_are_shown(why: str) -> None:
     st.error(plain(f"All runs are shown: {why}"), icon=":material/filter_alt_off:")
 
 
-def _controls(others: dict[str, str]) -> View:
+def _controls(others: dict[str, str]) -> tuple[View, DeltaGenerator]:
     """Draw the filter, the choice of groups and columns, and the switch for archived runs.
 
-    ``others``: settings of other programs, to choose from as well.
+    ``others``: settings of other programs, to choose from as well. Returns also the place beside them.
     """
     groups, columns = table.GROUPS | others, table.CHOICES | others
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
@@ -86,7 +91,7 @@ def _controls(others: dict[str, str]) -> View:
             help="Words in the name, state, data set, model, tags or note; and conditions on a field or "
             "setting, such as `state=running`, `tag=paper`, `accuracy>0.8`, `learning_rate<0.1`, `age<2h`. "
             "All of them must fit. The same as `labkit runs --filter`.",
-            width=340,
+            width=260,
         )
         by = st.multiselect(
             "Group by",
@@ -97,7 +102,7 @@ def _controls(others: dict[str, str]) -> View:
             placeholder="Nothing",
             help="A row for all runs that have the same of what is chosen, with mean ± standard deviation "
             "of their results. *All but the seed*: runs whose settings differ in their seed alone.",
-            width=260,
+            width=190,
         )
         with st.popover("Columns", icon=":material/view_column:"):
             shown = st.multiselect(
@@ -113,10 +118,12 @@ def _controls(others: dict[str, str]) -> View:
         archived = st.toggle(
             "Archived", key="archived", bind="query-params", help="Shows archived runs, too."
         )
-    return View(text, tuple(shown), tuple(by), archived)
+        beside = st.container(width=170)
+    return View(text, tuple(shown), tuple(by), archived), beside
 
 
-def _table(runs: Mapping[str, RunSummary], view: View) -> None:
+def _table(runs: Mapping[str, RunSummary], view: View) -> tuple[list[curves.Drawn] | None, int]:
+    """Draw the table. Returns the rows that have a curve, and of how many."""
     shown = list(view.columns)
     if "test" in shown and any(run.mean_absolute_error is not None for run in runs.values()):
         shown = list(dict.fromkeys([*shown[: shown.index("test")], "error", *shown]))
@@ -131,6 +138,7 @@ def _table(runs: Mapping[str, RunSummary], view: View) -> None:
         rows = table.group_rows(groups, view.by, columns.values(), sort)
     else:
         rows = table.run_rows(runs, columns.values(), sort)
+    drawn = curves.choose(rows, (view, sort), sort)
     table.draw(
         columns,
         rows,
@@ -141,7 +149,9 @@ def _table(runs: Mapping[str, RunSummary], view: View) -> None:
         on_sort=lambda: st.session_state.update({SORT: str(st.session_state[TABLE]["sorted"]) or None}),
         on_open=_open_clicked,
         on_rename=_rename if state.may_act() else None,
+        on_eye=None if drawn is None else _turn,
     )
+    return drawn, sum("group" not in row for row in rows)
 
 
 def _open_clicked() -> None:
@@ -149,6 +159,12 @@ def _open_clicked() -> None:
     labels = {str(run.path): label for label, run in state.listed_runs().items()}
     if (path := str(st.session_state[TABLE]["opened"])) in labels:
         actions.link("live", [labels[path]])
+
+
+def _turn() -> None:
+    """Show or hide the curve of the row whose eye was clicked."""
+    asked = st.session_state[TABLE]["eyed"]
+    curves.turn(str(asked["name"]), bool(asked["shown"]))
 
 
 def _rename() -> None:

@@ -12,9 +12,9 @@ from playwright.sync_api import expect
 
 from app.alerts import LOOK_SECONDS
 from labkit.run_directory.notes import change_notes
-from tests.app.browser import IDLE, becomes, still
+from tests.app.browser import BOARD, IDLE, becomes, still
 from tests.app.conftest import configure
-from tests.app.rows import append, evaluation_row
+from tests.app.rows import append, evaluation_row, train_row
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
@@ -44,8 +44,12 @@ def names(page: Any) -> list[str]:
     return [" ".join(name.split()) for name in page.locator(f"{ROWS} th").all_inner_texts()]
 
 
+def short_name(name: str) -> str:
+    return re.sub(r"rate-(.*)-seed-(.)", r"\1 \2", name)
+
+
 def short(page: Any) -> list[str]:
-    return [re.sub(r"rate-(.*)-seed-(.)", r"\1 \2", name) for name in names(page)]
+    return [short_name(name) for name in names(page)]
 
 
 def header(page: Any, name: str) -> Any:
@@ -54,6 +58,24 @@ def header(page: Any, name: str) -> Any:
 
 def box(page: Any, name: str) -> Any:
     return page.get_by_role("checkbox", name=f"Tick {name}", exact=True)
+
+
+def chart(page: Any, what: str) -> Any:
+    """Return what JavaScript says of the ``chart`` beside the table, and of its ``lines``."""
+    found = f"const [chart] = {BOARD}?.charts.values() ?? []; const lines = chart?.data.lines ?? [];"
+    return page.evaluate(f"() => {{ {found} return {what}; }}")
+
+
+def curves(page: Any) -> list[str]:
+    """Return the curves that stand out, of those beside the table."""
+    strong = "lines.filter((line, at) => line.style === 'row' && chart.plot.series[at + 1].alpha !== 0.2)"
+    return [short_name(name) for name in chart(page, f"{strong}.map((line) => line.name)")]
+
+
+def levels(six: list[Any], steps: int = 20) -> None:
+    """Record a metric of one value for each run but the last, the lowest for the first."""
+    for place, run in enumerate(six[:-1]):
+        append(run.metrics_path, *(train_row(121 + step, level=float(place)) for step in range(steps)))
 
 
 NEWEST = ["0.1 1", "0.1 2", "0.1 3", "0.2 1", "0.2 2", "0.2 3"]
@@ -118,13 +140,91 @@ def test_the_order_is_in_the_address_and_stays_until_another_is_chosen(six, runs
     visit.went_well()
 
 
+def test_a_row_and_its_curve_mark_each_other_and_its_eye_hides_it(six, runs_folder, served, visit):
+    levels(six)
+    page = visit.page
+    opened(page, served, runs_folder, "&metric=train%2Flevel")
+    becomes(page, lambda: curves(page), NEWEST[:-1])
+    page.get_by_text("level (train) isn't recorded by rate-0.2-seed-3.").wait_for()
+    page.get_by_role("row", name="rate-0.2-seed-1").hover()
+    becomes(page, lambda: curves(page), ["0.2 1"])
+    lit = page.locator(".lk-runs .lk-lit th")
+    top = chart(page, "chart.plot.valToPos(1, 'y')")
+    page.locator(".u-over").hover(position={"x": 90, "y": top + 2})
+    expect(lit).to_have_text("rate-0.1-seed-2")
+    becomes(page, lambda: curves(page), ["0.1 2"])
+    page.mouse.move(0, 0)
+    becomes(page, lambda: curves(page), NEWEST[:-1])
+    page.locator(".lk-chart").focus()
+    for key, name in (("ArrowRight", "0.2-seed-2"), ("ArrowDown", "0.2-seed-1"), ("ArrowDown", "0.1-seed-3")):
+        page.keyboard.press(key)
+        expect(lit).to_have_text(f"rate-{name}")
+    expect(page.locator(".lk-chart .lk-said")).to_contain_text("rate-0.1-seed-3 2")
+    eye = page.get_by_role("button", name="Curve of rate-0.1-seed-1")
+    expect(eye).to_have_attribute("aria-pressed", "true")
+    eye.focus()
+    page.keyboard.press("Enter")
+    expect(eye).to_have_attribute("aria-pressed", "false")
+    page.wait_for_url("**eyes=-rate-0.1-seed-1")
+    page.mouse.move(0, 0)
+    page.reload()
+    expect(eye).to_have_attribute("aria-pressed", "false")
+    becomes(page, lambda: curves(page), NEWEST[1:-1])
+    page.get_by_role("button", name="All curves").click()
+    becomes(page, lambda: curves(page), [])
+    eye.click()
+    becomes(page, lambda: curves(page), ["0.1 1"])
+    becomes(page, lambda: page.url.rpartition("eyes=")[2], "-+%2Brate-0.1-seed-1")
+    page.get_by_role("combobox", name="Curves").click()
+    page.get_by_role("option", name="None").click()
+    expect(eye).to_have_count(0)
+    expect(page.locator(".lk-chart")).to_have_count(0)
+    visit.went_well()
+
+
+@pytest.mark.long
+def test_the_curve_of_a_group_is_the_mean_of_its_runs_in_their_range(six, runs_folder, served, visit):
+    levels(six)
+    page = visit.page
+    opened(page, served, runs_folder, "&group=All+but+the+seed&metric=train%2Flevel")
+    kinds = (", highest", ", lowest", "")
+    wanted = {f"learning_rate 0.1{kind}": value for kind, value in zip(kinds, (2, 0, 1), strict=True)}
+    wanted |= {f"learning_rate 0.2{kind}": value for kind, value in zip(kinds, (4, 3, 3.5), strict=True)}
+    first = "Object.fromEntries(lines.map((line) => [line.name, line.y[0]]))"
+    becomes(page, lambda: chart(page, first), wanted)
+    page.get_by_role("button", name="learning_rate 0.2", exact=True).click()
+    page.get_by_role("row", name="rate-0.2-seed-1").hover()  # has no curve of its own
+    becomes(page, lambda: curves(page), ["learning_rate 0.2"])
+    page.get_by_role("button", name="Curve of learning_rate 0.2").click()
+    page.mouse.move(0, 0)
+    becomes(page, lambda: curves(page), ["learning_rate 0.1"])
+    visit.went_well()
+
+
+@pytest.mark.long
+def test_the_curves_stand_beside_the_table_or_below_it_and_grow_with_their_runs(
+    six, runs_folder, served, visit
+):
+    page = visit.page
+    opened(page, served, runs_folder)
+    for width in (1280, 1279, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        drawn, runs = still(page.locator(".lk-chart")), still(page.locator(".lk-runs"))
+        assert (drawn["x"] > runs["x"] + runs["width"]) is (width >= 1280)
+        assert (drawn["y"] > runs["y"] + runs["height"]) is (width < 1280)
+        assert page.evaluate("document.querySelector('.stMain').scrollWidth") <= width
+    append(six[0].metrics_path, train_row(500))
+    becomes(page, lambda: chart(page, "lines[0].x.at(-1)"), 500)
+    visit.went_well()
+
+
 @pytest.mark.long
 def test_groups_have_mean_and_spread_and_their_runs_and_one_box_for_all(six, runs_folder, served, visit):
     page = visit.page
     opened(page, served, runs_folder, "&group=All+but+the+seed&sort=-test")
     assert names(page) == ["learning_rate 0.2 3 runs", "learning_rate 0.1 3 runs"]
     expect(page.locator(f"{ROWS} .lk-of-number").first).to_have_text("22.00 ± 1.00 % (3)")
-    page.get_by_role("button", name="learning_rate 0.2").click()
+    page.get_by_role("button", name="learning_rate 0.2", exact=True).click()
     assert short(page)[1:4] == BEST[:3]
     box(page, "learning_rate 0.2").check()
     page.get_by_text("3 selected: rate-0.2-seed-1").wait_for()
@@ -159,6 +259,7 @@ def test_a_refresh_moves_no_tick_and_no_row_that_is_read(six, runs_folder, serve
     page.get_by_role("button", name="Undo").click()
     page.get_by_text("8 runs", exact=True).wait_for()
     page.get_by_text("1 selected: rate-0.1-seed-2", exact=True).wait_for()
+    still(page.locator(ROWS).first)  # what stood above the table goes once the page is drawn
     box(page, "rate-0.2-seed-1").check()
     box(page, "rate-0.2-seed-3").click(modifiers=["Shift"])
     page.get_by_text("4 selected").wait_for()
@@ -176,8 +277,9 @@ def test_keys_move_between_rows_tick_and_open(six, runs_folder, served, visit):
     opened(page, served, runs_folder)
     header(page, "Tags").get_by_role("button").focus()
     page.keyboard.press("Tab")
-    expect(box(page, "rate-0.1-seed-1")).to_be_focused()
-    page.keyboard.press("Tab")
+    for part in (box(page, "rate-0.1-seed-1"), page.get_by_role("button", name="Curve of rate-0.1-seed-1")):
+        expect(part).to_be_focused()
+        page.keyboard.press("Tab")
     for key, name in (("ArrowDown", "0.1-seed-2"), ("End", "0.2-seed-3"), ("ArrowUp", "0.2-seed-2")):
         page.keyboard.press(key)
         expect(page.get_by_role("link", name=f"rate-{name}")).to_be_focused()

@@ -63,6 +63,37 @@ def test_each_run_has_a_row_with_what_is_known(three):
     assert row["test"] is None, "there was no test"
 
 
+def test_twenty_rows_have_a_curve_and_one_whose_eye_is_opened_comes_first(make_run):
+    for number in range(22):
+        run = make_run(f"run {number}", steps=2)
+        os.utime(run.status_path, (time.time() - 60 * number,) * 2)
+
+    def drawn(count: str = "20 of 22 rows; 20 is the most", **url: str) -> list[str]:
+        at = open_main(**url)
+        assert f"Curves of {count}." in words(at)
+        return [row["name"].removeprefix("run ") for row in rows_of(at) if row.get("eye")]
+
+    numbers = [*map(str, range(22))]
+    assert drawn() == numbers[:20]
+    assert drawn(eyes="'-run 3' '+run 21'") == [*numbers[:3], *numbers[4:20], "21"]
+    assert drawn("1 of 22 rows", eyes="- '+run 21'") == ["21"]
+    assert drawn(eyes="'-run 3") == numbers[:20], "half a quotation says nothing"
+    looks = [json.dumps(row["eye"]) for row in rows_of(open_main()) if row.get("eye")]
+    assert len(set(looks)) == 20, "each has a colour or dashes of its own"
+
+
+def test_a_row_keeps_its_colour_while_others_come_and_go(three, make_run):
+    at = open_main()
+    before = {name: row_of(at, name)["eye"] for name in ("first", "third")}
+    at.session_state["runs-eyes"] = "-second"
+    checked(at.run())
+    assert "eye" not in row_of(at, "second")
+    make_run("newest")
+    checked(at.run())
+    assert {name: row_of(at, name)["eye"] for name in before} == before
+    assert row_of(at, "newest")["eye"] not in before.values()
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

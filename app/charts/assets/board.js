@@ -127,7 +127,12 @@
   const DECIMAL = Array.from({ length: 330 }, (_, i) => [1, 2, 2.5, 5].map((digit) => Number(`${digit}e${i - 30}`))).flat();
   const BINARY = Array.from({ length: 60 }, (_, power) => 2 ** power);
 
-  const counted = (line) => !['faint', 'thin', 'dashed', 'edge'].includes(line.style);
+  const counted = (line) => !['faint', 'thin', 'row', 'dashed', 'edge'].includes(line.style);
+  const ofMany = ({ line }) => ['thin', 'row'].includes(line.style); // of which the pointer names the nearest
+  const ofTable = ({ line }) => line.style === 'row';
+  // A table and the chart beside it mark the same line, whichever of both is pointed at; null: none.
+  const POINTED = 'labkit-line';
+  const point = (name) => document.dispatchEvent(new CustomEvent(POINTED, { detail: name }));
 
   const STROKES = { faint: { width: 1 }, thin: { width: 1 }, edge: { width: 0.7 }, dots: { width: 0, paths: () => null }, bars: { width: 0, paths: uPlot.paths.bars({ size: [0.9] }) }, dashed: { width: 1.2, dash: [6, 4] } };
   const PALE = { faint: '55', edge: '55', thin: '88' }; // the opacity, as two digits after the colour
@@ -173,6 +178,8 @@
       this.root.addEventListener('keydown', (event) => this.press(event));
       this.root.addEventListener('blur', () => { this.board.walked = null; });
       document.addEventListener('fullscreenchange', this.onFull = () => this.resize());
+      this.pointed = this.stressed = null;
+      document.addEventListener(POINTED, this.onPointed = ({ detail }) => this.stress(detail));
     }
 
     tools(place) {
@@ -193,7 +200,7 @@
         chart.lines.map((line) => [line.name, line.color, line.style, dashed(line), line.style === 'marked' && line.y.length < 60])]);
       this.data = chart;
       this.title.textContent = chart.title;
-      this.root.setAttribute('aria-label', `${chart.title}. Arrow keys move the cursor${this.board.data.pick ? ` and what is picked` : ''}, + and − zoom, 0 shows the whole run, F fills the screen, S saves a picture.${this.board.data.pick ? ` Enter shows ${this.board.data.pick}, J those of the next jump of the loss.` : ''}`);
+      this.root.setAttribute('aria-label', `${chart.title}. Arrow keys move the cursor${this.board.data.pick ? ` and what is picked` : ''}${this.hasRows() ? ' and choose the curve' : ''}, + and − zoom, 0 shows the whole run, F fills the screen, S saves a picture.${this.board.data.pick ? ` Enter shows ${this.board.data.pick}, J those of the next jump of the loss.` : ''}`);
       const points = uPlot.join(chart.lines.length ? chart.lines.map((line) => [line.x, this.gapped(line)]) : [[[], []]],
         chart.lines.length ? chart.lines.map(() => [0, 2]) : [[0, 2]]);
       if (shape !== this.shape || !this.plot) {
@@ -202,6 +209,7 @@
         this.plot = new uPlot(this.options(), points, this.draw);
         this.listen();
         this.drawLegend();
+        this.stress(this.stressed);
       } else {
         this.plot.setData(points, false);
       }
@@ -322,7 +330,10 @@
       }
     }
 
+    hasRows() { return this.data.lines.some((line) => ofTable({ line })); }
+
     stress(name) { // all other lines become pale; none: all are as they were
+      this.stressed = name;
       const at = this.data.lines.findIndex((line) => line.name === name);
       this.plot.setSeries(name !== null && at >= 0 ? at + 1 : null, { focus: true });
     }
@@ -435,17 +446,20 @@
       return found;
     }
 
-    // Of many thin lines only the one that is nearest to the pointer is told.
+    // Of many lines only the one that is nearest to the pointer is told, with its band.
     told() {
-      const found = this.nearest(), thin = found.filter(({ line }) => line.style === 'thin');
-      if (thin.length < 2) return found;
+      const found = this.nearest(), many = found.filter(ofMany);
+      if (many.length < 2) return found;
       const away = ({ line, index }) => Math.abs(this.plot.valToPos(line.y[index], 'y') - this.plot.cursor.top);
-      const one = thin.reduce((best, next) => (away(next) < away(best) ? next : best));
-      return found.filter((any) => any.line.style !== 'thin' || any === one);
+      const one = many.reduce((best, next) => (away(next) < away(best) ? next : best));
+      const beside = ({ line }) => !many.some(ofTable) || line.name.startsWith(`${one.line.name}, `);
+      return [one, ...found.filter((any) => !ofMany(any) && beside(any))];
     }
 
     showTip() {
       const found = this.told();
+      const pointed = this.hasRows() ? found.find(ofMany)?.line.name ?? null : null;
+      if (pointed !== this.pointed) point(this.pointed = pointed);
       this.tip.replaceChildren();
       this.tip.hidden = !found.length;
       if (!found.length) return;
@@ -457,8 +471,10 @@
         const row = element('div', '', this.tip);
         swatch(line, row);
         const own = line.x[index] === head ? '' : ` (${this.board.place(line.x[index], true)})`;
-        row.append(`${line.name} ${number(line.y[index], this.data.unit)}${own}`);
-        words.push(`${line.name} ${number(line.y[index], this.data.unit)}${own}`);
+        const name = line.style === 'edge' && pointed ? line.name.slice(pointed.length + 2) : line.name; // lowest, highest
+        const told = `${name} ${number(line.y[index], this.data.unit)}${own}`;
+        row.append(told);
+        words.push(told);
       }
       for (const line of this.data.lines) for (const mark of line.marks) {
         const near = Array.from(mark.x).find((x) => Math.abs(this.plot.valToPos(x, 'x') - this.plot.cursor.left) < 5);
@@ -501,7 +517,7 @@
 
     keepCursor() { // of all charts, where the keys or a pick have left it, whatever the zoom and the width
       const left = this.board.walked == null ? null : this.plot.valToPos(this.board.walked, 'x');
-      if (left !== null && Math.abs(left - this.plot.cursor.left) > 1) this.plot.setCursor({ left, top: 10 });
+      if (left !== null && Math.abs(left - this.plot.cursor.left) > 1) this.plot.setCursor({ left, top: Math.max(10, this.plot.cursor.top) });
     }
 
     press(event) {
@@ -513,6 +529,7 @@
         '+': () => this.board.scale(0.5, this.at()), '=': () => this.board.scale(0.5, this.at()),
         '-': () => this.board.scale(2, this.at()), 0: () => this.board.zoom(null), Escape: () => this.board.zoom(null),
         f: () => this.full(), s: () => this.save(), j: nextJump, Enter: () => this.pick(),
+        ...this.hasRows() && { ArrowUp: () => this.climb(-1), ArrowDown: () => this.climb(1) },
       };
       const act = keys[event.key] || keys[event.key.toLowerCase()];
       if (!act || (event.key === 'Escape' && document.fullscreenElement)) return;
@@ -538,17 +555,34 @@
       if (open) this.picking = setTimeout(() => this.pick(this.near(), true), STANDS);
     }
 
+    climb(by) { // move the cursor to the next curve above or below it
+      const top = ({ line, index }) => this.plot.valToPos(line.y[index], 'y');
+      const now = this.told().find(ofMany);
+      const next = this.nearest().filter(ofMany).map((one) => by * (top(one) - top(now))).filter((away) => away > 0.5);
+      if (next.length) this.plot.setCursor({ left: this.plot.cursor.left, top: top(now) + by * Math.min(...next) });
+      this.said.textContent = this.words || '';
+    }
+
     full() {
       if (document.fullscreenElement) document.exitFullscreen();
       else this.root.requestFullscreen?.();
     }
 
     save() { // at twice the size, named for the run and the chart
-      const scale = 2, u = this.plot, ratio = uPlot.pxRatio, head = 44;
-      const canvas = element('canvas');
+      const scale = 2, u = this.plot, ratio = uPlot.pxRatio;
+      const canvas = element('canvas'), ctx = canvas.getContext('2d');
+      ctx.font = '11px sans-serif';
+      let left = 8, row = 0;
+      const names = this.data.lines.filter((one) => (counted(one) || ofTable({ line: one })) && !this.hidden.has(one.name)).map((line) => {
+        const width = 42 + ctx.measureText(line.name).width;
+        if (left > 8 && left + width > u.width) [left, row] = [8, row + 1];
+        left += width;
+        return { line, x: left - width, y: 34 + 16 * row };
+      });
+      const head = 44 + 16 * row;
       canvas.width = u.width * scale;
       canvas.height = (u.height + head) * scale;
-      const ctx = canvas.getContext('2d'), style = getComputedStyle(this.root);
+      const style = getComputedStyle(this.root);
       ctx.scale(scale, scale);
       ctx.fillStyle = style.backgroundColor;
       ctx.fillRect(0, 0, u.width, u.height + head);
@@ -556,12 +590,10 @@
       ctx.font = '600 13px sans-serif';
       ctx.fillText(`${this.board.data.name} · ${this.data.title}`, 8, 16);
       ctx.font = '11px sans-serif';
-      let left = 8;
-      for (const line of this.data.lines.filter((one) => counted(one) && !this.hidden.has(one.name))) {
+      for (const { line, x, y } of names) {
         ctx.strokeStyle = line.color; ctx.lineWidth = 2.5; ctx.setLineDash(dashed(line));
-        ctx.beginPath(); ctx.moveTo(left, 30.5); ctx.lineTo(left + 24, 30.5); ctx.stroke();
-        ctx.fillText(line.name, left + 28, 34);
-        left += 42 + ctx.measureText(line.name).width;
+        ctx.beginPath(); ctx.moveTo(x, y - 3.5); ctx.lineTo(x + 24, y - 3.5); ctx.stroke();
+        ctx.fillText(line.name, x + 28, y);
       }
       // uPlot draws at the screen's resolution. For twice as many pixels a second plot is drawn, out of sight.
       const out = element('div', '', this.root);
@@ -590,6 +622,7 @@
     leave() {
       this.sizes.disconnect();
       document.removeEventListener('fullscreenchange', this.onFull);
+      document.removeEventListener(POINTED, this.onPointed);
       this.plot?.destroy();
       this.root.remove();
     }

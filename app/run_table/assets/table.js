@@ -23,7 +23,32 @@ function ago(time) {
   return size ? `${count} ${unit}${count > 1 ? 's' : ''} ago` : 'just now';
 }
 
+// A table and the chart beside it mark the same line, whichever of both is pointed at; null: none.
+const POINTED = 'labkit-line';
+function pointAt(host, line) {
+  const name = line ? (host.rows.get(line.row.group) ?? line).row.name : null;
+  if (host.data.eyes && name !== host.pointed) document.dispatchEvent(new CustomEvent(POINTED, { detail: name }));
+}
+function pointed(host, name) {
+  host.pointed = name;
+  host.lit?.classList.remove('lk-lit');
+  const line = [...host.rows.values()].find(({ row }) => row.name === name);
+  host.lit = line?.hidden ? host.rows.get(line.row.group) : line;
+  host.lit?.classList.add('lk-lit');
+}
+
 const SVG = 'http://www.w3.org/2000/svg';
+function drawPath(cell, box, path) {
+  const drawing = document.createElementNS(SVG, 'svg');
+  const line = document.createElementNS(SVG, 'path');
+  line.setAttribute('d', path);
+  drawing.setAttribute('viewBox', box);
+  drawing.setAttribute('preserveAspectRatio', 'none');
+  drawing.append(line);
+  cell.append(drawing);
+  return drawing;
+}
+
 const KINDS = {
   state(cell, [word, icon, color, reason]) {
     const shown = make(cell, 'span', 'lk-state');
@@ -38,21 +63,15 @@ const KINDS = {
     make(make(cell, 'div', 'lk-track'), 'div').style.width = `${percent}%`;
   },
   curve(cell, { heights, label }) {
-    const drawing = document.createElementNS(SVG, 'svg');
     const lines = []; // a loss that isn't finite leaves a gap
     heights.forEach((height, place) => {
       if (height === null) return;
       if (!place || heights[place - 1] === null) lines.push('M');
       lines.push(`${(place * 100 / Math.max(1, heights.length - 1)).toFixed(1)} ${100 - height}`);
     });
-    const line = document.createElementNS(SVG, 'path');
-    line.setAttribute('d', lines.join(' ') + ' h.01'); // a single point is seen, too
-    drawing.setAttribute('viewBox', '0 0 100 100');
-    drawing.setAttribute('preserveAspectRatio', 'none');
+    const drawing = drawPath(cell, '0 0 100 100', lines.join(' ') + ' h.01'); // a single point is seen, too
     drawing.setAttribute('role', 'img');
     drawing.setAttribute('aria-label', label);
-    drawing.append(line);
-    cell.append(drawing);
     cell.title = label;
   },
   tags: (cell, tags) => tags.forEach((tag) => cell.append(make(null, 'span', 'lk-chip', tag), ' ')),
@@ -97,8 +116,10 @@ function widen(host) {
   });
   const [name, ...others] = host.widths;
   const parts = [`min(${name}ch + 18px, 44vw)`, ...others.map((width) => `calc(${0.84 * width}ch + 17px)`)];
-  host.style.setProperty('--lk-columns', `34px ${parts.slice(0, -1).join(' ')} minmax(${parts.at(-1)}, 1fr)`);
-  host.style.setProperty('--lk-width', `calc(34px + ${parts.join(' + ')})`);
+  const before = host.data.eyes ? ['34px', '34px'] : ['34px']; // boxes, and eyes
+  host.style.setProperty('--lk-before', `${34 * before.length}px`);
+  host.style.setProperty('--lk-columns', `${[...before, ...parts.slice(0, -1)].join(' ')} minmax(${parts.at(-1)}, 1fr)`);
+  host.style.setProperty('--lk-width', `calc(${[...before, ...parts].join(' + ')})`);
 }
 
 // Returns a box to tick. Its whole cell can be clicked.
@@ -108,9 +129,25 @@ function addBox(line) {
   return box;
 }
 
+// Returns the button that shows or hides the curve of a row, or of all rows.
+function addEye(line, name) {
+  const eye = make(make(line, 'td', 'lk-eye'), 'button');
+  eye.setAttribute('aria-label', name);
+  return eye;
+}
+
+function look(eye, shown, title) {
+  eye.setAttribute('aria-pressed', Boolean(shown));
+  eye.title = title;
+  eye.textContent = '';
+  eye.style.color = shown?.color ?? '';
+  if (shown?.color) drawPath(eye, '0 0 24 3', 'M0 1.5H24').firstChild.style.strokeDasharray = shown.dash.join(' ');
+}
+
 function head(host, columns) {
   const line = make(host.querySelector('thead'), 'tr');
   addBox(line).setAttribute('aria-label', 'Tick all');
+  if (host.data.eyes) host.eye = addEye(line, 'All curves');
   for (const column of columns) {
     const cell = make(line, 'th', column === columns[0] ? 'lk-name' : `lk-of-${column.kind}`);
     cell.setAttribute('role', 'columnheader');
@@ -129,25 +166,31 @@ function draw(host, row) {
     host.rows.set(row.key, line);
     line.box = addBox(line);
     line.box.tabIndex = -1;
+    if (host.data.eyes && row.group) make(line, 'td', 'lk-eye'); // the eye is that of the group
+    else if (host.data.eyes) line.eye = addEye(line);
+    if (line.eye) line.eye.tabIndex = -1;
     const name = make(line, 'th', 'lk-name');
     name.setAttribute('role', 'rowheader');
     line.main = make(name, row.href ? 'a' : row.runs ? 'button' : 'span');
     if (line.main.tagName !== 'SPAN') line.main.tabIndex = -1;
     if (row.runs) make(name, 'span', 'lk-count');
-    else if (host.data.renames) line.pencil = make(name, 'button', 'lk-rename');
+    else if (host.data.renames) Object.assign(line.pencil = make(name, 'button', 'lk-rename'), { tabIndex: -1 });
     columns.forEach((column) => make(line, 'td', `lk-of-${column.kind}`));
   }
   if (before?.row.name !== row.name) {
     line.main.textContent = line.main.title = row.name;
     line.box.setAttribute('aria-label', `Tick ${row.name}`);
     line.pencil?.setAttribute('aria-label', `Rename ${row.name}`);
+    line.eye?.setAttribute('aria-label', `Curve of ${row.name}`);
   }
+  if (line.eye) look(line.eye, row.eye, row.eye ? 'Hide its curve' : 'Show its curve');
   if (row.href) line.main.href = row.href;
-  if (row.runs) line.cells[1].lastChild.textContent = ` ${row.runs} run${row.runs > 1 ? 's' : ''}`;
+  if (row.runs) line.main.parentElement.lastChild.textContent = ` ${row.runs} run${row.runs > 1 ? 's' : ''}`;
+  const first = line.main.parentElement.cellIndex + 1;
   columns.forEach((column, place) => {
     const [old, now] = [before?.row.cells[place], row.cells[place]];
-    if (!before || JSON.stringify(old) !== JSON.stringify(now)) fill(line.cells[place + 2], column.kind, now);
-    line.cells[place + 2].classList.toggle('lk-best', Boolean(row.best?.includes(place)));
+    if (!before || JSON.stringify(old) !== JSON.stringify(now)) fill(line.cells[place + first], column.kind, now);
+    line.cells[place + first].classList.toggle('lk-best', Boolean(row.best?.includes(place)));
   });
   line.classList.toggle('lk-member', Boolean(row.group));
   line.row = row;
@@ -216,7 +259,7 @@ function paint(host) {
     line.hidden = Boolean(row.group) && !open.has(row.group);
     if (row.runs) line.main.setAttribute('aria-expanded', open.has(row.key));
   }
-  for (const button of host.querySelectorAll('thead button')) {
+  for (const button of host.querySelectorAll('thead button[data-sort]')) {
     const way = { [button.dataset.sort]: 'ascending', [`-${button.dataset.sort}`]: 'descending' }[host.sort];
     button.parentElement.setAttribute('aria-sort', way ?? 'none');
   }
@@ -232,7 +275,9 @@ function stop(host, line) {
 function clicked(host, event) {
   const button = event.target.closest('thead button');
   const line = event.target.closest('tbody tr');
-  if (button) {
+  const eye = event.target.closest('.lk-eye button');
+  if (eye) host.tell('eyed', { name: line?.row.name ?? '', shown: eye.ariaPressed !== 'true' });
+  else if (button) {
     const name = button.dataset.sort;
     const ways = button.dataset.best ? [`-${name}`, name, ''] : [name, `-${name}`, '']; // the best come first
     host.sort = ways[(ways.indexOf(host.sort) + 1) % ways.length];
@@ -303,7 +348,7 @@ function pressed(host, event) {
   if (to === undefined) return;
   event.preventDefault();
   const place = event.target.closest('td, th').cellIndex;
-  shown[Math.min(Math.max(to, 0), last)].cells[place].querySelector('input, a, button').focus();
+  shown[Math.min(Math.max(to, 0), last)].cells[place].querySelector('input, a, button')?.focus();
 }
 
 export default function ({ data: bytes, parentElement, setStateValue, setTriggerValue }) {
@@ -314,16 +359,22 @@ export default function ({ data: bytes, parentElement, setStateValue, setTrigger
     Object.assign(host, { ticked: new Set(data.ticked), rows: new Map(), places: new Map() });
     host.onclick = (event) => clicked(host, event);
     host.onkeydown = (event) => pressed(host, event);
-    host.onfocusin = (event) => { if (event.target.closest('tbody')) stop(host, event.target.closest('tr')); };
+    host.onfocusin = (event) => {
+      const line = event.target.closest('tbody tr');
+      if (line) stop(host, line);
+      pointAt(host, line);
+    };
+    host.onpointerover = (event) => pointAt(host, event.target.closest('tbody tr'));
+    host.onpointerleave = host.onfocusout = () => pointAt(host, null);
   }
   Object.assign(host, { data, sort: data.sort, keep: setStateValue, tell: setTriggerValue });
-  const columns = JSON.stringify(data.columns);
+  const columns = JSON.stringify([data.columns, data.eyes]);
   if (host.columns !== columns) {
     host.columns = columns;
     host.textContent = '';
     host.rows.clear();
     const table = make(make(host, 'div'), 'table');
-    make(table, 'caption', 'lk-said', `${data.label}. Arrows move between rows, Space ticks, Enter opens${data.renames ? ', F2 renames' : ''}.`);
+    make(table, 'caption', 'lk-said', `${data.label}. Arrows move between rows, Space ticks, Enter opens${data.renames ? ', F2 renames' : ''}.${data.eyes ? ' The eye of a row shows or hides its curve.' : ''}`);
     make(table, 'thead');
     make(table, 'tbody');
     host.widths = [];
@@ -340,6 +391,8 @@ export default function ({ data: bytes, parentElement, setStateValue, setTrigger
   host.isTicked = data.rows.some((row) => host.ticked.has(row.key));
   widen(host);
   for (const row of data.rows) draw(host, row);
+  const isDrawn = data.rows.some((row) => row.eye);
+  if (data.eyes) look(host.eye, isDrawn, isDrawn ? 'Hide all curves' : 'Show the curves of the first rows');
   settle(host);
   paint(host);
   if (!host.stop?.isConnected) stop(host, host.querySelector('tbody tr'));
@@ -348,5 +401,10 @@ export default function ({ data: bytes, parentElement, setStateValue, setTrigger
   });
   clearInterval(host.timer);
   host.timer = setInterval(renew, 30000);
-  return () => clearInterval(host.timer);
+  const follow = ({ detail }) => pointed(host, detail);
+  document.addEventListener(POINTED, follow);
+  return () => {
+    clearInterval(host.timer);
+    document.removeEventListener(POINTED, follow);
+  };
 }
