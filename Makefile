@@ -127,7 +127,7 @@ $(LOCKED):
 	    package=$$("$$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
 	    echo "$$python can't make virtual environments: install its venv module (Debian, Ubuntu: apt-get install $$package)" >&2; \
 	    exit 1; fi; \
-	echo "Making $(VENV) from requirements.lock (3.5 GB, 2 to 4 minutes)"; \
+	echo "Making $(VENV) from requirements.lock (3.5 GB, 1 to 3 minutes)"; \
 	$(discard); mkdir $(VENV); touch $(OURS); "$$python" -m venv $(VENV); \
 	parts=$$(mktemp -d); trap 'rm -rf "$$parts"' EXIT; trap 'exit 130' INT TERM; \
 	awk -v parts="$$parts" '/^[^ #]/ { part = /^tensorflow==/ ? 1 : 2 + n++ % 2 } part { print > (parts "/" part) }' requirements.lock; \
