@@ -1,10 +1,11 @@
-"""What changes every second on a page, fetched by the page's own code.
+"""What changes all the time on a page, fetched by the page's own code.
 
 Streamlit would draw its page again for each change, which takes more of a core than the charts do. A page
 offers a function that makes the newest state, and the browser asks for it at an address that only this page
-knows.
+knows. The answer waits until there is news.
 """
 
+import asyncio
 import hashlib
 import json
 import logging
@@ -13,16 +14,20 @@ import struct
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
 
 import streamlit as st
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 PATH = "/labkit/feed"  # of the addresses, below that of the dashboard
 KEPT_SECONDS = 600.0  # that an address is known while nobody asks; the page then asks Streamlit for another
 MOST = 512  # addresses
+APART_SECONDS = 0.5  # between two questions of a page, at least: drawing takes time, too
+LONGEST_SECONDS = 1.0  # that an answer waits for news
+LOOK_SECONDS = 0.05  # between two looks whether there is any
 
 
 @dataclass(frozen=True)
@@ -43,58 +48,79 @@ class Update:
 Make = Callable[[], Update]
 
 
+@dataclass
+class _Offer:
+    make: Make
+    look: Callable[[], Hashable]
+    used: float  # when, by the clock of time.monotonic
+    seen: Hashable = None  # what the look before the last answer gave
+
+
 class _Offers:
     def __init__(self) -> None:
-        self._makes: OrderedDict[str, tuple[Make, float]] = OrderedDict()  # the one used longest ago first
+        self._offers: OrderedDict[str, _Offer] = OrderedDict()  # the one used longest ago first
         self._lock = threading.Lock()
 
-    def put(self, token: str, make: Make) -> None:
+    def put(self, token: str, make: Make, look: Callable[[], Hashable]) -> None:
         now = time.monotonic()
         with self._lock:
-            self._makes[token] = make, now
-            self._makes.move_to_end(token)
-            while len(self._makes) > MOST or next(iter(self._makes.values()))[1] < now - KEPT_SECONDS:
-                self._makes.popitem(last=False)
+            self._offers[token] = _Offer(make, look, now)
+            self._offers.move_to_end(token)
+            while len(self._offers) > MOST or next(iter(self._offers.values())).used < now - KEPT_SECONDS:
+                self._offers.popitem(last=False)
 
-    def get(self, token: str) -> Make | None:
+    def get(self, token: str) -> _Offer | None:
         with self._lock:
-            if token not in self._makes:
+            if token not in self._offers:
                 return None
-            make = self._makes[token][0]
-            self._makes[token] = make, time.monotonic()
-            self._makes.move_to_end(token)
-            return make
+            self._offers[token].used = time.monotonic()
+            self._offers.move_to_end(token)
+            return self._offers[token]
 
 
 _offers = _Offers()
 
 
-def offer(name: str, make: Make) -> str:
+def offer(name: str, make: Make, look: Callable[[], Hashable]) -> str:
     """Offer the newest state of a page to this visitor's browser. Returns the address, relative to a page's.
 
     Args:
         name: tells the pages of a visitor apart. The address of a name stays the same.
-        make: is called in a thread for each question. It must not use Streamlit.
+        make: is called in a thread for each answer. It must not use Streamlit.
+        look: returns another value when there is news, for which an answer doesn't wait any longer. Called
+            many times a second in a thread, it should read no more than a few file attributes.
     """
     token: str = st.session_state.setdefault(f"feed-{name}", secrets.token_urlsafe(24))
-    _offers.put(token, make)
+    _offers.put(token, make, look)
     return f"{PATH.lstrip('/')}/{token}"
 
 
-def answer(request: Request) -> Response:
-    """Answer the browser: 404 for an address that isn't known (any more)."""
-    make = _offers.get(request.path_params["token"])
-    if make is None:
+async def answer(request: Request) -> Response:
+    """Answer the browser once there is news, and after a while in any case.
+
+    404 is the answer for an address that isn't known (any more).
+    """
+    offered = _offers.get(request.path_params["token"])
+    if offered is None:
         return Response(status_code=404)
-    try:
-        update = make()
-    except Exception:  # Streamlit draws the page again, and shows what is wrong
-        logging.getLogger(__name__).exception("the page is drawn again")
-        update = Update(is_stale=True)
+    end = time.monotonic() + LONGEST_SECONDS
+    while (news := await run_in_threadpool(offered.look)) == offered.seen and time.monotonic() < end:
+        await asyncio.sleep(LOOK_SECONDS)
+    offered.seen = news
     have = request.query_params.get("have", "").split(",")
     return Response(
-        packed(update, have), media_type="application/octet-stream", headers={"Cache-Control": "no-store"}
+        await run_in_threadpool(lambda: packed(_made(offered.make), have)),
+        media_type="application/octet-stream",
+        headers={"Cache-Control": "no-store"},
     )
+
+
+def _made(make: Make) -> Update:
+    try:
+        return make()
+    except Exception:  # Streamlit draws the page again, and shows what is wrong
+        logging.getLogger(__name__).exception("the page is drawn again")
+        return Update(is_stale=True)
 
 
 def packed(update: Update, have: Collection[str]) -> bytes:

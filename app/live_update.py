@@ -1,4 +1,4 @@
-"""The state of a run as the live page shows it, and what changes there every second."""
+"""The state of a run as the live page shows it, and what changes there while it trains."""
 
 from collections.abc import Callable, Hashable
 from contextlib import suppress
@@ -141,6 +141,11 @@ class Drawn:
         if boards and (machine := self.machine_board(metrics)) is not None:
             boards |= dict([machine])
         return Update(self.figures(metrics), boards)
+
+    def written(self) -> Hashable:
+        """Return what changes with each row that is written."""
+        runs = [self.run, *(run for _, run in self.others)]
+        return tuple(state.changed_at(run.metrics_path) for run in runs)
 
     def figures(self, metrics: Snapshot) -> str:
         """Return progress and figures as HTML."""

@@ -121,7 +121,7 @@ def draw_charts(
 
 
 def follow(address: str, seconds: float, *, key: str) -> None:
-    """Let the page fetch its figures and boards every ``seconds`` from an ``address`` of app/feed.py.
+    """Let the page fetch figures and boards from an ``address`` of app/feed.py, every ``seconds`` at most.
 
     What is drawn around it is drawn again when a part of it has changed, or the address isn't known any more.
     """

@@ -33,7 +33,7 @@ def page() -> None:
     """Draw the page of the selected run.
 
     Streamlit draws it again only when a part of its frame changes: the browser needs a millisecond or more
-    for each element, often on the machine that trains. Figures and charts are fetched every second
+    for each element, often on the machine that trains. Figures and charts are fetched when a row is written
     (app/feed.py). The table of a cluster's tasks is Streamlit's, so its page is drawn every second.
     """
     buttons.show_start()
@@ -62,8 +62,8 @@ def page() -> None:
         _panel(now, metrics)
         follows = shown.refreshes or any(STATES[liveness_of(one.read_status())][3] for _, one in drawn.others)
         if follows and not shown.has_tasks:
-            address = feed.offer(str(run.path), lambda: now.update(shown, failure))
-            component.follow(address, REFRESH_SECONDS, key=component.key_of("feed", run.path))
+            address = feed.offer(str(run.path), lambda: now.update(shown, failure), now.written)
+            component.follow(address, feed.APART_SECONDS, key=component.key_of("feed", run.path))
 
     with body:
         with st.container(key="live-charts"):

@@ -1,11 +1,14 @@
 """The live page: a run's state, its curves with axis and zoom, metrics of any name, and what it fetches."""
 
+import asyncio
 import json
 import math
+import os
 import shutil
 import struct
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -303,7 +306,7 @@ def unpacked(body: bytes) -> tuple[dict, dict[str, bytes]]:
 
 
 def asked(token: str, have: str = ""):
-    return answer(SimpleNamespace(path_params={"token": token}, query_params={"have": have}))
+    return asyncio.run(answer(SimpleNamespace(path_params={"token": token}, query_params={"have": have})))
 
 
 @pytest.fixture
@@ -316,24 +319,42 @@ def test_an_address_that_nobody_offers_is_not_found_and_the_longest_unused_ones_
     assert asked("x").status_code == 404
     monkeypatch.setattr(feed, "MOST", 2)
     for token in "abc":
-        feed._offers.put(token, Update)
+        feed._offers.put(token, Update, time.monotonic)
     assert [asked(token).status_code for token in "abc"] == [404, 200, 200]
     monkeypatch.setattr(feed, "KEPT_SECONDS", 0.0)
-    feed._offers.put("d", Update)
+    feed._offers.put("d", Update, time.monotonic)
     assert [asked(token).status_code for token in "bc"] == [404, 404]
 
 
 def test_a_failure_makes_streamlit_draw_the_page_and_is_logged(caplog, no_offers):
-    feed._offers.put("a", lambda: 1 / 0)
+    feed._offers.put("a", lambda: 1 / 0, time.monotonic)
     header, _ = unpacked(asked("a").body)
     assert header["stale"] and "ZeroDivisionError" in caplog.text
+
+
+def test_an_answer_waits_for_news_and_not_for_ever(no_offers, monkeypatch):
+    looks: list[int] = []
+
+    def look() -> int:
+        looks.append(len(looks))
+        return int(len(looks) >= 5)
+
+    feed._offers.put("a", lambda: Update(str(len(looks))), look)
+    assert unpacked(asked("a").body)[0]["html"] == "1", "the first answer comes at once"
+    monkeypatch.setattr(feed, "LONGEST_SECONDS", 3600.0)
+    assert unpacked(asked("a").body)[0]["html"] == "5", "as soon as there is news"
+    monkeypatch.setattr(feed, "LONGEST_SECONDS", 0.2)
+    assert int(unpacked(asked("a").body)[0]["html"]) > 5, "without news, after a while"
 
 
 def test_new_rows_are_fetched_and_the_page_is_drawn_again_for_what_is_not_fetched(make_run):
     run = make_run(state="running", steps=3)
     shown = frame_of(run, curves(run), "")
     drawn = Drawn(run, Options(), standard(()), None, None)
+    os.utime(run.metrics_path, (0, 0))  # the clock of files is coarse
+    written = drawn.written()
     append(run.metrics_path, train_row(500, loss=7.25))
+    assert drawn.written() != written
     update = drawn.update(shown, "")
     assert not update.is_stale
     (fetched,) = map(decoded, update.boards.values())

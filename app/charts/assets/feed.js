@@ -1,5 +1,6 @@
-/* Fetches what changes every second on a page (app/feed.py): the figures at its head and its boards. */
+/* Fetches what changes all the time on a page (app/feed.py): the figures at its head and its boards. The answer waits for news. */
 (function () {
+  const BREATH = 100; // ms between an answer that came late and the next question
   const PATIENCE = 3000; // ms; the boards of a page that was just drawn may still be missing
 
   class Feed {
@@ -40,7 +41,7 @@
       }
       this.asking = false;
       clearTimeout(this.timer);
-      this.timer = setTimeout(() => this.ask(), Math.max(100, this.wait - (performance.now() - asked)));
+      this.timer = setTimeout(() => this.ask(), Math.max(BREATH, this.wait - (performance.now() - asked)));
     }
 
     show(bytes, asked) {
