@@ -165,9 +165,9 @@ def follow(options: argparse.Namespace, manifest: Manifest, folder: Path) -> lis
             median.append(statistics.median(late))
             worst.append(max(late))
     return [
-        seconds("a row written to its place on the screen, median", median, 1.0),
-        seconds("a row written to its place on the screen, worst", worst, 2.0),
-        Figure("server's CPU with one followed run, of a core", "%", cpu, Goal("at most", 5.0)),
+        seconds("a row written to its place on the screen, median", median, 0.3),
+        seconds("a row written to its place on the screen, worst", worst, 1.0),
+        Figure("server's CPU with one followed run, of a core", "%", cpu, Goal("at most", 3.0)),
     ]
 
 
