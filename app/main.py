@@ -3,7 +3,9 @@
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 
 import streamlit as st
 from starlette.middleware import Middleware
@@ -25,6 +27,10 @@ def _below(path: str) -> str:
 @asynccontextmanager
 async def _serving(app: st.App) -> AsyncIterator[None]:
     gate.announce()
+    # While the browser loads Streamlit's code, so that the first page isn't kept waiting.
+    Thread(
+        target=lambda: [import_module(f"app.views.{name}") for name in ("live", "runs")], daemon=True
+    ).start()
     yield
 
 

@@ -4,9 +4,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from app import state
 from app.charts.board import Size
 from labkit.errors import InputError, reason_of, short
@@ -36,17 +33,25 @@ class Layout:
 
         Raises InputError for an expression that can't be read.
         """
-        # Arrow searches with RE2, whose time grows with the text alone: no expression can stop the server.
-        texts = pa.array([*titles, *titles.values()], pa.string())
-        try:
-            fits = pc.match_substring_regex(texts, self.find, ignore_case=True).to_pylist()
-        except pa.ArrowInvalid as error:
-            why = str(error).removeprefix("Invalid regular expression: ")
-            raise InputError(f"the regular expression {short(self.find)} can't be read: {why}") from None
-        found = {key for key, fit in zip([*titles, *titles], fits, strict=True) if fit}
+        found = _fitting(self.find, titles) if self.find else set(titles)
         places = {title: place for place, title in enumerate(self.first)}
         ordered = sorted(titles, key=lambda key: places.get(titles[key], len(places)))
         return [key for key in ordered if key in found and titles[key] not in self.hidden]
+
+
+def _fitting(expression: str, titles: Mapping[str, str]) -> set[str]:
+    # Arrow searches with RE2, whose time grows with the text alone: no expression can stop the server. It is
+    # imported here, because its first array imports pandas, for which the first page would have to wait.
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = pa.array([*titles, *titles.values()], pa.string())
+    try:
+        fits = pc.match_substring_regex(texts, expression, ignore_case=True).to_pylist()
+    except pa.ArrowInvalid as error:
+        why = str(error).removeprefix("Invalid regular expression: ")
+        raise InputError(f"the regular expression {short(expression)} can't be read: {why}") from None
+    return {key for key, fit in zip([*titles, *titles], fits, strict=True) if fit}
 
 
 def kept_path() -> Path:
