@@ -350,6 +350,7 @@ SAME = (  # what the time of a step depends on most
     "num_layers",
     "width_factor",
     "train_batch_size",
+    "accumulate_steps",
     "precision",
     "optimizer",
     "num_gpus",
@@ -365,10 +366,11 @@ def expected(checked: Checked, draft: Draft, runs: Iterable[RunSummary]) -> tupl
     if checked.config is None or draft.lists.keys() & set(SAME):
         return None
     config, data = checked.config, prepared(_data_directory(draft), checked.config.data.dataset)
-    values = (config.with_steps_for(data.count("train")) if data else config).flat()
+    config = config.with_steps_for(data.count("train")) if data else config
+    values = config.flat()
     for run in sorted(runs, key=lambda run: run.last_active, reverse=True):
         if run.examples_per_second and all(run.values.get(name) == values[name] for name in SAME):
-            examples = values["train_steps"] * values["train_batch_size"]
+            examples = values["train_steps"] * config.data.images_per_step
             return checked.trainings * examples / run.examples_per_second, run
     return None
 
