@@ -163,6 +163,20 @@ def test_a_run_that_is_there_stays(tmp_path):
     assert "not there" in refused("import", "tensorboard", tmp_path / "nowhere")
 
 
+def test_where_keras_wrote_the_training_by_epochs_alone_validation_has_epochs_too(tmp_path):
+    """As its callback does by default: update_freq="epoch"."""
+    epochs = [scalar(epoch, epoch_loss=2.0 - epoch) for epoch in range(2)]
+    write_events(tmp_path / "tb" / "train", epochs)
+    seen = [scalar(step, evaluation_loss_vs_iterations=1.5) for step in (50, 100)]
+    write_events(tmp_path / "tb" / "validation", [*seen, *epochs])
+    assert cli.main(["import", "tensorboard", str(tmp_path / "tb")]) == 0
+    run = labkit.load_run("tb")
+    for split in ("train", "validation"):
+        assert run.metrics(split)["step"].tolist() == [0, 1]
+        assert run.metrics(split)["loss"].tolist() == [2, 1]
+    assert run.status.message == "left out: 2 × value of a step beside those of epochs"
+
+
 def test_what_keras_names_by_batches_and_epochs_is_a_loss_by_steps(tmp_path):
     of_epoch = scalar(1, epoch_loss=9.0)
     steps = [scalar(step, batch_loss=1 / step) for step in (10, 20)]
