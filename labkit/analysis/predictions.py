@@ -112,9 +112,10 @@ class Predictions:
     def need_classes(self) -> None:
         """Raise InputError where labels are numbers."""
         if self.are_numbers:
+            names = ", ".join(self.classes)
             raise InputError(
-                f"labels here are numbers ({', '.join(self.classes)}), and this needs classes; of predictions, "
-                "probabilities has the numbers, errors how far off each is"
+                f"labels here are numbers ({names}), and this needs classes; probabilities has the predicted "
+                "numbers, errors how far off each is"
             )
 
     @cached_property
