@@ -71,7 +71,7 @@ def test_semicolons_spaces_and_repeated_steps(tmp_path):
     run = labkit.load_run("log")
     assert run.metrics()["loss"].tolist() == [2.5, 1.5]
     assert run.metrics("validation")["loss"].tolist() == [2.0, 1.0]
-    assert run.status.message == "left out: 2 × earlier value of a step, 1 × text in note, at first 'a'"
+    assert run.status.message == "left out: 1 × earlier value of a step, 1 × text in note, at first 'a'"
 
 
 def test_cells_with_a_decimal_comma_are_named(tmp_path):
@@ -152,6 +152,17 @@ def test_damage_and_other_values_are_left_out_and_counted(tmp_path):
     run = labkit.load_run("logs")
     assert run.metrics()["step"].tolist() == [s for s in range(20) if s != 5]
     assert run.status.message == "left out: 1 × damaged event, 1 × half event, 1 × other value"
+
+
+def test_a_value_that_a_step_has_twice_is_none_that_is_left_out(tmp_path):
+    """As in the log of PyTorch Lightning, which has a line for the training and one for the validation."""
+    path = tmp_path / "metrics.csv"
+    path.write_text("epoch,step,train_loss,val_loss\n0,9,2.0,\n0,9,,1.5\n1,19,1.0,\n1,19,,0.5\n")
+    assert cli.main(["import", "csv", str(path), "--name", "lightning"]) == 0
+    run = labkit.load_run("lightning")
+    assert run.metrics("validation")["loss"].tolist() == [1.5, 0.5]
+    assert run.metrics()["epoch"].tolist() == [0, 1]
+    assert run.status.message == ""
 
 
 def test_a_run_that_is_there_stays(tmp_path):
