@@ -17,7 +17,7 @@ from labkit.config import Config, fields_by_name
 from labkit.config.architectures import default_depth
 from labkit.config.config import flags_of, recorded_config
 from labkit.config.data_sets import AUTO, BUILT_IN, GENERATED, is_own, prepare_command
-from labkit.config.fields import FieldInfo
+from labkit.config.fields import OF_THE_NETWORK, FieldInfo
 from labkit.config.presets import AUTO as FITTED
 from labkit.config.presets import PRESETS, preset_values
 from labkit.data.manifest import Manifest, find_manifest, load_manifest, prepared_names
@@ -345,10 +345,8 @@ def check_name(name: str) -> None:
 
 
 SAME = (  # what the time of a step depends on most
+    *(name for name, info in fields_by_name().items() if info.fork == OF_THE_NETWORK),
     "dataset",
-    "model",
-    "num_layers",
-    "width_factor",
     "train_batch_size",
     "accumulate_steps",
     "precision",
