@@ -243,6 +243,8 @@ def _read_events(path: Path, split: str | None, log: ImportedLog) -> None:
                 known[value.tag] = split or own, metric
             if is_step(event.step):
                 log.add(known[value.tag][0], event.step, known[value.tag][1], found, event.wall_time)
+            else:
+                log.left_out["value of a step that is none"] += 1
 
 
 def _records(path: Path, log: ImportedLog) -> Iterator[bytes]:

@@ -143,6 +143,7 @@ def test_damage_and_other_values_are_left_out_and_counted(tmp_path):
     picture = Summary.Value(tag="x", image=Summary.Image(height=1, width=1, encoded_image_string=b"x"))
     records = [scalar(s, loss=float(s)) for s in range(20)]
     records.append(Event(step=3, summary=Summary(value=[picture])).SerializeToString())
+    records.append(scalar(-1, loss=1.0))
     write_events(tmp_path / "logs", [*records, scalar(21, loss=1.0)], cut=3)
     file = next((tmp_path / "logs").iterdir())
     content = bytearray(file.read_bytes())
@@ -151,7 +152,9 @@ def test_damage_and_other_values_are_left_out_and_counted(tmp_path):
     assert cli.main(["import", "tensorboard", str(tmp_path / "logs")]) == 0
     run = labkit.load_run("logs")
     assert run.metrics()["step"].tolist() == [s for s in range(20) if s != 5]
-    assert run.status.message == "left out: 1 × damaged event, 1 × half event, 1 × other value"
+    assert run.status.message == (
+        "left out: 1 × damaged event, 1 × half event, 1 × other value, 1 × value of a step that is none"
+    )
 
 
 def test_a_value_that_a_step_has_twice_is_none_that_is_left_out(tmp_path):
