@@ -119,6 +119,31 @@ def test_media_and_predictions():
 
 
 @pytest.mark.parametrize(
+    "values",
+    [
+        [1.0, np.nextafter(1, 2)],
+        [1e16] * 5,
+        [5e-324, 0.0],
+        [1e308, -1e308],
+        [-3.0, 2.0, 2.0],
+        [],
+        [np.nan],
+    ],
+)
+def test_a_histogram_counts_all_finite_values_however_near_or_far_they_are(values):
+    with labkit.start_run("mine") as run:
+        run.log_histogram(1, "values", values)
+        with pytest.raises(InputError, match="'words' is of 'abc'; allowed: numbers"):
+            run.log_histogram(1, "words", "abc")
+    [medium] = MediaReader(labkit.load_run("mine").path / "media" / INDEX).poll()
+    edges = np.array(medium.content["edges"])
+    assert sum(medium.content["counts"]) == np.isfinite(values).sum()
+    assert (np.diff(edges) > 0).all()
+    inside = np.clip(np.array(values)[np.isfinite(values)], -8e307, 8e307)
+    assert ((edges[0] <= inside) & (inside <= edges[-1])).all()
+
+
+@pytest.mark.parametrize(
     ("ending", "state", "message"),
     [
         ("run.finish()", "finished", ""),
