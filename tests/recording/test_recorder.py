@@ -66,6 +66,19 @@ def test_the_end_of_a_with_block_finishes_a_run_at_whatever_step(total, steps):
     assert row in (Path(__file__).parents[2] / "docs" / "recording.md").read_text()
 
 
+def test_arrays_and_tensors_of_one_number_are_taken_whatever_their_axes():
+    import tensorflow as tf
+
+    with labkit.start_run("mine") as run:
+        for step, shape in enumerate([(), (1,), (1, 1)], 1):
+            tensor = tf.fill(shape, 2.5)
+            run.log(step, array=tensor.numpy(), tensor=tensor, variable=tf.Variable(tensor))
+        with pytest.raises(InputError, match="a number, or an array of one"):
+            run.log(9, tensor=tf.constant([1.0, 2.0]))
+    rows = labkit.load_run("mine").metrics()
+    assert all(rows[name].tolist() == [2.5] * 3 for name in ("array", "tensor", "variable"))
+
+
 def test_a_tensor_with_gradients_is_taken_as_pytorch_wants_it():
     class Tensor:
         def item(self):
