@@ -17,7 +17,7 @@ from labkit.config import Config, fields_by_name
 from labkit.config.architectures import default_depth
 from labkit.config.config import flags_of, recorded_config
 from labkit.config.data_sets import AUTO, BUILT_IN, GENERATED, is_own, prepare_command
-from labkit.config.fields import FieldInfo
+from labkit.config.fields import OF_THE_NETWORK, FieldInfo
 from labkit.config.presets import AUTO as FITTED
 from labkit.config.presets import PRESETS, preset_values
 from labkit.data.manifest import Manifest, find_manifest, load_manifest, prepared_names
@@ -345,11 +345,10 @@ def check_name(name: str) -> None:
 
 
 SAME = (  # what the time of a step depends on most
+    *(name for name, info in fields_by_name().items() if info.fork == OF_THE_NETWORK),
     "dataset",
-    "model",
-    "num_layers",
-    "width_factor",
     "train_batch_size",
+    "accumulate_steps",
     "precision",
     "optimizer",
     "num_gpus",
@@ -365,10 +364,11 @@ def expected(checked: Checked, draft: Draft, runs: Iterable[RunSummary]) -> tupl
     if checked.config is None or draft.lists.keys() & set(SAME):
         return None
     config, data = checked.config, prepared(_data_directory(draft), checked.config.data.dataset)
-    values = (config.with_steps_for(data.count("train")) if data else config).flat()
+    config = config.with_steps_for(data.count("train")) if data else config
+    values = config.flat()
     for run in sorted(runs, key=lambda run: run.last_active, reverse=True):
         if run.examples_per_second and all(run.values.get(name) == values[name] for name in SAME):
-            examples = values["train_steps"] * values["train_batch_size"]
+            examples = values["train_steps"] * config.data.images_per_step
             return checked.trainings * examples / run.examples_per_second, run
     return None
 

@@ -1,5 +1,6 @@
 """The first page: a table of all runs, to find, select, compare, tag and tidy them."""
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,9 +55,10 @@ def _controls_and_table(labels: dict[str, str], found: list[RunSummary]) -> None
     wanted = listed
     try:
         if view.text.strip():
-            wanted = chosen_runs(listed, shlex.split(view.text), field_aliases())
+            text = re.sub(r"\s*([!<>]?=|[<>])\s*", r"\1", view.text)  # "accuracy > 0.8" is one condition
+            wanted = chosen_runs(listed, shlex.split(text), field_aliases())
     except InputError as error:
-        _all_are_shown(state.clean(error).replace("--filter", "the filter"))
+        _all_are_shown(state.clean(error))
     except ValueError:
         _all_are_shown("the filter has a quotation mark without its partner.")
     ticked = set(table.ticked(TABLE))

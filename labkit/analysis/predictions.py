@@ -112,7 +112,11 @@ class Predictions:
     def need_classes(self) -> None:
         """Raise InputError where labels are numbers."""
         if self.are_numbers:
-            raise InputError(f"labels here are numbers ({', '.join(self.classes)}), and this needs classes")
+            names = ", ".join(self.classes)
+            raise InputError(
+                f"labels here are numbers ({names}), and this needs classes; probabilities has the predicted "
+                "numbers, errors how far off each is"
+            )
 
     @cached_property
     def errors(self) -> NDArray[np.float64]:

@@ -15,6 +15,7 @@ from labkit.run_directory.media import INDEX
 from labkit.run_directory.metrics import MetricsWriter
 
 PARTS = 50  # of a histogram
+LARGEST = 8e307  # in it, so that its width is a float64
 MOST_TEXT = 2**16  # bytes
 _NAME = re.compile(r"[A-Za-z][\w.-]{0,99}", re.ASCII)
 
@@ -65,9 +66,16 @@ class MediaWriter:
 
     def histogram(self, name: str, step: int, values: Any) -> None:
         """Keep a histogram of the finite values of an array, and how many aren't finite."""
-        flat = np.asarray(values, np.float64).ravel()
-        finite = flat[np.isfinite(flat)]
-        counts, edges = np.histogram(finite, PARTS)
+        try:
+            flat = np.asarray(values, np.float64).ravel()
+        except (TypeError, ValueError):
+            raise InputError(f"the histogram {name!r} is of {short(values)}; allowed: numbers") from None
+        finite = np.clip(flat[np.isfinite(flat)], -LARGEST, LARGEST)
+        low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+        room = 2 * PARTS * np.spacing(max(-low, high))
+        if high - low < room:  # values so near that float64 has no parts between them
+            low, high = low - max(room, 0.5), high + max(room, 0.5)
+        counts, edges = np.histogram(finite, PARTS, (low, high))
         row = {
             "edges": edges.tolist(),
             "counts": counts.tolist(),
@@ -81,7 +89,9 @@ class MediaWriter:
     def text(self, name: str, step: int, text: str) -> None:
         """Keep a text of up to 64 KiB."""
         if not isinstance(text, str) or len(text.encode("utf-8", "replace")) > MOST_TEXT:
-            raise InputError(f"the text {name!r} is {short(text)[:60]}; allowed: up to {MOST_TEXT >> 10} KiB")
+            raise InputError(
+                f"the text {name!r} is {short(text)[:60]}; allowed: a text of up to {MOST_TEXT >> 10} KiB"
+            )
         self._row(name, step, "text", {"text": text})
         from tensorboard.plugins.text.metadata import create_summary_metadata
 

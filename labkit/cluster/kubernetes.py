@@ -77,6 +77,14 @@ class PodOptions:
             if value is not None and value < minimum:
                 raise InputError(f"--{name.replace('_', '-')} is {value}; allowed: {minimum} or more")
 
+    def check_shared(self, flag: str, folder: str | None) -> None:
+        """Raise InputError unless ``folder`` is on the claim, which all pods see and which outlives them."""
+        if folder is not None and PurePosixPath(self.mount) not in PurePosixPath(folder).parents:
+            raise InputError(
+                f"{flag} is {folder!r}; allowed: a folder below {self.mount}, where the pods mount the claim "
+                "(--mount)"
+            )
+
     @property
     def pods(self) -> int:
         """Return the number of pods: the workers, and with parameter servers these and a chief."""
@@ -237,6 +245,7 @@ def render_indexed_job(config: Config, options: PodOptions) -> list[dict[str, An
     Raises InputError if the pods can't train ``config`` together.
     """
     check_replicas(config, options.pods, options.gpus, options.ps)
+    options.check_shared("--job-dir", config.run.job_dir)
     task = ["cluster", "kubernetes-task", "--name", options.name, "--workers", str(options.workers)]
     servers = ["--ps", str(options.ps)] if options.ps else []
     pod = pod_template(options, [*task, *servers, "--"], train_arguments(_patient(config)))

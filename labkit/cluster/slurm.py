@@ -280,7 +280,8 @@ rm -f "$exit_status.failed" "$exit_status.step"
 
 case $code in
 0) rm -f "$job.losses" "$job.step" ;;
-1 | 2 | 126 | 127 | 130) echo "labkit: exit code $code; not restarted, because it would fail again" ;;
+1 | 2 | 126 | 127) echo "labkit: exit code $code; not restarted, because it would fail again" ;;
+130) echo "labkit: stopped by SIGINT; not restarted; sbatch with this script goes on" ;;
 *)
     # SIGTERM, or another signal that --signal or the site's Slurm names: SIGUSR1, SIGUSR2, SIGXCPU, SIGHUP.
     case $code in 143 | 138 | 140 | 152 | 129) stopped=1 ;; *) stopped=0 ;; esac

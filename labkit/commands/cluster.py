@@ -78,7 +78,8 @@ def cluster_slurm(
     """
     options = BatchOptions(**given, labkit=_this_labkit() if labkit is None else labkit)
     if training[:1] == ["search"]:
-        print(render_search_script(_shared_search(training), options), end="")
+        _folder_of_search(training)
+        print(render_search_script(training, options), end="")
         return 0
     config = _of_a_job(training, "labkit cluster slurm", given["ps"])
     print(render_batch_script(config, options), end="")
@@ -88,19 +89,22 @@ def cluster_slurm(
 @takes(PodOptions)
 def cluster_kubernetes(training: Training, **given: Any) -> int:
     """Print the manifests of a training, or of labkit search, as YAML. Raises InputError."""
+    options = PodOptions(**given)
     if training[:1] == ["search"]:
-        print(to_yaml(render_search_job(_shared_search(training), PodOptions(**given))), end="")
+        options.check_shared("--join", _folder_of_search(training))
+        print(to_yaml(render_search_job(training, options)), end="")
         return 0
     config = _of_a_job(training, "labkit cluster kubernetes", given["ps"])
-    print(to_yaml(render_indexed_job(config, PodOptions(**given))), end="")
+    print(to_yaml(render_indexed_job(config, options)), end="")
     return 0
 
 
-def _shared_search(words: Sequence[str]) -> Sequence[str]:
-    """Return the words of a search that several jobs work on. Raises InputError if they aren't."""
-    if parsed("labkit search", search, words[1:]).keywords["join"] is None:
+def _folder_of_search(words: Sequence[str]) -> str:
+    """Return the folder of a search that several jobs work on. Raises InputError if ``words`` name none."""
+    folder: str | None = parsed("labkit search", search, words[1:]).keywords["join"]
+    if folder is None:
         raise InputError("labkit search without --join; name the folder that all jobs share: --join DIR")
-    return words
+    return folder
 
 
 def _of_a_job(training: Training, program: str, ps: int) -> Config:

@@ -1,6 +1,7 @@
 """``labkit data``: data sets, made ready for training."""
 
 import shlex
+import sys
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ from labkit.api import correct_data, prepare_data
 from labkit.commands.flags import Flag, LocalPath, takes
 from labkit.data.manifest import Manifest, find_manifest, prepared_names
 from labkit.errors import InputError
+from labkit.plurals import printable
 from labkit.tables import print_table
 
 
@@ -61,6 +63,9 @@ def data_list(
     elif found:
         header = ("name", "train", "validation", "test", "classes", "pixels", "size", "from")
         print_table(header, [_row(one) for one in found], right=header[1:-1])
+        for one in found:
+            if "error" in one:
+                print(f"note: {printable(one['error'])}", file=sys.stderr)
     else:
         print(f"no data sets in {folder}; prepare images of your own with: labkit data prepare --images DIR")
     return 0
@@ -91,7 +96,7 @@ def _described(folder: Path, name: str) -> dict[str, Any]:
 
 def _row(found: dict[str, Any]) -> tuple[str, ...]:
     if "error" in found:
-        return (found["name"], *["-"] * 6, "damaged; labkit doctor says what to do")
+        return (found["name"], *["-"] * 6, "damaged")
     height, width, _ = found["image_shape"]
     source = found["source"]
     where = "drawn by labkit" if source["kind"] == "generated" else f"{source['kind']} {source['location']}"

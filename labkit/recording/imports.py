@@ -54,9 +54,9 @@ class ImportedLog:
     in_percent: bool = False
 
     def add(self, split: str, step: int, name: str, value: float, wall_time: float | None) -> None:
-        """Take a number; of several for one step, the last one counts, and the others are left out."""
+        """Take a number; of several for one step, the last one counts, and others than it are left out."""
         row = self.rows.setdefault((split, step), {"split": split, "step": step})
-        self.left_out["earlier value of a step"] += name in row
+        self.left_out["earlier value of a step"] += row.get(name, value) != value
         row[name] = value
         if wall_time is not None:
             row["wall_time"] = wall_time
@@ -64,18 +64,25 @@ class ImportedLog:
     def take_names_of_keras(self) -> None:
         """Name what TensorBoard's callback of Keras writes, such as ``batch_loss``, as rows name it.
 
-        Values of epochs, such as ``epoch_learning_rate``, are left out where the split has those of steps:
-        their steps are other numbers.
+        A run has one axis: values of epochs, such as ``epoch_learning_rate``, are left out if each split has
+        those of steps. Otherwise, as by default, the training has epochs alone, and values of steps are.
         """
         found = {name: _KERAS.fullmatch(name) for row in self.rows.values() for name in row}
         kinds = {name: (one[2], one[1] == "epoch") for name, one in found.items() if one}
-        by_step = {row["split"] for row in self.rows.values() for name in row
-                   if name in kinds and not kinds[name][1]}  # fmt: skip
+        named = [
+            (row["split"], kinds[name][1]) for row in self.rows.values() for name in row if name in kinds
+        ]
+        by_step, by_epoch = (
+            {split for split, of_epoch in named if of_epoch is kind} for kind in (False, True)
+        )
+        steps_stay = by_epoch <= by_step
+        kept = by_step if steps_stay else by_epoch
         for key, row in list(self.rows.items()):
             for name in row.keys() & kinds.keys():
                 (metric, of_epoch), value = kinds[name], row.pop(name)
-                if of_epoch and row["split"] in by_step:
-                    self.left_out["value of an epoch beside those of steps"] += 1
+                if of_epoch is steps_stay and row["split"] in kept:
+                    what = "an epoch beside those of steps" if steps_stay else "a step beside those of epochs"
+                    self.left_out[f"value of {what}"] += 1
                 else:
                     row[metric] = value
             if not row.keys() - {"split", "step", "wall_time"}:
@@ -236,6 +243,8 @@ def _read_events(path: Path, split: str | None, log: ImportedLog) -> None:
                 known[value.tag] = split or own, metric
             if is_step(event.step):
                 log.add(known[value.tag][0], event.step, known[value.tag][1], found, event.wall_time)
+            else:
+                log.left_out["value of a step that is none"] += 1
 
 
 def _records(path: Path, log: ImportedLog) -> Iterator[bytes]:

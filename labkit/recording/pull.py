@@ -181,7 +181,7 @@ class Pull:
             locks.pop(run.name).release()
         if before is None:
             remember(run)
-        state = self._states[run.name] = status.state if status else "no status yet"
+        state = self._states[run.name] = status.liveness() if status else "no status yet"
         step = f", step {status.step:,} of {status.total_steps:,}" if status and status.total_steps else ""
         return [] if state == before else [f"{run.path}: {state}{step}"]
 

@@ -404,6 +404,8 @@ def _number(name: str, value: Any) -> float:
     try:
         if isinstance(value, str | bytes | bool):
             raise TypeError
+        if not hasattr(value, "item") and callable(array := getattr(value, "numpy", None)):
+            value = array()  # TensorFlow's tensors of one number are no float unless they have no axis
         item = getattr(value, "item", None)  # PyTorch warns of float() of a tensor that has gradients
         return float(item() if callable(item) else value)
     except (TypeError, ValueError, RuntimeError, OverflowError):

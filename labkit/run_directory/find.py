@@ -180,7 +180,7 @@ def chosen_runs(
     Raises InputError for an unknown field, with the nearest known one, and for a limit that isn't a number.
     """
     summaries = list(summaries)
-    known = [*FIELDS, *dict.fromkeys(name for summary in summaries for name in summary.values)]
+    known = [*dict.fromkeys([*FIELDS, *(name for summary in summaries for name in summary.values)])]
     conditions = [_condition(text, known, {"tags": "tag", **(aliases or {})}) for text in texts]
     return [summary for summary in summaries if all(fits(summary) for fits in conditions)]
 
@@ -192,7 +192,7 @@ def _condition(text: str, known: list[str], aliases: Mapping[str, str]) -> Condi
     field, sign, value = found.groups()
     field = field if field in known else aliases.get(field, field)
     if field not in known:
-        raise unknown_name_error("field of --filter", field, known)
+        raise unknown_name_error("field of a condition", field, known)
     if sign in ("=", "!="):
         return lambda summary: _equals(summary, field, value) is (sign == "=")
     limit, order = _limit(text, value), _ORDER[sign]

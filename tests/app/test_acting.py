@@ -127,6 +127,24 @@ def test_the_time_of_trainings_is_told_by_a_run_like_them(make_run):
     for sizes in ("64", "32, 64"):
         draft.shown["train_batch_size"] = sizes
         assert expected(check(draft), draft, [summary]) is None
+    draft.shown |= {"train_batch_size": "32", "block": "bottleneck", "num_layers": "20"}
+    configure(run, **preset_values("smoke") | {"num_layers": 20})
+    [summary] = state.summaries([run], 9.0)
+    assert check(draft).config is not None
+    assert expected(check(draft), draft, [summary]) is None, "another network of as many layers"
+
+
+def test_the_time_counts_the_images_of_all_passes_of_a_step(make_run):
+    run = make_run("mine")
+    configure(run, **preset_values("smoke") | {"accumulate_steps": 4})
+    run.write_status(replace(run.read_status(), examples_per_second=100.0))
+    [summary] = state.summaries([run], 9.0)
+    draft = new_draft("smoke")
+    draft.shown |= {"train_steps": "600", "accumulate_steps": "4"}
+    seconds, _ = expected(check(draft), draft, [summary])
+    assert seconds == pytest.approx(600 * 4 * 32 / 100)
+    draft.shown["accumulate_steps"] = "1, 4"
+    assert expected(check(draft), draft, [summary]) is None
 
 
 def test_memory_is_told_by_a_run_like_them_and_too_little_is_said(make_run, monkeypatch):

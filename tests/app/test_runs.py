@@ -100,6 +100,7 @@ def test_a_row_keeps_its_colour_while_others_come_and_go(three, make_run):
         ("sec", ["second"]),
         ("state=finished", ["third", "second", "first"]),
         ("test_accuracy>0.5 third", ["third"]),
+        ("third test_accuracy > 0.5", ["third"]),
         ("sate=x", "did you mean 'state'"),
         ('"a', "quotation"),
         ("zzz", "fits"),

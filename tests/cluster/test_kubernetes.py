@@ -14,6 +14,7 @@ from labkit.config import Config
 from labkit.distributed.task import ClusterTask, make_tf_config
 from labkit.errors import InputError
 from tests.cluster.examples import GOLDEN, ROOT, check_golden, documented_commands, printed
+from tests.commands.in_process import refused
 
 SCHEMAS = json.loads((GOLDEN.parent / "schemas" / "manifests.json").read_text())
 COMMON = "labkit cluster kubernetes --name run --image registry.example/labkit:0.1.0 --claim shared.claim"
@@ -59,6 +60,13 @@ def test_a_search_is_a_job_of_pods_that_need_no_service():
     validate(job)
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == 3
     assert container_of(job)["args"] == words.split()
+
+
+def test_a_search_that_each_pod_would_make_alone_is_refused():
+    options = "--name s --image labkit:1 --claim shared --workers 3"
+    command = f"cluster kubernetes {options} -- search --join it --space lr=0.1,0.2"
+    message = refused(*command.split())
+    assert "--join is 'it'; allowed: a folder below /shared" in message
 
 
 @pytest.mark.parametrize(
@@ -194,6 +202,8 @@ def test_options_that_kubernetes_would_refuse(wrong, message):
         ({}, {"workers": 3, "gpus": 2}, "--train-batch-size is 16 with 6 replicas"),
         ({"sync": True}, {"ps": 1}, "--ps is 1 with --sync"),
         ({"worker_hosts": "a:1,b:1"}, {}, "--worker-hosts"),
+        ({"job_dir": "runs/mine"}, {}, "--job-dir is 'runs/mine'; allowed: a folder below /shared"),
+        ({"job_dir": "/shared/mine"}, {"mount": "/mnt"}, "below /mnt, where the pods mount the claim"),
         ({"job_dir": "/shared/$(HOME)"}, {}, None),
     ],
 )

@@ -276,8 +276,9 @@ def run_script(
     [(0, 0), (1, 0), (2, 0), (75, 1), (126, 0), (127, 0), (130, 0), (137, 1), (139, 1), (143, 1)],
 )
 def test_which_exit_codes_requeue(code, requeued, tmp_path):
-    ended, notes, _ = run_script(tmp_path, BatchOptions(nodes=2), [code], steps=[5])
+    ended, notes, output = run_script(tmp_path, BatchOptions(nodes=2), [code], steps=[5])
     assert ended == [code]
+    assert ("would fail again" in output) is (code in (1, 2, 126, 127))  # 130: stopped, and can go on
     assert notes == ["requeue 7"] * requeued
 
 

@@ -93,7 +93,7 @@ def test_filtered(three, filters, names):
     ("arguments", "words"),
     [
         (["runs", "--sort", "accurcy"], "unknown field of --sort 'accurcy'; did you mean 'accuracy'?"),
-        (["runs", "--filter", "sate=x"], "unknown field of --filter 'sate'; did you mean 'state'?"),
+        (["runs", "--filter", "sate=x"], "unknown field of a condition 'sate'; did you mean 'state'?"),
         (["runs", "--runs-dir", "/nowhere"], "--runs-dir /nowhere is not a directory"),
         (["show", "goood"], "did you mean good"),
         (["show", "zz"], "the newest runs"),

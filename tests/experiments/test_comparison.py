@@ -135,6 +135,14 @@ def test_speed_is_of_the_median_step_after_the_warm_up_of_each_session(folder):
     assert found.training_seconds == pytest.approx(by_hand)
 
 
+def test_the_images_of_a_step_are_those_of_all_its_passes(folder):
+    write_request(folder, ["resnet8"], 1, accumulate_steps=4)
+    write_run(folder, "resnet8", 0, seconds=[0.2] * 12)
+    found = read_comparison(folder)
+    assert found.runs[0].training_images_per_second == pytest.approx(4 * BATCH_SIZE / 0.2)
+    assert f" of {4 * BATCH_SIZE} images" in found.notes()[0]
+
+
 @pytest.mark.parametrize(
     ("values", "compiling"),
     [

@@ -43,6 +43,13 @@ def test_the_form_of_a_lesson(path: Path) -> None:
     assert path.stem in [f"{number:02}_{name}" for number, name in enumerate(LESSONS)]
 
 
+def test_the_tour_lists_every_other_lesson() -> None:
+    cells = "\n".join(cell.source for cell in read_notebook(WRITTEN[0]).cells)
+    (table,) = re.findall(r"## The other lessons\n(.*?)\n\nGo through", cells, re.DOTALL)
+    listed = re.findall(r"^\| (\d\d) (\w+) \|", table, re.MULTILINE)
+    assert listed == [(f"{number:02}", name) for number, name in enumerate(LESSONS)][1:]
+
+
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.stem)
 def test_the_students_copy_has_no_solution_and_no_output(path: Path) -> None:
     copied = student_notebook(read_notebook(path))

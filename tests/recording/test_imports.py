@@ -71,7 +71,7 @@ def test_semicolons_spaces_and_repeated_steps(tmp_path):
     run = labkit.load_run("log")
     assert run.metrics()["loss"].tolist() == [2.5, 1.5]
     assert run.metrics("validation")["loss"].tolist() == [2.0, 1.0]
-    assert run.status.message == "left out: 2 × earlier value of a step, 1 × text in note, at first 'a'"
+    assert run.status.message == "left out: 1 × earlier value of a step, 1 × text in note, at first 'a'"
 
 
 def test_cells_with_a_decimal_comma_are_named(tmp_path):
@@ -143,6 +143,7 @@ def test_damage_and_other_values_are_left_out_and_counted(tmp_path):
     picture = Summary.Value(tag="x", image=Summary.Image(height=1, width=1, encoded_image_string=b"x"))
     records = [scalar(s, loss=float(s)) for s in range(20)]
     records.append(Event(step=3, summary=Summary(value=[picture])).SerializeToString())
+    records.append(scalar(-1, loss=1.0))
     write_events(tmp_path / "logs", [*records, scalar(21, loss=1.0)], cut=3)
     file = next((tmp_path / "logs").iterdir())
     content = bytearray(file.read_bytes())
@@ -151,7 +152,20 @@ def test_damage_and_other_values_are_left_out_and_counted(tmp_path):
     assert cli.main(["import", "tensorboard", str(tmp_path / "logs")]) == 0
     run = labkit.load_run("logs")
     assert run.metrics()["step"].tolist() == [s for s in range(20) if s != 5]
-    assert run.status.message == "left out: 1 × damaged event, 1 × half event, 1 × other value"
+    assert run.status.message == (
+        "left out: 1 × damaged event, 1 × half event, 1 × other value, 1 × value of a step that is none"
+    )
+
+
+def test_a_value_that_a_step_has_twice_is_none_that_is_left_out(tmp_path):
+    """As in the log of PyTorch Lightning, which has a line for the training and one for the validation."""
+    path = tmp_path / "metrics.csv"
+    path.write_text("epoch,step,train_loss,val_loss\n0,9,2.0,\n0,9,,1.5\n1,19,1.0,\n1,19,,0.5\n")
+    assert cli.main(["import", "csv", str(path), "--name", "lightning"]) == 0
+    run = labkit.load_run("lightning")
+    assert run.metrics("validation")["loss"].tolist() == [1.5, 0.5]
+    assert run.metrics()["epoch"].tolist() == [0, 1]
+    assert run.status.message == ""
 
 
 def test_a_run_that_is_there_stays(tmp_path):
@@ -161,6 +175,20 @@ def test_a_run_that_is_there_stays(tmp_path):
     assert cli.main(["import", "tensorboard", str(tmp_path / "logs"), "--overwrite"]) == 0
     assert "no event file" in refused("import", "tensorboard", tmp_path / "home")
     assert "not there" in refused("import", "tensorboard", tmp_path / "nowhere")
+
+
+def test_where_keras_wrote_the_training_by_epochs_alone_validation_has_epochs_too(tmp_path):
+    """As its callback does by default: update_freq="epoch"."""
+    epochs = [scalar(epoch, epoch_loss=2.0 - epoch) for epoch in range(2)]
+    write_events(tmp_path / "tb" / "train", epochs)
+    seen = [scalar(step, evaluation_loss_vs_iterations=1.5) for step in (50, 100)]
+    write_events(tmp_path / "tb" / "validation", [*seen, *epochs])
+    assert cli.main(["import", "tensorboard", str(tmp_path / "tb")]) == 0
+    run = labkit.load_run("tb")
+    for split in ("train", "validation"):
+        assert run.metrics(split)["step"].tolist() == [0, 1]
+        assert run.metrics(split)["loss"].tolist() == [2, 1]
+    assert run.status.message == "left out: 2 × value of a step beside those of epochs"
 
 
 def test_what_keras_names_by_batches_and_epochs_is_a_loss_by_steps(tmp_path):

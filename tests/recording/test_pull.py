@@ -117,17 +117,21 @@ def test_a_folder_of_runs_with_names_that_are_hard_to_write(ssh, there, capsys):
     assert not (labkit.home.runs_home() / "a b" / "notes.json").exists()
 
 
-def test_clocks_that_differ_stall_no_run(ssh, there, monkeypatch):
+def test_clocks_that_differ_stall_no_run(ssh, there, monkeypatch, capsys):
     run = record(there)
     behind = replace(run._status, heartbeat=time.time() - 5000, started=time.time() - 5010)
     run.finish()
     RunDirectory(there / "first").write_status(behind)
     monkeypatch.setattr(Pull, "_clock_ahead", lambda self: -5000.0)
     pull(ssh, f"gpu7:{there}")
+    assert "first: running" in capsys.readouterr().out
     status = labkit.load_run("first").status
     assert status.liveness() == "running"
     assert status.liveness(time.time() + 60) == "stalled"
     assert abs(time.time() - 10 - status.started) < 5
+    monkeypatch.setattr(Pull, "_clock_ahead", lambda self: 0.0)
+    pull(ssh, f"gpu7:{there}", "--into", str(there.parent / "by the same clock"))
+    assert "first: stalled" in capsys.readouterr().out  # as of a run that was killed there
     assert status.host == f"gpu7:{there}/first"  # its process id means nothing here
 
 

@@ -66,6 +66,19 @@ def test_the_end_of_a_with_block_finishes_a_run_at_whatever_step(total, steps):
     assert row in (Path(__file__).parents[2] / "docs" / "recording.md").read_text()
 
 
+def test_arrays_and_tensors_of_one_number_are_taken_whatever_their_axes():
+    import tensorflow as tf
+
+    with labkit.start_run("mine") as run:
+        for step, shape in enumerate([(), (1,), (1, 1)], 1):
+            tensor = tf.fill(shape, 2.5)
+            run.log(step, array=tensor.numpy(), tensor=tensor, variable=tf.Variable(tensor))
+        with pytest.raises(InputError, match="a number, or an array of one"):
+            run.log(9, tensor=tf.constant([1.0, 2.0]))
+    rows = labkit.load_run("mine").metrics()
+    assert all(rows[name].tolist() == [2.5] * 3 for name in ("array", "tensor", "variable"))
+
+
 def test_a_tensor_with_gradients_is_taken_as_pytorch_wants_it():
     class Tensor:
         def item(self):
@@ -116,6 +129,31 @@ def test_media_and_predictions():
     assert [medium.kind for medium in MediaReader(found.path / "media" / INDEX).poll()] == [
         "image", "histogram", "text",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1.0, np.nextafter(1, 2)],
+        [1e16] * 5,
+        [5e-324, 0.0],
+        [1e308, -1e308],
+        [-3.0, 2.0, 2.0],
+        [],
+        [np.nan],
+    ],
+)
+def test_a_histogram_counts_all_finite_values_however_near_or_far_they_are(values):
+    with labkit.start_run("mine") as run:
+        run.log_histogram(1, "values", values)
+        with pytest.raises(InputError, match="'words' is of 'abc'; allowed: numbers"):
+            run.log_histogram(1, "words", "abc")
+    [medium] = MediaReader(labkit.load_run("mine").path / "media" / INDEX).poll()
+    edges = np.array(medium.content["edges"])
+    assert sum(medium.content["counts"]) == np.isfinite(values).sum()
+    assert (np.diff(edges) > 0).all()
+    inside = np.clip(np.array(values)[np.isfinite(values)], -8e307, 8e307)
+    assert ((edges[0] <= inside) & (inside <= edges[-1])).all()
 
 
 @pytest.mark.parametrize(

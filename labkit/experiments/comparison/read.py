@@ -169,7 +169,7 @@ class Comparison:
         devices = list(dict.fromkeys(run.device for run in self.runs if run.device))
         lines = [
             f"{budget['dataset']}: {counted(budget['train_steps'], 'step')} of "
-            + counted(budget["train_batch_size"], "image")
+            + counted(_images_per_step(budget), "image")
             + (f" on {'; '.join(devices)}" if devices else ""),
             f"values: mean ± sample standard deviation over {'folds' if self.request.folds else 'seeds'}; "
             "accuracy: of the weights with the best validation; training seconds: of training steps only",
@@ -356,7 +356,6 @@ def _accuracies(reader: MetricsReader) -> dict[str, Any]:
 
 def _pace(reader: MetricsReader, budget: Mapping[str, Any]) -> dict[str, Any]:
     """Return the speed of the median step and the seconds of all steps."""
-    batch_size = int(budget["train_batch_size"])
     seconds = {row["step"]: float(row["seconds_per_step"]) for row in reader.split("train")}
     starts = [0, *(resume_point.step for resume_point in reader.resume_points)]
     warming = {start + step for start in starts for step in range(1, WARM_UP_STEPS + 1)}
@@ -366,7 +365,11 @@ def _pace(reader: MetricsReader, budget: Mapping[str, Any]) -> dict[str, Any]:
         return {"training_images_per_second": None, "training_seconds": sum(seconds.values()) or None}
     median = statistics.median(warm)
     total = sum(median if step in compiling else value for step, value in seconds.items())
-    return {"training_images_per_second": batch_size / median, "training_seconds": total}
+    return {"training_images_per_second": _images_per_step(budget) / median, "training_seconds": total}
+
+
+def _images_per_step(budget: Mapping[str, Any]) -> int:
+    return int(budget["train_batch_size"]) * int(budget.get("accumulate_steps", 1))
 
 
 def _changes(budget: Mapping[str, Any]) -> list[int]:
