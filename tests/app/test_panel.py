@@ -1,6 +1,7 @@
 """The panel beside the charts: other runs, formulas, order, scale, smoothing; notes on steps."""
 
 import math
+import os
 import time
 from dataclasses import replace
 
@@ -81,13 +82,17 @@ def test_a_run_that_can_not_be_read_is_told_and_the_others_are_drawn(make_run):
 
 def test_new_rows_of_another_run_are_fetched_though_this_one_has_ended(make_run, monkeypatch):
     offered = []
-    monkeypatch.setattr(live.feed, "offer", lambda name, make: offered.append(make) or "labkit/feed/x")
+    monkeypatch.setattr(live.feed, "offer", lambda *args: offered.append(args[1:]) or "labkit/feed/x")
     run, other = make_run("first"), make_run("second", state="running")
     open_page("live", run)
     assert not offered
     open_page("live", run, beside="second")
+    make, look = offered[-1]
+    os.utime(other.metrics_path, (0, 0))  # the clock of files is coarse
+    before = look()
     append(other.metrics_path, train_row(900, loss=0.25))
-    update = offered[-1]()
+    assert look() != before
+    update = make()
     assert not update.is_stale
     line = decoded(next(iter(update.boards.values()))).charts[0].lines["second, train"]
     assert line.x[-1] == 900
