@@ -250,7 +250,7 @@ def _diverged_at(run: RunDirectory) -> int | None:
 def _after_divergence(run: RunDirectory, step: int) -> None:
     """Draw what to look at and what to try where the loss of a step is no number."""
     st.markdown(f"**The loss of step {step:,} is no number.** What may help:")
-    with st.container(horizontal=True, gap="small", key="after-divergence"):
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="after-divergence"):
         icon = ":material/photo_library:"
         picked.step_button("The batch of that step", run, step, scroll=True, icon=icon)
         if run.layers_path.exists():
@@ -265,6 +265,7 @@ def checkpoint_in_words(run: RunDirectory, status: Status) -> str:
     steps = run.checkpoint_steps()
     if not steps:
         return "There is no checkpoint: a resume trains from the first step."
-    again = max(0, status.step - steps[-1])
+    (found,) = state.summaries([run], READ_SECONDS)  # a killed run's status is older than its rows
+    again = max(0, (found.step or status.step) - steps[-1])
     rest = f" A resume makes {counted(again, 'step')} again." if again else " No step is lost."
     return f"The last checkpoint is of step {steps[-1]:,} of {status.total_steps:,}.{rest}"

@@ -35,8 +35,8 @@ VALUES = {
 }
 
 MEAN_AND_RANGE = (
-    "the mean at the steps that all have, and the range from the lowest to the highest. Where some have "
-    "ended, single runs are thin."
+    "the line is the mean at the steps that all runs have, the band goes from the lowest to the highest. "
+    "Where some have ended, single runs are thin."
 )
 Curves = list[tuple[Result, Snapshot]]
 

@@ -23,7 +23,7 @@ def show_relations(groups: Sequence[Group], colors: dict[str, tuple[str, bool]])
         return
     settings = [name for name in found if name not in measures]
     # A result against itself says nothing: at first a setting, or the time it took.
-    first_x = next((name for name in (*settings, "Seconds", "Steps") if name in found), measures[-1])
+    first_x = next((name for name in (*settings, "Duration", "Steps") if name in found), measures[-1])
     names = list(found)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         x = st.selectbox(

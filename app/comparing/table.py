@@ -120,7 +120,7 @@ def show_table(groups: Sequence[Group]) -> list[Group]:
     st.caption(
         (mean if several else "")
         + ("The best of each column is tinted. " if len(groups) > 1 else "")
-        + "Settings that are the same for all, and places such as directories, aren't listed. "
+        + "Settings that are the same for all, or don't affect the training, aren't listed. "
         + "Tick rows to make their curves stand out."
     )
     ticked = set(table.ticked(TABLE))

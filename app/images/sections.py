@@ -108,7 +108,7 @@ def saliency(run: RunDirectory, step: int, subject: Subject, shares: NDArray[Any
 def nearest(run: RunDirectory, step: int, subject: Subject) -> None:
     """Draw the images that the network finds most alike."""
     st.markdown("#### Most alike")
-    st.caption("Nearest by the values that the last layer of the network takes.")
+    st.caption("Nearest by the inputs of the network's last layer.")
     for split, title in (("train", "Training images"), ("test", "Test images")):
         st.caption(title)
         _nearest_in(run, step, subject, split)

@@ -50,7 +50,7 @@ def _facts(source: Source, predictions: Predictions, number: int) -> list[tuple[
         ("Mean absolute error", number_text(row["mean_absolute_error"], ".4g")),
         ("Largest error", number_text(float(predictions.errors[:, number].max(initial=0.0)), ".4g")),
         ("R²", number_text(row["r2"], ".4f")),
-        ("Loss", number_text(summary.get("loss"), ".4f")),
+        ("Loss", number_text(summary.get("loss"))),
         ("Checkpoint of step", number_text(summary.get("checkpoint_step"), ",")),
     ]
 

@@ -19,6 +19,7 @@ from app.predictions.kept import (
 )
 from app.state import changed_at
 from labkit.analysis.predictions import Predictions, load_predictions, signature
+from labkit.config.config import recorded_by
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 
@@ -46,7 +47,8 @@ def watched(run: RunDirectory) -> object:
 
 def choose_split(run: RunDirectory) -> str:
     """Draw the choice of the split: at first one that has a recorded evaluation."""
-    return split_control(SPLITS, "split", next((name for name in SPLITS if _recorded(run, name)), SPLITS[0]))
+    first = next((name for name in SPLITS if _recorded(run, name)), SPLITS[0])
+    return split_control(SPLITS[::-1], "split", first)
 
 
 def choose_checkpoint(
@@ -120,6 +122,9 @@ def predictions_of(source: Source | None, run: RunDirectory, split: str) -> Pred
 
     Not for use within a fragment.
     """
+    if source is None and recorded_by(run):
+        st.info("Another program recorded this run: `run.predictions` in it keeps what this page shows.")
+        return None
     if source is None:
         st.info(
             f"This run has no predictions for the {split} split yet, and has kept no checkpoint to ask. "

@@ -25,7 +25,7 @@ TRIAL = Column("Trial", lambda trial: trial.number)
 MAX_SHOWN = 3  # of the ticked trials, below the table
 ALL = "all"
 STATES = (ALL, "running", "waiting", "paused", "pruned", "failed", "finished")
-RUNGS = ("rung", "trials with a result", "best", "median", "went on", "pruned here", "failed here")
+RUNGS = ("Rung", "Trials with a result", "Best", "Median", "Went on", "Pruned here", "Failed here")
 
 
 def show_trials(search: SearchResult) -> None:

@@ -77,7 +77,7 @@ def _place() -> tuple[str, int]:
     raw = st.query_params.get("index", "0")
     if not (raw.isascii() and raw.isdecimal() and len(raw) < 16):
         raise InputError(f"index is {raw[:40]!r} in the address; allowed: a whole number from 0")
-    split = split_control(SPLITS, "split")
+    split = split_control(SPLITS[::-1], "split")
     index = st.number_input(
         "Number in the split", min_value=0, step=1, key="index", bind="query-params", width=160
     )

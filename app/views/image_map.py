@@ -39,7 +39,7 @@ def page() -> None:
         answers.no_checkpoint(run)
         return
     splits = [name for name in manifest.splits if manifest.count(name)]
-    split = split_control(splits, "map-split", label_visibility="collapsed")
+    split = split_control(splits, "map-split")
     rows = chosen_rows(manifest.count(split))
     work = partial(make_map, manifest, split, rows)
     asked = answers.ask(run, step, ("map", split, manifest.checksum), work)

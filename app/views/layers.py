@@ -109,8 +109,8 @@ def _stacked(rows: list[_Row], damaged_lines: int, version: int) -> Layers:
 def page() -> None:
     """Draw the page of the selected run."""
     run = state.selected_run()
+    heading(run, "Layers")
     component.prepare()
-    heading(run, "Inside the network")
     st.fragment(_panel, run_every=REFRESH_SECONDS, key="inside")(run)
 
 

@@ -86,6 +86,6 @@ def _facts(predictions: Predictions, split: str) -> list[tuple[str, str]]:
         (f"{split.capitalize()} images", f"{len(predictions):,}"),
         ("Wrong", f"{wrong:,}"),
         *scores,
-        ("Loss", number_text(summary.get("loss"), ".4f")),
+        ("Loss", number_text(summary.get("loss"))),
         ("Checkpoint of step", number_text(summary.get("checkpoint_step"), ",")),
     ]

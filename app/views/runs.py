@@ -128,7 +128,7 @@ def _table(runs: Mapping[str, RunSummary], view: View) -> tuple[list[curves.Draw
     """Draw the table. Returns the rows that have a curve, and of how many."""
     shown = list(view.columns)
     if "test" in shown and any(run.mean_absolute_error is not None for run in runs.values()):
-        shown = list(dict.fromkeys([*shown[: shown.index("test")], "error", *shown]))
+        shown = list(dict.fromkeys([*shown[: shown.index("test") + 1], "error", *shown]))
     columns = {name: table.column_of(name, runs.values()) for name in shown}
     wanted = address.follow("sort", st.session_state.get(SORT)) or ""
     st.session_state[SORT] = wanted or None

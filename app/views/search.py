@@ -63,8 +63,8 @@ def _draw(search: SearchResult) -> None:
     _conclusion(search)
     _compare(search)
     drawings.show_progress(search)
-    halving = "" if search.request.halving == "none" else f", {search.request.halving} halving"
-    st.caption(plain(f"Settings by {search.request.sampler}{halving}."))
+    halving = "" if search.request.halving == "none" else f" Halving: {search.request.halving}."
+    st.caption(plain(f"Sampler: {search.request.sampler}.{halving}"))
     show_trials(search)
     show_rungs(search)
     if search.request.space and search.request.trials >= LEAST_TRIALS:

@@ -43,7 +43,9 @@ def page() -> None:
     if shown.stem:
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             name = plain(clean(shown.stem))
-            st.caption(f"The configuration of {name}. What you change makes the new run.", width="content")
+            st.caption(
+                f"The configuration of {name}. Change it, then start it as a new run.", width="content"
+            )
             preset = with_preset(shown, shown.preset)
             st.button("The preset alone", type="tertiary", on_click=form.fill, args=(preset,))
     checked = check(shown)

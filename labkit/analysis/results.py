@@ -50,7 +50,7 @@ MEASURES = {
     "test_loss": Measure("Test loss", "loss", -1, depends_on=_LOSS),
     "validation_loss": Measure("Validation loss", "loss", -1, depends_on=_LOSS),
     "training_loss": Measure("Training loss", "loss", -1, depends_on=_TRAINING_LOSS),
-    "seconds": Measure("Seconds", "seconds", -1),
+    "seconds": Measure("Duration", "seconds", -1),
     "parameters": Measure("Parameters", "count", 0),
     "steps": Measure("Steps", "count", 0),
 }
@@ -357,7 +357,7 @@ def spread_text(measure: str, found: Spread | None) -> str:
 # Factor, format and sign of a result, by its unit.
 _FORMS = {
     "percent": (100, ".2f", " %"),
-    "loss": (1, ".4f", ""),
+    "loss": (1, ".4g", ""),
     "seconds": (1, ",.1f", " s"),
     "count": (1, ",.0f", ""),
     "": (1, ".4g", ""),

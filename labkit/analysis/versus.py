@@ -151,7 +151,7 @@ SAME = 1e-6  # between an accuracy that was recorded and that of the predictions
 SPOKEN = {
     "Best validation": "best validation accuracy",
     "Final validation": "final validation accuracy",
-    "Seconds": "training time",
+    "Duration": "training time",
 }
 
 

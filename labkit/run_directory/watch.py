@@ -145,7 +145,8 @@ class Watched:
         """Yield each run of which something is new, with a line. What ceases may be told again."""
         for run in runs:
             now = {text for text in self.conditions if chosen_runs([run], [text], self.aliases)}
-            if run.training_loss is not None and not math.isfinite(run.training_loss):
+            diverged = run.training_loss is not None and not math.isfinite(run.training_loss)
+            if diverged and "loss is" not in run.message:  # which says it, too
                 now.add(f"the loss is {run.training_loss}")
             if run.state in TOLD:
                 now.add(f"{run.state}: {run.message}" if run.message else run.state)

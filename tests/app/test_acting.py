@@ -30,7 +30,7 @@ from labkit.run_directory import RunDirectory
 from labkit.startup.child import REASON
 from tests.app.conftest import change_environment, configure, in_cluster
 from tests.app.pages import button, checked, open_page, press, unfold, words
-from tests.app.rows import append_machine, machine_row
+from tests.app.rows import append, append_machine, machine_row, train_row
 from tests.commands.in_process import config_of
 from tests.commands.test_manage import TRAINING
 
@@ -415,6 +415,16 @@ def test_resume_continues_as_the_command_does(make_run, started):
     options = parse(started.arguments[1]).keywords
     config, _ = training_of(options["training"], "", asynchronous=options["ps"] > 0)
     assert (options["workers"], config.run.job_dir) == (2, str(other.path))
+
+
+def test_a_resume_makes_again_what_a_killed_run_did_after_its_last_status(make_run):
+    run = make_run("first", status={"state": "running", "pid": 2**22 + 1, "step": 100})
+    configure(run)
+    (run.checkpoints_path / "step-00000100").mkdir(parents=True)
+    append(run.metrics_path, train_row(131))
+    assert "The last checkpoint is of step 100 of 200. A resume makes 31 steps again." in words(
+        open_page("live", run)
+    )
 
 
 @pytest.mark.parametrize("state", ["failed", "interrupted", "lost"])

@@ -275,6 +275,13 @@ def test_a_refresh_moves_no_tick_and_no_row_that_is_read(six, runs_folder, serve
 def test_keys_move_between_rows_tick_and_open(six, runs_folder, served, visit):
     page = visit.page
     opened(page, served, runs_folder)
+    for part, first in (
+        (page.get_by_role("checkbox", name="Tick all"), box(page, "rate-0.1-seed-1")),
+        (header(page, "State").get_by_role("button"), page.get_by_role("link", name="rate-0.1-seed-1")),
+    ):
+        part.focus()
+        page.keyboard.press("ArrowDown")
+        expect(first).to_be_focused()
     header(page, "Tags").get_by_role("button").focus()
     page.keyboard.press("Tab")
     for part in (box(page, "rate-0.1-seed-1"), page.get_by_role("button", name="Curve of rate-0.1-seed-1")):

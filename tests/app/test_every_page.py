@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app import state
+from app import address, state
+from app.charts.store import SPLITS
 from app.markup import plain
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.notes import Lineage, change_notes, write_lineage
@@ -49,6 +50,20 @@ def whole(run: RunDirectory) -> RunDirectory:
     append_worker(run, "worker:0", 100.0)
     (run.path / "evaluations.jsonl").write_text('{"split": "test", "step": 10, "loss": 0.3}\n')
     return run
+
+
+# Live has the run's name alone, and Compare several runs.
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in ("live", "compare")])
+def test_a_page_is_called_what_the_navigation_calls_it(make_run, page):
+    title = {name: title for name, title, *_ in address.PAGES}[page]
+    assert open_page(page, make_run("first")).subheader[0].value == f"{title} · first"
+
+
+def test_splits_stand_in_the_order_of_the_curves(make_run):
+    write_predictions(make_run("first"))
+    for page in ("predictions", "image"):
+        [control] = [one for one in open_page(page, "first").get("button_group") if one.label == "Split"]
+        assert (control.options, control.value) == ([*SPLITS], "test"), page
 
 
 # ---- every kind of run ---------------------------------------------------------------------------------

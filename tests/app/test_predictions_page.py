@@ -8,9 +8,10 @@ import shutil
 import numpy as np
 import pytest
 
+import labkit
 from app.predictions.kept import known_evaluation
 from labkit.analysis.predictions import load_predictions
-from labkit.run_directory import write_json_atomic
+from labkit.run_directory import RunDirectory, write_json_atomic
 from tests.app.conftest import (
     CLASSES,
     change_environment,
@@ -95,6 +96,12 @@ ODD = {
         {"probabilities": np.ones((60, 1), np.float32), "labels": np.zeros(60, np.int32)},
     ),
 }
+
+
+def test_no_command_is_shown_that_refuses_a_recorded_run(runs_folder):
+    labkit.start_run("mine").finish()
+    at = open_predictions(RunDirectory(runs_folder / "mine"))
+    assert "run.predictions" in words(at) and not at.get("code")
 
 
 @pytest.mark.parametrize("view", TABS)

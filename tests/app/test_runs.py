@@ -297,7 +297,7 @@ def test_groups_are_what_compare_takes_for_one_configuration_and_their_mean_is_o
     accuracies = [0.71, 0.74]
     mean, std = 100 * statistics.mean(accuracies), 100 * statistics.stdev(accuracies)
     assert groups[0]["test"] == f"{mean:.2f} ± {std:.2f} % (2)" == "72.50 ± 2.12 % (2)"
-    assert groups[0]["training_loss"] == "0.3000 ± 0.1414 (2)"
+    assert groups[0]["training_loss"] == "0.3 ± 0.1414 (2)"
     assert (groups[0]["state"], groups[0]["model"]) == ("1 failed, 2 finished", "resnet44")
     assert (groups[2]["test"], groups[2]["state"][0]) == (None, "finished")
     inside = [row["name"] for row in rows if row.get("group") == groups[0]["key"]]
@@ -314,6 +314,15 @@ def test_the_error_of_a_group_is_of_one_split(make_run):
     [group] = [row for row in rows_of(open_main(group=["Data set"])) if "runs" in row]
     assert group["error"] == "1.5 ± 0.7071 (2)"
     assert [row["error"] for row in rows_of(open_main(sort="error"))] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("loss", [0.000179, 1.04447, 16337.25, 4.5e10])
+def test_a_loss_is_the_same_text_in_its_row_its_group_and_the_comparison(make_run, loss):
+    append(make_run("first").metrics_path, train_row(121, loss=loss))
+    at = open_main(group=[table.GROUPS[table.BUT_SEED]])
+    [compared] = rows_of(open_page("compare", "first", runs=["first"]), "compare-table")
+    shown = {row["training_loss"] for row in [*rows_of(at), *rows_of(open_main()), compared]}
+    assert shown == {f"{loss:.4g}"}
 
 
 def test_a_loss_that_is_no_number_is_that_of_its_group_too(make_run):

@@ -87,6 +87,14 @@ def test_each_event_is_said_once_and_again_after_it_has_ceased():
     assert look(run) == []
 
 
+def test_a_run_that_failed_because_of_its_loss_is_said_once():
+    run, look = labkit.start_run("first"), looker()
+    assert look(run) == []
+    run.log(3, loss=float("nan"))
+    run.fail("loss is nan at step 3")
+    assert look(run) == ["first: failed: loss is nan at step 3"]
+
+
 def test_what_had_ended_before_is_told_of_named_runs_only():
     run = labkit.start_run("first")
     run.finish()

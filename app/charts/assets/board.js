@@ -379,8 +379,9 @@
           ctx.lineWidth = 1.6 * ratio;
           const y = mark.up ? bbox.top + 6 * ratio : bbox.top + bbox.height - 6 * ratio, r = 3.5 * ratio;
           for (const at of mark.x) {
-            const x = u.valToPos(at, 'x', true);
-            if (x < bbox.left - r || x > bbox.left + bbox.width + r) continue;
+            const place = u.valToPos(at, 'x', true), right = bbox.left + bbox.width;
+            if (place < bbox.left - r || place > right + r) continue;
+            const x = Math.min(Math.max(place, bbox.left + r), right - r); // whole at the edges, too
             ctx.beginPath();
             if (mark.kind === 'NaN') { ctx.moveTo(x - r, y - r); ctx.lineTo(x + r, y + r); ctx.moveTo(x + r, y - r); ctx.lineTo(x - r, y + r); ctx.stroke(); }
             else { const d = mark.up ? -r : r; ctx.moveTo(x - r, y - d); ctx.lineTo(x + r, y - d); ctx.lineTo(x, y + d); ctx.closePath(); ctx.fill(); }

@@ -335,7 +335,7 @@ function rename(host, line) {
 }
 
 function pressed(host, event) {
-  const line = event.target.closest('tbody tr');
+  const line = event.target.closest('tr'); // that of the header, too, from which the arrows lead to the rows
   if (!line) return;
   if (event.key === 'F2' && line.pencil) rename(host, line);
   if (event.key === ' ' && event.target === line.main) {
@@ -348,7 +348,8 @@ function pressed(host, event) {
   if (to === undefined) return;
   event.preventDefault();
   const place = event.target.closest('td, th').cellIndex;
-  shown[Math.min(Math.max(to, 0), last)].cells[place].querySelector('input, a, button')?.focus();
+  const row = shown[Math.min(Math.max(to, 0), last)];
+  (row?.cells[place].querySelector('input, a, button') ?? row?.main)?.focus();
 }
 
 export default function ({ data: bytes, parentElement, setStateValue, setTriggerValue }) {
