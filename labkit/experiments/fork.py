@@ -102,6 +102,12 @@ def _config(config: Config, changes: Mapping[str, Any], step: int, path: Path) -
             raise InputError(f"--set {name}={value}: a fork can't change it, because {known[name].fork}")
     defaults = {name: info.default for name, info in known.items() if info.role == "task"}
     forked = config.replace({**defaults, **changes, "job_dir": str(path)})
+    before, after = config.model.precision, forked.model.precision
+    if before != after and "float64" in (before, after):
+        raise InputError(
+            f"--set precision={after}: a fork can't change it, because the checkpoint holds weights for "
+            f"{before}"
+        )
     if forked.run.train_steps <= step:
         raise InputError(
             f"--at is {step}, and the fork would end at step {forked.run.train_steps}; "

@@ -99,6 +99,8 @@ def test_a_batch_before_a_fork_is_that_of_its_settings_or_refused(parent, tmp_pa
         (["--at", "6", "--set", "num_layers=14"], "weights of the parent's network"),
         (["--at", "6", "--set", "optimizer=adamw"], "state of the parent's optimizer"),
         (["--at", "6", "--set", "train_batch_size=6"], "the order of the images"),
+        (["--at", "6", "--set", "best_by=loss"], "were chosen by the parent's metric"),
+        (["--at", "6", "--set", "precision=float64"], "the checkpoint holds weights for float32"),
         (["--at", "6", "--set", "train_steps=12", "task_index=1"], "the command that continues the fork"),
         (["--at", "6", "--set", "learning_rat=1"], "did you mean '--learning-rate'"),
         (["--at", "6", "--set", "learning_rate=fast"], "--learning-rate is 'fast'; allowed: a number"),
