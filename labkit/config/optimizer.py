@@ -158,13 +158,15 @@ class OptimizerConfig(FieldOwner):
     )
     momentum: float = option(
         0.9,
-        "Fraction of the velocity that sgd and muon keep at each step.",
+        "Fraction of the velocity that sgd keeps at each step; muon keeps 0.6 of that of its kernels.",
         minimum=0,
         below=1,
         only_with=("optimizer", "sgd", "muon"),
     )
     nesterov: bool = option(
-        False, "Uses Nesterov momentum with sgd and muon.", only_with=("optimizer", "sgd", "muon")
+        False,
+        "Uses Nesterov momentum with sgd; muon always does for its kernels.",
+        only_with=("optimizer", "sgd", "muon"),
     )
     weight_decay: float = option(2e-4, "Coefficient of the weight decay.", minimum=0)
     weight_decay_mode: str = option(
