@@ -144,14 +144,14 @@ class OptimizerConfig(FieldOwner):
     )
     one_cycle_start: float = option(
         0.0,
-        "First learning rate of one_cycle as a fraction of the peak.",
+        "Learning rate of one_cycle before the first step, as a fraction of the peak.",
         minimum=0,
         below=1,
         only_with=("learning_rate_schedule", "one_cycle"),
     )
     one_cycle_end: float = option(
         0.0,
-        "Final learning rate of one_cycle as a fraction of the peak.",
+        "Learning rate of one_cycle after the last step, as a fraction of the peak.",
         minimum=0,
         below=1,
         only_with=("learning_rate_schedule", "one_cycle"),

@@ -23,8 +23,8 @@ from labkit.run_directory.files import read_object
 from labkit.startup.quiet_import import import_tensorflow
 
 DEFAULT_STEPS = 100  # most steps that are made unless told otherwise: half a minute of a ResNet-20
-# Of the norm of all weights. Of ResNet-8 with SGD, Muon and Lion, rounding (oneDNN off) made up to 0.001 of it
-# as long as the losses agreed, and a step of training 0.02 to 0.04.
+# Of the norm of all weights. Of ResNet-8 with SGD, Muon and Lion, rounding (oneDNN off) made up to 0.001 of
+# it as long as the losses agreed, and a step of training 0.02 to 0.04.
 ROUNDED = 0.01
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # under which TensorFlow stores how the tensors belong together
 
