@@ -12,6 +12,8 @@ from labkit.experiments.fork import _rows
 from labkit.experiments.replay.batch import batch_without_tensorflow
 from labkit.experiments.replay.recorded import batch_of_run
 from labkit.run_directory import RunDirectory, list_runs
+from labkit.run_directory.checkpoints import state_path
+from labkit.run_directory.files import read_object
 from labkit.run_directory.notes import Lineage, family_of, read_lineage, write_lineage
 from labkit.run_directory.reader import read_metrics
 from labkit.run_directory.summary import Summaries
@@ -49,6 +51,14 @@ def test_a_fork_that_changes_nothing_ends_as_its_parent(parent, tmp_path, step):
     assert labkit("resume", str(made.path)) == 0
     assert training_rows(made) == training_rows(parent)
     assert_bit_equal(checkpoint_values(parent.path, STEPS), checkpoint_values(made.path, STEPS))
+
+
+def test_a_fork_of_a_step_without_a_checkpoint_knows_which_one_validation_chose(parent, tmp_path):
+    code, made = fork(parent, tmp_path / "made", "--at", "5")
+    assert code == 0
+    [validated] = read_metrics(made).split("validation")
+    state = read_object(state_path(made.checkpoints_path, 5))
+    assert (state["best_step"], state["best_accuracy"]) == (4, validated["accuracy"])
 
 
 @pytest.mark.long
