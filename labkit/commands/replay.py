@@ -148,7 +148,8 @@ def verify(
     if changes:
         print(f"{found.name} is not what it was: {counted(len(changes), 'change')}; no step was made")
         return 1
-    rows = f"{certificate.count_of_rows():,} rows, settings, " if certificate else ""
+    code = ", code" if certificate and certificate.code else ""
+    rows = f"{certificate.count_of_rows():,} rows, settings{code}, " if certificate else ""
     checkpoints = counted(len(found.checkpoint_steps()), "checkpoint")
     print(f"unchanged: {rows}{checkpoints}, data")
     if files_only:
@@ -179,6 +180,12 @@ def _report(result: "VerifiedSteps", tolerance: float) -> int:
         print(f"note: {note}")
     if changed := result.changed_row(tolerance):
         print(f"the row of step {changed.step} was changed: the weights after it are the recorded ones")
+        return 1
+    if found := result.changed_checkpoint(tolerance):
+        print(
+            f"the checkpoint of step {found.step} was changed: the losses until it agree, and its weights "
+            f"differ by {found.share:.2g} of their norm"
+        )
         return 1
     if not result.reasons and not result.notes:
         print("nothing in the recorded environment explains it: a row, a checkpoint or the code was changed")

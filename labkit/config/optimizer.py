@@ -144,27 +144,29 @@ class OptimizerConfig(FieldOwner):
     )
     one_cycle_start: float = option(
         0.0,
-        "First learning rate of one_cycle as a fraction of the peak.",
+        "Learning rate of one_cycle before the first step, as a fraction of the peak.",
         minimum=0,
         below=1,
         only_with=("learning_rate_schedule", "one_cycle"),
     )
     one_cycle_end: float = option(
         0.0,
-        "Final learning rate of one_cycle as a fraction of the peak.",
+        "Learning rate of one_cycle after the last step, as a fraction of the peak.",
         minimum=0,
         below=1,
         only_with=("learning_rate_schedule", "one_cycle"),
     )
     momentum: float = option(
         0.9,
-        "Fraction of the velocity that sgd and muon keep at each step.",
+        "Fraction of the velocity that sgd keeps at each step; muon keeps 0.6 of that of its kernels.",
         minimum=0,
         below=1,
         only_with=("optimizer", "sgd", "muon"),
     )
     nesterov: bool = option(
-        False, "Uses Nesterov momentum with sgd and muon.", only_with=("optimizer", "sgd", "muon")
+        False,
+        "Uses Nesterov momentum with sgd; muon always does for its kernels.",
+        only_with=("optimizer", "sgd", "muon"),
     )
     weight_decay: float = option(2e-4, "Coefficient of the weight decay.", minimum=0)
     weight_decay_mode: str = option(

@@ -129,6 +129,7 @@ class RunConfig(FieldOwner):
         "Metric of the validation by which the best checkpoint is chosen, and a training stops early. Of "
         "loss, and of what ends in loss or error, the lowest is best.",
         unset="accuracy, or micro-F1 with several labels",
+        fork="the checkpoints before the fork were chosen by the parent's metric",
     )
     callbacks: str | None = option(
         None,

@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from labkit.run_directory.directory import check_folders
 from labkit.run_directory.disk import check_disk_space, check_writable
 from labkit.run_directory.files import check_regular, open_run_file, read_object
 from labkit.run_directory.find import remember
-from labkit.run_directory.metrics import MetricsWriter
+from labkit.run_directory.metrics import MetricsWriter, Selection
 from labkit.run_directory.notes import Lineage, write_lineage
 from labkit.run_directory.reader import read_metrics
 from labkit.startup.quiet_import import import_tensorflow
@@ -71,7 +72,7 @@ def fork(
         if step in kept:
             _copy_checkpoint(parent, made, step)
         else:
-            _make_checkpoint(parent, made, step, announce)
+            _make_checkpoint(parent, made, step, rows, announce)
         best = read_object(state_path(made.checkpoints_path, step)).get("best_step")
         if best != step and best in parent.checkpoint_steps():  # the best on validation then, if it is kept
             _copy_checkpoint(parent, made, best)
@@ -102,6 +103,12 @@ def _config(config: Config, changes: Mapping[str, Any], step: int, path: Path) -
             raise InputError(f"--set {name}={value}: a fork can't change it, because {known[name].fork}")
     defaults = {name: info.default for name, info in known.items() if info.role == "task"}
     forked = config.replace({**defaults, **changes, "job_dir": str(path)})
+    before, after = config.model.precision, forked.model.precision
+    if before != after and "float64" in (before, after):
+        raise InputError(
+            f"--set precision={after}: a fork can't change it, because the checkpoint holds weights for "
+            f"{before}"
+        )
     if forked.run.train_steps <= step:
         raise InputError(
             f"--at is {step}, and the fork would end at step {forked.run.train_steps}; "
@@ -154,7 +161,11 @@ def _copy_checkpoint(parent: RunDirectory, made: RunDirectory, step: int) -> Non
 
 
 def _make_checkpoint(
-    parent: RunDirectory, made: RunDirectory, step: int, announce: Callable[[str], None]
+    parent: RunDirectory,
+    made: RunDirectory,
+    step: int,
+    rows: list[Mapping[str, Any]],
+    announce: Callable[[str], None],
 ) -> None:
     first = min(parent.checkpoint_steps(), default=None)
     if recorded_config(parent).transfer.start_from is not None and (first is None or step < first):
@@ -179,5 +190,9 @@ def _make_checkpoint(
     network, engine = engine_from_start(recorded, plan, step)
     for _ in range(recorded.start.step, step):
         engine.next_step()
-    store = CheckpointStore(made.checkpoints_path, keep=1)
-    store.save(network.checkpoint(), network.state_after(step))
+    selection = Selection()
+    for row in rows:
+        if row.get("split") == "validation":
+            selection.add(row)
+    state = replace(network.state_after(step), best_step=selection.step, best_accuracy=selection.best)
+    CheckpointStore(made.checkpoints_path, keep=1).save(network.checkpoint(), state)

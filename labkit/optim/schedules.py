@@ -41,9 +41,9 @@ def _steps(step_index: int, config: OptimizerConfig, total_steps: int, steps_per
 
 
 def _staircase(step_index: int, config: OptimizerConfig, total_steps: int, steps_per_epoch: float) -> float:
-    """Drop by a factor at equal intervals; those of the CIFAR-10 tutorial of 2017 are whole steps, too."""
-    interval = max(1, int(config.staircase_epochs * steps_per_epoch))
-    return config.staircase_factor ** (step_index // interval)
+    """Drop by a factor in the first step of every ``staircase_epochs``-th epoch."""
+    passed = step_index / (config.staircase_epochs * steps_per_epoch)
+    return config.staircase_factor ** int(passed + 1e-9)
 
 
 def _cosine(step_index: int, config: OptimizerConfig, total_steps: int, steps_per_epoch: float) -> float:

@@ -31,7 +31,7 @@ class Certificate:
     ``step``: the last step. ``settings``: those of the configuration that decide the result. ``data``: the
     checksum of the data set's manifest, which holds those of its files. ``rows``: the first digits of the
     SHA-256 of each line of ``metrics.jsonl``, one after the other. ``checkpoints``: by step, the SHA-256 of
-    each file.
+    each file. ``code``: the same of the files of code; None in a certificate of an older labkit.
     """
 
     step: int
@@ -40,11 +40,13 @@ class Certificate:
     rows: str
     checkpoints: dict[str, dict[str, str]]
     format: int = FORMAT
+    code: dict[str, str] | None = None
 
     @property
     def sha256(self) -> str:
         """SHA-256 of the certificate's content: the one line that vouches for all the others."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        content = {name: value for name, value in asdict(self).items() if value is not None}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def count_of_rows(self) -> int:
         """Return the number of certified rows."""
@@ -75,6 +77,9 @@ class Certificate:
                 now = _hashes(folder)
                 names = sorted(name for name in {*files, *now} if files.get(name) != now.get(name))
                 found += [f"{folder.parent.name}/{folder.name}/{name} was changed" for name in names]
+        if self.code:
+            kept = [file for folder in _folders_of_code(run) for file in _hashes(folder).items()]
+            found += [f"code/{file[0]} was changed" for file in self.code.items() if file not in kept]
         return found
 
     def _changed_rows(self, run: RunDirectory) -> list[str]:
@@ -101,7 +106,8 @@ def write_certificate(run: RunDirectory, *, step: int, settings: Mapping[str, An
         str(found): _hashes(checkpoint_path(run.checkpoints_path, found)) for found in run.checkpoint_steps()
     }
     rows = "".join(_row_hash(line) for line in _lines(run.metrics_path))
-    certificate = Certificate(step, dict(settings), data, rows, checkpoints)
+    code = _hashes(run.code_path) if run.code_path.is_dir() else {}
+    certificate = Certificate(step, dict(settings), data, rows, checkpoints, code=code)
     write_json_atomic(run.certificate_path, {**asdict(certificate), "sha256": certificate.sha256})
 
 
@@ -124,9 +130,14 @@ def read_certificate(run: RunDirectory) -> Certificate | None:
     return certificate
 
 
+def _folders_of_code(run: RunDirectory) -> list[Path]:
+    """Return the folders of the run's code: the code of now, and what a later session may have replaced."""
+    return [folder for folder in (run.code_path, *run.code_path.glob("*")) if folder.is_dir()]
+
+
 def _hashes(folder: Path) -> dict[str, str]:
     hashes = {}
-    for path in sorted(folder.iterdir()):
+    for path in sorted(path for path in folder.iterdir() if not path.is_dir()):
         with open_run_file(path) as file:
             hashes[path.name] = hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
     return hashes

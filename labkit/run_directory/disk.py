@@ -66,9 +66,8 @@ def check_writable(path: Path, flag: str) -> None:
     if not existing.is_dir():
         raise InputError(f"{flag} {path}: {existing} is not a directory; choose another directory")
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise InputError(
-            f"{flag} {path} can't be written: no permission in {existing}; choose another directory"
-        )
+        instead = "copy the run to where you may write" if flag == "RUN" else "choose another directory"
+        raise InputError(f"{flag} {path} can't be written: no permission in {existing}; {instead}")
 
 
 def check_disk_space(path: Path, needed: int) -> None:

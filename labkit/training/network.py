@@ -307,8 +307,12 @@ def _compiled_step(
 
 
 def _sends_standardized(config: Config) -> bool:
-    """Return whether a coordinator sends standardized images, four times the bytes: mixup needs them."""
-    return config.data.mixup_alpha > 0
+    """Return whether a coordinator sends standardized images, four times the bytes: what is mixed needs them.
+
+    Not so CutMix where all images are standardized alike.
+    """
+    each = config.data.standardization == "per_image"
+    return config.data.mixup_alpha > 0 or (each and config.data.cutmix_alpha > 0)
 
 
 def training_batches(network: Network, *, start_step: int, stop_step: int) -> Iterator[Any]:

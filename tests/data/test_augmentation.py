@@ -17,6 +17,7 @@ from labkit.data.inputs import Augmentation, InputShare, augmentation_of
 from labkit.data.mixup import SHARES, beta_shares, cut_of_step, share_of_step
 from labkit.data.network_input import NetworkInput, as_input, central_crop, network_input_of
 from labkit.data.pipeline import eval_dataset, train_dataset
+from labkit.training.network import _sends_standardized
 
 MASK = 2**64 - 1
 
@@ -96,7 +97,7 @@ def test_standardization_of_one_grey_image_divides_by_no_zero(prepared):
     assert central_crop(images, 32) is images
 
 
-def batches_of(prepared, data, replicas, replica, *, start=0, stop=4):
+def batches_of(prepared, data, replicas, replica, *, start=0, stop=4, **settings):
     return list(
         train_dataset(
             prepared,
@@ -110,8 +111,23 @@ def batches_of(prepared, data, replicas, replica, *, start=0, stop=4):
             cutmix_alpha=data.cutmix_alpha,
             input_path=data.input_path,
             share=InputShare(replicas, replica, 1),
+            **settings,
         )
     )
+
+
+@pytest.mark.parametrize("standardization", ["dataset", "per_image"])
+@pytest.mark.parametrize("mixed", [None, "mixup_alpha", "cutmix_alpha"])
+def test_an_asynchronous_worker_sees_the_images_of_one_process(prepared, mixed, standardization):
+    values = {"train_batch_size": 12, "standardization": standardization} | ({mixed: 1.0} if mixed else {})
+    config = Config.from_flat(values)
+    sent = _sends_standardized(config)
+    whole = batches_of(prepared, config.data, 1, 0)
+    for (images, _), (others, _) in zip(
+        whole, batches_of(prepared, config.data, 1, 0, standardized=sent), strict=True
+    ):
+        seen = others if sent else as_input(others, prepared, network_input_of(config.data))
+        np.testing.assert_allclose(seen, images, atol=2e-5)
 
 
 @pytest.mark.parametrize("path", ["memory", pytest.param("streaming", marks=pytest.mark.long)])

@@ -12,6 +12,8 @@ from labkit.experiments.fork import _rows
 from labkit.experiments.replay.batch import batch_without_tensorflow
 from labkit.experiments.replay.recorded import batch_of_run
 from labkit.run_directory import RunDirectory, list_runs
+from labkit.run_directory.checkpoints import state_path
+from labkit.run_directory.files import read_object
 from labkit.run_directory.notes import Lineage, family_of, read_lineage, write_lineage
 from labkit.run_directory.reader import read_metrics
 from labkit.run_directory.summary import Summaries
@@ -49,6 +51,14 @@ def test_a_fork_that_changes_nothing_ends_as_its_parent(parent, tmp_path, step):
     assert labkit("resume", str(made.path)) == 0
     assert training_rows(made) == training_rows(parent)
     assert_bit_equal(checkpoint_values(parent.path, STEPS), checkpoint_values(made.path, STEPS))
+
+
+def test_a_fork_of_a_step_without_a_checkpoint_knows_which_one_validation_chose(parent, tmp_path):
+    code, made = fork(parent, tmp_path / "made", "--at", "5")
+    assert code == 0
+    [validated] = read_metrics(made).split("validation")
+    state = read_object(state_path(made.checkpoints_path, 5))
+    assert (state["best_step"], state["best_accuracy"]) == (4, validated["accuracy"])
 
 
 @pytest.mark.long
@@ -99,6 +109,8 @@ def test_a_batch_before_a_fork_is_that_of_its_settings_or_refused(parent, tmp_pa
         (["--at", "6", "--set", "num_layers=14"], "weights of the parent's network"),
         (["--at", "6", "--set", "optimizer=adamw"], "state of the parent's optimizer"),
         (["--at", "6", "--set", "train_batch_size=6"], "the order of the images"),
+        (["--at", "6", "--set", "best_by=loss"], "were chosen by the parent's metric"),
+        (["--at", "6", "--set", "precision=float64"], "the checkpoint holds weights for float32"),
         (["--at", "6", "--set", "train_steps=12", "task_index=1"], "the command that continues the fork"),
         (["--at", "6", "--set", "learning_rat=1"], "did you mean '--learning-rate'"),
         (["--at", "6", "--set", "learning_rate=fast"], "--learning-rate is 'fast'; allowed: a number"),

@@ -1,5 +1,6 @@
 """A run that is what it says is told from one of which a single bit was changed."""
 
+import hashlib
 import json
 import os
 import re
@@ -13,7 +14,7 @@ from labkit.distributed.cpu import cpu_model
 from labkit.distributed.devices import Devices
 from labkit.experiments.verify import Difference, VerifiedSteps
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.certificate import read_certificate
+from labkit.run_directory.certificate import read_certificate, write_certificate
 from labkit.training.session import processors
 from tests.experiments.conftest import KEPT, STEPS
 from tests.properties.harness import labkit
@@ -142,6 +143,45 @@ def test_a_changed_bit_of_a_weight_is_named(run, verify, step):
     assert code == 1
     assert f"checkpoints/{folder.name}/{weights.name} was changed" in said
     assert re.search(rf"checkpoints/{folder.name}: [a-z_ ]*\w+/\w+ was changed", said)
+
+
+def test_a_checkpoint_of_another_step_is_no_rounding(run, verify):
+    run.certificate_path.unlink()
+    config = json.loads(run.config_path.read_text())
+    config["run"]["deterministic"] = False  # so that rounding is expected
+    run.config_path.write_text(json.dumps(config))
+    code, said = verify(run)
+    assert code == 0
+    kept, last = (run.checkpoints_path / f"step-{step:08d}" for step in (KEPT, STEPS))
+    for path in kept.glob("variables*"):
+        shutil.copy(path, last / path.name)
+    code, said = verify(run)
+    assert (code, f"the checkpoint of step {STEPS} was changed" in said) == (1, True)
+    shutil.copy(kept / "state.json", last)
+    code, said = verify(run, "--files-only")
+    assert (code, f"checkpoints/{last.name}/state.json is no state of step {STEPS}" in said) == (1, True)
+
+
+def test_changed_code_is_named_and_code_that_a_session_replaced_is_not(run, verify):
+    run.code_path.mkdir(exist_ok=True)
+    (run.code_path / "net.py").write_text("width = 8\n")
+    certificate = read_certificate(run)
+    write_certificate(run, step=STEPS, settings=certificate.settings, data=certificate.data)
+    assert verify(run, "--files-only")[0] == 0
+    (run.code_path / "net.py").write_text("width = 9\n")
+    code, said = verify(run, "--files-only")
+    assert (code, "code/net.py was changed" in said) == (1, True)
+    (run.code_path / "until-8").mkdir()
+    (run.code_path / "until-8" / "net.py").write_text("width = 8\n")
+    assert verify(run, "--files-only")[0] == 0
+
+
+def test_a_certificate_of_a_labkit_that_hashed_no_code_is_read(run):
+    content = json.loads(run.certificate_path.read_text())
+    old = {name: value for name, value in content.items() if name not in ("code", "sha256")}
+    sha256 = hashlib.sha256(json.dumps(old, sort_keys=True).encode()).hexdigest()
+    run.certificate_path.write_text(json.dumps(old | {"sha256": sha256}))
+    assert read_certificate(run).sha256 == sha256
 
 
 def test_a_changed_bit_of_an_image_is_named(run, data_dir, tmp_path, verify):

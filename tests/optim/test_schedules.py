@@ -16,7 +16,7 @@ def rates(steps, total_steps=1000, steps_per_epoch=10.0, **fields):
     ]
 
 
-# tf.train.exponential_decay(0.1, step, int(50000 / 128 * 350), 0.1, staircase=True)
+# tf.train.exponential_decay(0.1, step, 50000 / 128 * 350, 0.1, staircase=True)
 TUTORIAL = {"learning_rate_schedule": "staircase", "total_steps": 10**6, "steps_per_epoch": 50_000 / 128}
 STAIRCASE = {"learning_rate_schedule": "staircase", "staircase_factor": 0.5, "staircase_epochs": 0.4}
 COSINE = {"learning_rate_schedule": "cosine", "learning_rate": 1.0}
@@ -30,8 +30,13 @@ ONE_CYCLE = {"learning_rate_schedule": "one_cycle"}
         ({"total_steps": 80000}, {0: 0.1, 819: 0.1, 820: 0.01, 1229: 0.01, 1230: 0.001, 3000: 0.0002}),
         # 45,000 examples, batch size 128: epoch 82 begins within step 28828.
         ({"total_steps": 80000, "steps_per_epoch": 45000 / 128}, {28828: 0.1, 28829: 0.01}),
-        (TUTORIAL, {0: 0.1, 136_717: 0.1, 136_718: 0.01, 273_435: 0.01, 273_436: 0.001}),
+        (TUTORIAL, {0: 0.1, 136_718: 0.1, 136_719: 0.01, 273_437: 0.01, 273_438: 0.001}),
         (STAIRCASE, {3: 0.1, 4: 0.05, 8: 0.025}),
+        # 211 examples, batch size 128: 100 drops in 100 epochs of 1.65 steps, not one in each step.
+        (
+            {**STAIRCASE, "staircase_factor": 0.9, "staircase_epochs": 1.0, "steps_per_epoch": 211 / 128},
+            {1: 0.1, 2: 0.09, 3: 0.09, 4: 0.081, 164: 0.1 * 0.9**99, 165: 0.1 * 0.9**100},
+        ),
         (COSINE, {0: 1.0, 250: (1 + math.sqrt(0.5)) / 2, 500: 0.5, 750: (1 - math.sqrt(0.5)) / 2}),
         ({**COSINE, "warmup_steps": 100}, {0: 0.01, 99: 1.0, 100: 1.0, 550: 0.5}),
         (

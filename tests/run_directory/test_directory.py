@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, Status, list_runs, process_alive, write_json_atomic
+from labkit.run_directory.disk import check_writable
 from labkit.run_directory.files import open_run_file
 from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.reader import MetricsReader
@@ -344,3 +345,9 @@ def test_nobody_writes_into_a_run_because_the_mask_forgot_it(tmp_path, mask, mod
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == mode
     assert stat.S_IMODE((tmp_path / "shared").stat().st_mode) == 0o777, "who made it has chosen"
+
+
+def test_who_may_only_read_a_run_is_told_to_copy_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(InputError, match="copy the run to where you may write"):
+        check_writable(tmp_path, "RUN")
