@@ -95,7 +95,10 @@ def _head(run: RunDirectory) -> DeltaGenerator:
     """
     status = run.read_status()
     liveness = liveness_of(status)
+    said = status.message if status and status.message != counted(status.step, "step") else ""
     with heading(run):
+        if liveness == "running" and said:  # in this row, so that it moves no chart
+            st.caption(plain(said), width="content")
         for label, sentence in _notes(run):
             st.badge(label, icon=":material/info:", color="orange", help=sentence)
         buttons.draw(run, status, liveness)
@@ -108,8 +111,8 @@ def _head(run: RunDirectory) -> DeltaGenerator:
         st.error(f"Process {status.pid} no longer exists and gave no reason.", icon=":material/skull:")
     elif liveness == "failed":
         st.error(plain(status.message) or "The run failed and gave no reason.", icon=":material/error:")
-    elif status.message not in ("", counted(status.step, "step")) and liveness != "stalled":
-        st.caption(plain(status.message))
+    elif said and liveness not in ("running", "stalled"):
+        st.caption(plain(said))
     if not buttons.is_pending(run):
         buttons.show_end(run, status, liveness)
     if liveness in NEEDS_ITS_LOG:

@@ -40,6 +40,16 @@ def added(at: AppTest) -> dict[str, DrawnChart]:
     return {chart.title: chart for chart in charts(at)[len(standard(())) :]}
 
 
+def test_what_a_training_says_moves_no_chart(make_run):
+    run = make_run(state="running")
+    silent = len(open_page("live", run).main.children)
+    status = json.loads(run.status_path.read_text())
+    run.status_path.write_text(json.dumps(status | {"message": "saving a checkpoint"}))
+    at = open_page("live", run)
+    assert "saving a checkpoint" in [caption.value for caption in at.caption]
+    assert len(at.main.children) == silent
+
+
 # ---- the state -----------------------------------------------------------------------------------------
 
 STATES = [
