@@ -178,7 +178,14 @@ def _board(drawn: Sequence[Drawn], metrics: Mapping[str, Snapshot], said: list[s
 
     wanted = name, drawn, [(path, found.version, found.last_step()) for path, found in metrics.items()]
     component.draw_charts(
-        "runs-board", wanted, charts, axis="step", name="runs", height=320, points=12_800 // MOST_ROWS
+        "runs-board",
+        wanted,
+        charts,
+        axis="step",
+        x_title="Step",
+        name="runs",
+        height=320,
+        points=12_800 // MOST_ROWS,
     )
     lacking = without(split, value, [(labels[path], found) for path, found in metrics.items()])
     more = [plain(f"{title} isn't recorded by {listed(lacking, SHOWN_NAMES)}.")] if lacking else []

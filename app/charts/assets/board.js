@@ -214,7 +214,7 @@
         this.plot.setData(points, false);
       }
       this.rescale();
-      const sum = (what) => chart.lines.filter((line) => counted(line) || !chart.lines.some(counted))
+      const sum = (what) => chart.lines.filter((line) => counted(line) || line.style !== 'edge' && !chart.lines.some(counted))
         .reduce((total, line) => total + what(line), 0);
       const shown = sum((line) => line.y.length), all = sum((line) => line.of);
       this.points.textContent = all ? `${Math.min(shown, all).toLocaleString('en-US')} of ${all.toLocaleString('en-US')} points` : 'no points here';
