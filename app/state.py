@@ -123,8 +123,9 @@ def run_labels() -> list[str]:
     return list(listed_runs())
 
 
-@st.cache_resource(max_entries=4, show_spinner=False)
-def _summaries(folders: tuple[Path, ...]) -> Summaries:
+@st.cache_resource(max_entries=12, show_spinner=False)
+def follower(what: tuple[Path, ...]) -> Summaries:
+    """Return what all sessions follow runs with: those of some folders, or some runs that are compared."""
     return Summaries(describe)
 
 
@@ -133,7 +134,7 @@ def summaries(runs: Iterable[RunDirectory], seconds: float) -> list[RunSummary]:
 
     Metrics that there was no time for are unknown until the next call.
     """
-    return _summaries(tuple(run_folders())).of(runs, seconds)
+    return follower(tuple(run_folders())).of(runs, seconds)
 
 
 def find_run(label: str) -> RunDirectory:
@@ -267,7 +268,7 @@ def why_not_shown(run: RunDirectory) -> str:
     """Return in Markdown why a run can't be shown; "" if it can."""
     if not run.exists():
         return _why_missing(run)
-    if not is_unicode(run):
+    if clean(run.path) != str(run.path):  # Streamlit's caches know only paths in Unicode
         words = "has bytes that aren't Unicode. Rename the folder to see the run here."
         return f"The path {as_code(run.path)} {words}"
     try:
@@ -299,11 +300,6 @@ def _why_missing(run: RunDirectory) -> str:
         f"There is no run in {as_code(run.path)}: it has no `config.json`. "
         "Choose another run on the left, or wait if this one is just being started."
     )
-
-
-def is_unicode(run: RunDirectory) -> bool:
-    """Return whether the run's path is Unicode, without which Streamlit's caches know no path."""
-    return clean(run.path) == str(run.path)
 
 
 def watch(name: str, look: Callable[[], Any], seconds: float = WATCH_SECONDS, seen: Any = None) -> None:

@@ -22,9 +22,8 @@ from labkit.analysis.results import (
     title_of,
     told_apart,
 )
-from labkit.config.config import describe
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.summary import RunSummary, Summaries
+from labkit.run_directory.summary import RunSummary
 
 WATCH_SECONDS = 5.0
 KEY = "runs"
@@ -68,14 +67,9 @@ def set_runs(runs: Iterable[RunDirectory]) -> None:
     st.session_state[KEY] = [labels.get(run.path, state.clean(run.path)) for run in runs][:MAX_RUNS]
 
 
-@st.cache_resource(max_entries=8, show_spinner=False)
-def _summaries(paths: tuple[str, ...]) -> Summaries:
-    return Summaries(describe)
-
-
 def results_of(runs: dict[str, RunDirectory]) -> list[Result]:
     """Return the results of the runs. The page is drawn again when one of them changes."""
-    following = _summaries(tuple(str(run.path) for run in runs.values()))
+    following = state.follower(tuple(run.path for run in runs.values()))
 
     def look() -> list[RunSummary]:
         return following.of(runs.values())
@@ -113,8 +107,8 @@ def show_table(groups: Sequence[Group]) -> list[Group]:
         name=named["name"],
         view=tuple(sorted(labels)),
         sort=sort,
-        on_sort=lambda: st.session_state.update({SORT: str(st.session_state[TABLE]["sorted"])}),
-        on_open=lambda: actions.link("live", [labels[str(st.session_state[TABLE]["opened"])]]),
+        on_sort=lambda sort: st.session_state.update({SORT: sort}),
+        on_open=lambda path: actions.link("live", [labels[path]]),
     )
     mean = "Mean ± standard deviation over the finished runs, or where none is over all (their number). "
     st.caption(

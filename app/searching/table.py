@@ -55,8 +55,8 @@ def show_trials(search: SearchResult) -> None:
         name=TRIAL,
         view=(search.folder, wanted),
         sort=sort,
-        on_sort=lambda: st.session_state.update({SORT: str(st.session_state[TABLE]["sorted"])}),
-        on_open=lambda: run_actions.link("live", [runs[str(st.session_state[TABLE]["opened"])]]),
+        on_sort=lambda sort: st.session_state.update({SORT: sort}),
+        on_open=lambda number: run_actions.link("live", [runs[number]]),
     )
     ticked = table.ticked(TABLE)
     for trial in [trial for trial in trials if str(trial.number) in ticked][:MAX_SHOWN]:

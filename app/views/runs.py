@@ -146,31 +146,19 @@ def _table(runs: Mapping[str, RunSummary], view: View) -> tuple[list[curves.Draw
         label="Runs",
         view=view,
         sort=sort,
-        on_sort=lambda: st.session_state.update({SORT: str(st.session_state[TABLE]["sorted"]) or None}),
+        on_sort=lambda sort: st.session_state.update({SORT: sort or None}),
         on_open=_open_clicked,
-        on_rename=_rename if state.may_act() else None,
-        on_eye=None if drawn is None else _turn,
+        on_rename=actions.rename if state.may_act() else None,
+        on_eye=None if drawn is None else curves.turn,
     )
     return drawn, sum("group" not in row for row in rows)
 
 
-def _open_clicked() -> None:
+def _open_clicked(path: str) -> None:
     """Open the run whose name was clicked."""
     labels = {str(run.path): label for label, run in state.listed_runs().items()}
-    if (path := str(st.session_state[TABLE]["opened"])) in labels:
+    if path in labels:
         actions.link("live", [labels[path]])
-
-
-def _turn() -> None:
-    """Show or hide the curve of the row whose eye was clicked."""
-    asked = st.session_state[TABLE]["eyed"]
-    curves.turn(str(asked["name"]), bool(asked["shown"]))
-
-
-def _rename() -> None:
-    """Rename the run whose name was changed."""
-    asked = st.session_state[TABLE]["renamed"]
-    actions.rename(str(asked["key"]), str(asked["name"]))
 
 
 def _why_nothing(listed: int, hidden: int, text: str) -> str:
