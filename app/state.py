@@ -118,11 +118,6 @@ def clean(text: object) -> str:
     return str(text).encode(errors="replace").decode()
 
 
-def run_labels() -> list[str]:
-    """Return the label of each run, the most recently active first."""
-    return list(listed_runs())
-
-
 @st.cache_resource(max_entries=12, show_spinner=False)
 def follower(what: tuple[Path, ...]) -> Summaries:
     """Return what all sessions follow runs with: those of some folders, or some runs that are compared."""
@@ -178,7 +173,7 @@ def _take_choice() -> None:
 
 def choose_run() -> None:
     """Draw the selection of the run. It is kept in ``st.session_state["run"]`` and in the URL."""
-    labels = run_labels()
+    labels = list(listed_runs())
     # Streamlit's own binding of a widget to the URL loses the value when the page changes while an earlier
     # run of the script is still active. A run of the URL that isn't listed becomes an option, so that the
     # page can say what is wrong with it.
@@ -215,7 +210,7 @@ def choose_run() -> None:
     def training() -> int:
         return changed_at(find_run(chosen).config_path) if chosen else 0
 
-    watch("runs", lambda: (frozenset(run_labels()), training()), seen=(frozenset(labels), training()))
+    watch("runs", lambda: (frozenset(listed_runs()), training()), seen=(frozenset(labels), training()))
 
 
 def as_code(path: object) -> str:
@@ -240,7 +235,7 @@ def completed(typed: str | None) -> str:
     If there is a run of that very name or path, or not exactly one such label, it is the text itself.
     """
     text = (typed or "").strip()
-    labels = run_labels()
+    labels = listed_runs()
     if not text or text in labels or find_run(text).exists():
         return text
     fitting = [label for label in labels if text.lower() in label.lower()]
@@ -252,7 +247,7 @@ def selected_run() -> RunDirectory:
     label = st.session_state.get("run")
     if not label:
         say_no_runs()
-        watch("none", lambda: bool(run_labels()))
+        watch("none", lambda: bool(listed_runs()))
         st.stop()
     run = find_run(label)
     if why := why_not_shown(run):

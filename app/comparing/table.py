@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 
 import streamlit as st
@@ -23,7 +24,6 @@ from labkit.analysis.results import (
     told_apart,
 )
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.summary import RunSummary
 
 WATCH_SECONDS = 5.0
 KEY = "runs"
@@ -31,7 +31,7 @@ KEY = "runs"
 
 def choose_runs() -> dict[str, RunDirectory]:
     """Draw the selection of runs. Returns those that exist by their labels, and names the others."""
-    labels = state.run_labels()
+    labels = state.listed_runs()
     chosen_elsewhere = st.session_state.get("run")
     named = st.session_state.get(KEY) or st.query_params.get_all(KEY)
     first = [chosen_elsewhere] if chosen_elsewhere else []
@@ -69,11 +69,7 @@ def set_runs(runs: Iterable[RunDirectory]) -> None:
 
 def results_of(runs: dict[str, RunDirectory]) -> list[Result]:
     """Return the results of the runs. The page is drawn again when one of them changes."""
-    following = state.follower(tuple(run.path for run in runs.values()))
-
-    def look() -> list[RunSummary]:
-        return following.of(runs.values())
-
+    look = partial(state.follower(tuple(run.path for run in runs.values())).of, runs.values())
     found = look()
     state.watch("results", look, WATCH_SECONDS, seen=found)
     return [result_of(label, summary) for label, summary in zip(runs, found, strict=True)]
