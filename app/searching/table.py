@@ -38,17 +38,14 @@ def show_trials(search: SearchResult) -> None:
     columns = _columns(search)
     sort = st.session_state.get(SORT, "")
     sort = sort if sort.removeprefix("-") in ("name", *columns) else ""
-    known, runs = (
-        {"name": TRIAL, **columns},
-        {str(trial.number): _first_run(search, trial) for trial in trials},
-    )
+    known = {"name": TRIAL, **columns}
+    runs = {str(trial.number): _first_run(search, trial) for trial in trials}
     ordered = table.in_order(trials, sort, lambda column, trial: column.value(trial), known.__getitem__)
     table.draw(
         columns,
         [
             table.row(number, number, trial, columns.values(), href=address.live_address(runs[number]))
-            for trial in ordered
-            for number in [str(trial.number)]
+            for number, trial in ((str(trial.number), trial) for trial in ordered)
         ],
         key=TABLE,
         label="Trials",

@@ -37,8 +37,12 @@ def page() -> None:
     actions.follow_link()
     st.subheader("Runs", anchor=False)
     runs = state.listed_runs()
-    found = state.summaries(runs.values(), READ_SECONDS)
-    _watch(found)
+
+    def look() -> list[RunSummary]:
+        return state.summaries(state.listed_runs().values(), READ_SECONDS)
+
+    found = look()
+    state.watch("table", look, REFRESH_SECONDS, seen=found)
     actions.report()
     if not runs:
         state.say_no_runs()
@@ -62,7 +66,9 @@ def _controls_and_table(labels: dict[str, str], found: list[RunSummary]) -> None
     ticked = set(table.ticked(TABLE))
     actions.bar([run for run in wanted if run.path in ticked], labels)
     if not wanted:
-        st.info(_why_nothing(len(listed), hidden, view.text))
+        none_fits = f"None of {counted(len(listed), 'run')} fits the filter. Empty it to see all."
+        all_hidden = f"All runs are archived ({hidden:,}). Switch on *Archived* to see them."
+        st.info(none_fits if view.text.strip() else all_hidden)
         return
     with st.container(key="runs-body"):
         with st.container(key="runs-table-and-counts"):
@@ -161,12 +167,6 @@ def _open_clicked(path: str) -> None:
         actions.link("live", [labels[path]])
 
 
-def _why_nothing(listed: int, hidden: int, text: str) -> str:
-    if text.strip():
-        return f"None of {counted(listed, 'run')} fits the filter. Empty it to see all."
-    return f"All runs are archived ({hidden:,}). Switch on *Archived* to see them."
-
-
 def _counts(found: Sequence[RunSummary], wanted: Sequence[RunSummary], hidden: int) -> str:
     parts = [counted(len(found), "run")]
     if len(wanted) + hidden < len(found):
@@ -176,12 +176,3 @@ def _counts(found: Sequence[RunSummary], wanted: Sequence[RunSummary], hidden: i
     if unread := sum(not summary.complete for summary in found):
         parts.append(f"the metrics of {unread:,} are still being read")
     return " · ".join(parts)
-
-
-def _watch(found: list[RunSummary]) -> None:
-    """Draw the page again when something that it shows has changed. Otherwise nothing is sent to it."""
-
-    def look() -> list[RunSummary]:
-        return state.summaries(state.listed_runs().values(), READ_SECONDS)
-
-    state.watch("table", look, REFRESH_SECONDS, seen=found)
