@@ -114,13 +114,6 @@ def result_of(job: Job[T], name: str) -> T | None:
     return job.result
 
 
-def pause_until(job: Job[Any], seconds: float) -> None:
-    """Wait for a result in steps, so that Streamlit can end a page that nobody looks at any more."""
-    end = time.monotonic() + seconds
-    while not job.wait(0.1) and time.monotonic() < end:
-        pass
-
-
 def _forget(job: Job[Any]) -> None:
     """Forget the job, and all others of its class that failed."""
     job.before_another_try()

@@ -72,7 +72,7 @@ def announce() -> None:
     host, port = str(st.get_option("server.address") or "127.0.0.1"), int(st.get_option("server.port"))
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     host = f"[{host}]" if ":" in host else host
-    address = f"http://{host}:{port}{_base()}/?token={_token()}"
+    address = f"http://{host}:{port}{base()}/?token={_token()}"
     print(f"To start, stop and delete runs, open {address}", flush=True)
     if os.environ.pop("LABKIT_OPEN_BROWSER", ""):
         threading.Thread(target=_open, args=(address, host.strip("[]"), port), daemon=True).start()
@@ -104,14 +104,15 @@ def _same(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode(errors="replace"), other.encode())
 
 
-def _base() -> str:
-    base = str(st.get_option("server.baseUrlPath") or "").strip("/")
-    return f"/{base}" if base else ""
+def base() -> str:
+    """Return the path below which the dashboard is served, such as ``/lab``; "" for the root."""
+    path = str(st.get_option("server.baseUrlPath") or "").strip("/")
+    return f"/{path}" if path else ""
 
 
 def _unlocked(place: str) -> Response:
     answer = RedirectResponse(place, status_code=303)
-    answer.set_cookie(COOKIE, _cookie(), httponly=True, samesite="strict", path=_base() or "/")
+    answer.set_cookie(COOKIE, _cookie(), httponly=True, samesite="strict", path=base() or "/")
     return answer
 
 

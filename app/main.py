@@ -19,11 +19,6 @@ if CHECKOUT not in sys.path:
 from app import feed, gate  # noqa: E402
 
 
-def _below(path: str) -> str:
-    base = str(st.get_option("server.baseUrlPath") or "").strip("/")
-    return f"/{base}{path}" if base else path
-
-
 @asynccontextmanager
 async def _serving(app: st.App) -> AsyncIterator[None]:
     gate.announce()
@@ -38,8 +33,8 @@ app = st.App(
     Path(__file__).with_name("navigation.py"),
     lifespan=_serving,
     routes=[
-        Route(_below(feed.PATH) + "/{token}", feed.answer),
-        Route(_below(gate.TOKEN_PATH), gate.token_page, methods=["GET", "POST"]),
+        Route(f"{gate.base()}{feed.PATH}/{{token}}", feed.answer),
+        Route(gate.base() + gate.TOKEN_PATH, gate.token_page, methods=["GET", "POST"]),
     ],
     middleware=[Middleware(gate.Gate)],
 )

@@ -43,15 +43,6 @@ def plain(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", visible(" ".join(text.split())))
 
 
-def show_log(text: str) -> None:
-    """Draw the text of a log, or say that it is empty."""
-    if text.strip():
-        # Not st.code: its text can't be scrolled by the keyboard.
-        st.html(f'<pre class="lk-log" tabindex="0" aria-label="Log">{html.escape(text)}</pre>')
-    else:
-        st.caption("The log is empty.")
-
-
 def tail(path: Path, max_bytes: int) -> str:
     """Return the last whole lines of a text file, at most ``max_bytes``; empty if it can't be read."""
     return read_end(path, max_bytes).decode(errors="replace")
@@ -176,7 +167,9 @@ def table_html(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
     The first cell of each row is its heading. Other cells may be a ``Bar``.
     """
-    body = "".join(f'<tr><th scope="row">{escaped(name)}</th>{_cells(rest)}</tr>' for name, *rest in rows)
+    body = "".join(
+        f'<tr><th scope="row">{escaped(name)}</th>{"".join(map(_cell, rest))}</tr>' for name, *rest in rows
+    )
     if not body:
         return ""
     head = "".join(f'<th scope="col">{escaped(name)}</th>' for name in header)
@@ -184,14 +177,11 @@ def table_html(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return f'<div class="{"lk-rows" if head else "lk-list"}">{table}</div>'
 
 
-def _cells(values: Iterable[object]) -> str:
-    return "".join(f"<td{_style(value)}>{escaped(value)}</td>" for value in values)
-
-
-def _style(value: object) -> str:
-    if not isinstance(value, Bar):
-        return ""
-    return f' class="lk-bar-of" style="--share:{100 * value.share:.1f}%;--color:{value.color}"'
+def _cell(value: object) -> str:
+    style = ""
+    if isinstance(value, Bar):
+        style = f' class="lk-bar-of" style="--share:{100 * value.share:.1f}%;--color:{value.color}"'
+    return f"<td{style}>{escaped(value)}</td>"
 
 
 def duration(seconds: float | None) -> str:

@@ -1,5 +1,6 @@
 """The logs and the checkpoints of a run, folded: nothing is read while they are closed."""
 
+import html
 import time
 from contextlib import suppress
 from functools import partial
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from app.markup import read_end, show_log, table_html, tail, unfolding
+from app.markup import read_end, table_html, tail, unfolding
 from app.report.downloads import file_name
 from app.state import as_code, clean
 from labkit.plurals import counted
@@ -76,7 +77,11 @@ def _log(run: RunDirectory) -> None:
         st.caption(f"{counted(len(found), 'line')} with this text{last}")
         text = "\n".join(found[-MOST_FOUND:])
     with st.container(height=420, autoscroll=True, key="log-lines"):
-        show_log(text)
+        if text.strip():
+            # Not st.code: its text can't be scrolled by the keyboard.
+            st.html(f'<pre class="lk-log" tabindex="0" aria-label="Log">{html.escape(text)}</pre>')
+        else:
+            st.caption("The log is empty.")
 
 
 def _checkpoints(run: RunDirectory) -> None:

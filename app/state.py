@@ -118,13 +118,9 @@ def clean(text: object) -> str:
     return str(text).encode(errors="replace").decode()
 
 
-def run_labels() -> list[str]:
-    """Return the label of each run, the most recently active first."""
-    return list(listed_runs())
-
-
-@st.cache_resource(max_entries=4, show_spinner=False)
-def _summaries(folders: tuple[Path, ...]) -> Summaries:
+@st.cache_resource(max_entries=12, show_spinner=False)
+def follower(what: tuple[Path, ...]) -> Summaries:
+    """Return what all sessions follow runs with: those of some folders, or some runs that are compared."""
     return Summaries(describe)
 
 
@@ -133,7 +129,7 @@ def summaries(runs: Iterable[RunDirectory], seconds: float) -> list[RunSummary]:
 
     Metrics that there was no time for are unknown until the next call.
     """
-    return _summaries(tuple(run_folders())).of(runs, seconds)
+    return follower(tuple(run_folders())).of(runs, seconds)
 
 
 def find_run(label: str) -> RunDirectory:
@@ -177,7 +173,7 @@ def _take_choice() -> None:
 
 def choose_run() -> None:
     """Draw the selection of the run. It is kept in ``st.session_state["run"]`` and in the URL."""
-    labels = run_labels()
+    labels = list(listed_runs())
     # Streamlit's own binding of a widget to the URL loses the value when the page changes while an earlier
     # run of the script is still active. A run of the URL that isn't listed becomes an option, so that the
     # page can say what is wrong with it.
@@ -214,7 +210,7 @@ def choose_run() -> None:
     def training() -> int:
         return changed_at(find_run(chosen).config_path) if chosen else 0
 
-    watch("runs", lambda: (frozenset(run_labels()), training()), seen=(frozenset(labels), training()))
+    watch("runs", lambda: (frozenset(listed_runs()), training()), seen=(frozenset(labels), training()))
 
 
 def as_code(path: object) -> str:
@@ -239,7 +235,7 @@ def completed(typed: str | None) -> str:
     If there is a run of that very name or path, or not exactly one such label, it is the text itself.
     """
     text = (typed or "").strip()
-    labels = run_labels()
+    labels = listed_runs()
     if not text or text in labels or find_run(text).exists():
         return text
     fitting = [label for label in labels if text.lower() in label.lower()]
@@ -251,7 +247,7 @@ def selected_run() -> RunDirectory:
     label = st.session_state.get("run")
     if not label:
         say_no_runs()
-        watch("none", lambda: bool(run_labels()))
+        watch("none", lambda: bool(listed_runs()))
         st.stop()
     run = find_run(label)
     if why := why_not_shown(run):
@@ -267,7 +263,7 @@ def why_not_shown(run: RunDirectory) -> str:
     """Return in Markdown why a run can't be shown; "" if it can."""
     if not run.exists():
         return _why_missing(run)
-    if not is_unicode(run):
+    if clean(run.path) != str(run.path):  # Streamlit's caches know only paths in Unicode
         words = "has bytes that aren't Unicode. Rename the folder to see the run here."
         return f"The path {as_code(run.path)} {words}"
     try:
@@ -299,11 +295,6 @@ def _why_missing(run: RunDirectory) -> str:
         f"There is no run in {as_code(run.path)}: it has no `config.json`. "
         "Choose another run on the left, or wait if this one is just being started."
     )
-
-
-def is_unicode(run: RunDirectory) -> bool:
-    """Return whether the run's path is Unicode, without which Streamlit's caches know no path."""
-    return clean(run.path) == str(run.path)
 
 
 def watch(name: str, look: Callable[[], Any], seconds: float = WATCH_SECONDS, seen: Any = None) -> None:

@@ -4,6 +4,7 @@ import math
 import shlex
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 import streamlit as st
 
@@ -45,12 +46,10 @@ def draw(run: RunDirectory, status: Status | None, liveness: str) -> None:
 
 def _resume(run: RunDirectory) -> None:
     """Draw the button; before one that runs somebody else's code, that code."""
-    try:
+    found = None
+    with suppress(InputError):  # the command says it
         found = launches.resumption(run)
-    except InputError:  # the command says it
-        _resume_button(run, launches.resume)
-        return
-    if found.is_accepted:
+    if found is None or found.is_accepted:
         _resume_button(run, launches.resume)
         return
 

@@ -311,12 +311,11 @@ def check(draft: Draft) -> Checked:
         )
         words = ["--sampler", "grid", *space, "--seeds", str(draft.seeds), "--repeats", "0"]
         words += ["--workers", str(draft.at_once), "--output", str(run.path)]
-        count = draft.seeds * math.prod(map(len, lists.values()))
         arguments = ["search", *preset, *flags_of(given), *words]
-        return Checked(given, errors, problem, arguments, count, None if problem else config)
-    train = ["train", *preset, *flags_of(given), "--job-dir", str(run.path)]
-    arguments = [*_launcher(draft), *train]
-    return Checked(given, errors, problem, arguments, config=None if problem else config)
+    else:
+        arguments = [*_launcher(draft), "train", *preset, *flags_of(given), "--job-dir", str(run.path)]
+    count = draft.seeds * math.prod(map(len, lists.values()))
+    return Checked(given, errors, problem, arguments, count, None if problem else config)
 
 
 def read_field(info: FieldInfo, shown: Shown) -> Any:

@@ -158,7 +158,7 @@ def _field(info: FieldInfo, shown: Draft) -> None:
     first = _first(key, shown.shown[info.name])
 
     def take() -> None:
-        held = _held(st.session_state[key])
+        held: str | bool = st.session_state[key]
         if info.name == "dataset" and shown.preset == AUTO:
             fill(with_data_set(shown, str(held)))
         shown.shown[info.name] = held
@@ -188,7 +188,3 @@ def _choice(info: FieldInfo, label: str, shown: Draft, first: str, settings: dic
     st.selectbox(
         label, options, index=options.index(first), format_func=lambda name: words.get(name, name), **settings
     )
-
-
-def _held(value: Any) -> str | bool:
-    return value if isinstance(value, bool) else str(value if value is not None else "")

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -345,7 +346,11 @@ def _follow_zoom(axis: str) -> None:
     shown = _as_text(st.session_state.get("zoom"))
     text = address.follow("zoom", shown)
     if text != shown:
-        st.session_state["zoom"] = _zoom_of_text(text or "", axis)
+        st.session_state["zoom"] = None
+        with suppress(ValueError):  # not two numbers
+            low, high = map(float, (text or "").split(","))
+            if np.isfinite(low) and np.isfinite(high) and low < high:
+                st.session_state["zoom"] = axis, (low, high)
 
 
 def window_in(zoom: Window | None, options: Options, timeline: Timeline | None) -> Window | None:
@@ -368,11 +373,3 @@ def remember_window(key: str, options: Options) -> None:
 
 def _as_text(zoom: Zoom | None) -> str | None:
     return None if zoom is None else ",".join(f"{value:.12g}" for value in zoom[1])
-
-
-def _zoom_of_text(text: str, axis: str) -> Zoom | None:
-    try:
-        low, high = (float(value) for value in text.split(","))
-    except ValueError:
-        return None
-    return (axis, (low, high)) if np.isfinite(low) and np.isfinite(high) and low < high else None

@@ -251,7 +251,12 @@ def show_shares(run: RunDirectory) -> None:
         return
     left, right = st.columns(2)
     with left:
-        st.html(shares_html(workers))
+        rows = [
+            (name, *(_share(workers.column(name, share), color) for share, (_, color) in SHARES.items()))
+            for name in workers.rows
+        ]
+        titles = (title for title, _ in SHARES.values())
+        st.html(table_html(("Shares of time in the last minute", *titles), rows))
     if workers.staleness:
         key, wanted = component.key_of("workers-staleness", run.path), (run.path, workers.version)
         title = "Updates by other workers since the weights were read"
@@ -264,15 +269,6 @@ def show_shares(run: RunDirectory) -> None:
                 x_title=title,
                 name=run.name,
             )
-
-
-def shares_html(workers: Workers) -> str:
-    """Return a table with each worker's mean shares of time in its last minute."""
-    rows = [
-        (worker, *(_share(workers.column(worker, name), color) for name, (_, color) in SHARES.items()))
-        for worker in workers.rows
-    ]
-    return table_html(("Shares of time in the last minute", *(title for title, _ in SHARES.values())), rows)
 
 
 def _share(values: Floats, color: str) -> Bar:

@@ -11,7 +11,7 @@ from app.comparing.table import set_runs
 from app.markup import plain, unfolding
 from labkit.errors import InputError
 from labkit.experiments.comparison.files import RESULTS, request_path, run_directory
-from labkit.experiments.comparison.read import Comparison, read_comparison
+from labkit.experiments.comparison.read import read_comparison
 from labkit.plurals import counted, listed
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.files import open_run_file
@@ -51,7 +51,8 @@ def _show(places: list[Path]) -> None:
     except InputError as error:
         st.error(plain(str(error)), icon=":material/broken_image:")
         return
-    runs = _runs(comparison)
+    every = (run_directory(comparison.path, one.model, one.seed, one.fold) for one in comparison.runs)
+    runs = [run for run in every if run.exists()]
     st.button(
         f"Compare all its runs ({len(runs)})" if runs else "It has no runs yet",
         icon=":material/stacked_line_chart:",
@@ -67,11 +68,6 @@ def _show(places: list[Path]) -> None:
     except Exception:  # there is none until the comparison ends; a damaged one is made again by the command
         st.caption("There is no figure yet. The same command makes it when it ends:")
         st.code(comparison.command, language="bash")
-
-
-def _runs(comparison: Comparison) -> list[RunDirectory]:
-    runs = [run_directory(comparison.path, one.model, one.seed, one.fold) for one in comparison.runs]
-    return [run for run in runs if run.exists()]
 
 
 def _compare(place: Path, runs: list[RunDirectory]) -> None:

@@ -37,11 +37,10 @@ def same_images(first: RunDirectory, second: RunDirectory) -> tuple[OnImages | N
         try:
             recorded(run)
         except FileNotFoundError:
+            way = f"; {command} writes them"
             if not run.checkpoint_steps():
-                return None, state.clean(
-                    f"{run.name} has no predictions, and no checkpoint to make them from"
-                )
-            return None, state.clean(f"{run.name} has no predictions; {command} writes them")
+                way = ", and no checkpoint to make them from"
+            return None, state.clean(f"{run.name} has no predictions{way}")
         except InputError as error:
             return None, state.clean(f"{error}; {command} writes it again")
     data = tuple(str(run.read_environment().get("data")) for run in (first, second))

@@ -5,7 +5,7 @@ Each dot tells its run and values under the pointer, and to screen readers.
 
 import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,48 +47,59 @@ def estimate(first: Group, second: Group, measure: str, answer: Versus, width: i
 
 
 class _Ruler:
-    """A horizontal axis of numbers with room on both sides."""
+    """An axis of numbers from one pixel to another, with room on both sides of the values."""
 
-    def __init__(self, values: Sequence[float], width: int) -> None:
-        self.width = width
-        self.low, self.high = _range(values)
+    def __init__(self, values: Sequence[float], first: int, last: int) -> None:
+        self.first, self.last = first, last
+        low, high = ends(min(values), max(values))
+        room = 0.07 * (high - low)
+        self.low, self.high = low - room, high + room
 
-    def x(self, value: float) -> float:
-        return LEFT + (self.width - LEFT - RIGHT) * (value - self.low) / (self.high - self.low)
+    def at(self, value: float) -> float:
+        return self.first + (self.last - self.first) * (value - self.low) / (self.high - self.low)
+
+    def apart(self, marks: Sequence[tuple[float, str]], least: float) -> list[tuple[float, str]]:
+        """Return pixels and texts of the marks on the axis whose texts don't cover those before them."""
+        kept: list[tuple[float, str]] = []
+        for value, text in marks:
+            at = self.at(value)
+            if self.low <= value <= self.high and (not kept or abs(at - kept[-1][0]) >= least):
+                kept.append((at, text))
+        return kept
 
     def draw(self, y: float, unit: str) -> str:
-        marks = ticks(self.low, self.high, max(3, self.width // 120))
+        marks = ticks(self.low, self.high, max(3, (self.last + RIGHT) // 120))
         texts = [
-            _line(self.x(mark), self.x(mark), y, y + 4, opacity=0.5)
-            + _text(self.x(mark), y + 16, f"{mark:.6g}".replace("-", "−") + unit, "middle")
+            _line(self.at(mark), self.at(mark), y, y + 4, opacity=0.5)
+            + _text(self.at(mark), y + 16, f"{mark:.6g}".replace("-", "−") + unit, "middle")
             for mark in marks
         ]
-        return _line(LEFT, self.width - RIGHT, y, y, opacity=0.3) + "".join(texts)
+        return _line(self.first, self.last, y, y, opacity=0.3) + "".join(texts)
 
 
 def _dots(values: list[list[float]], measure: str, width: int) -> tuple[list[str], int]:
     """Draw a dot for each run and a bar at each mean. Returns the parts and the height so far."""
-    axis = _Ruler([value for of_one in values for value in of_one], width)
+    axis = _Ruler([value for of_one in values for value in of_one], LEFT, width - RIGHT)
     parts = []
     for row, (name, of_one) in enumerate(zip("AB", values, strict=True)):
-        y, mean = 16 + 24 * row, sum(of_one) / len(of_one)
+        y, mean = 16 + 24 * row, axis.at(sum(of_one) / len(of_one))
         parts.append(f'<text x="4" y="{y + 4}" font-weight="600">{name}</text>')
         parts += [
-            f'<circle cx="{axis.x(value):.1f}" cy="{y}" r="5" fill="{COLORS[row]}" fill-opacity=".65">'
+            f'<circle cx="{axis.at(value):.1f}" cy="{y}" r="5" fill="{COLORS[row]}" fill-opacity=".65">'
             f"<title>{value:,.6g}</title></circle>"
             for value in of_one
         ]
         if len(of_one) > 1:
-            parts.append(_line(axis.x(mean), axis.x(mean), y - 9, y + 9, COLORS[row], 1, 'stroke-width="3"'))
+            parts.append(_line(mean, mean, y - 9, y + 9, COLORS[row], 1, 'stroke-width="3"'))
     parts.append(axis.draw(56, " %" if MEASURES[measure].unit == "percent" else ""))
     return parts, 78
 
 
 def _interval(found: list[float], measure: str, top: int, width: int) -> tuple[list[str], int]:
     low, mean, high = found
-    axis = _Ruler([low, high, 0.0], width)
+    axis = _Ruler([low, high, 0.0], LEFT, width - RIGHT)
     y = top + 16
-    left, right, zero = axis.x(low), axis.x(high), axis.x(0.0)
+    left, right, zero = axis.at(low), axis.at(high), axis.at(0.0)
     edges = ((left, right, y, y), (left, left, y - 6, y + 6), (right, right, y - 6, y + 6))
     scale = 100 if MEASURES[measure].unit == "percent" else 1
     told = f"{amount(measure, low / scale)} to {amount(measure, high / scale)}"
@@ -98,12 +109,12 @@ def _interval(found: list[float], measure: str, top: int, width: int) -> tuple[l
         f"<g><title>{html.escape(told)}</title>",
         *(_line(*edge, COLORS[1], 1, 'stroke-width="3"') for edge in edges),
         "</g>",
-        f'<circle cx="{axis.x(mean):.1f}" cy="{y}" r="6" fill="{COLORS[1]}"/>',
+        f'<circle cx="{axis.at(mean):.1f}" cy="{y}" r="6" fill="{COLORS[1]}"/>',
         axis.draw(y + 18, " pt" if scale == 100 else ""),
     ], y + 40
 
 
-HEIGHT, PLOT_LEFT, BOTTOM, TOP, PLOT_RIGHT = 360, 70, 52, 14, 20
+HEIGHT, PLOT_LEFT, BOTTOM, TOP = 360, 70, 52, 14
 LOGARITHMIC = 10  # from this ratio of the largest to the smallest value on
 FEW = 5  # values that each have a mark
 
@@ -175,58 +186,27 @@ def _is_number(value: Any) -> bool:
 
 def scatter(dots: Sequence[Dot], across: Axis, up: Axis, width: int = 680, *, what: str = "runs") -> str:
     """Return the plot as SVG of some pixels' width. ``what``: the dots are."""
-    low_x, high_x = _range([across.place(dot.x) for dot in dots])
-    low_y, high_y = _range([up.place(dot.y) for dot in dots])
-
-    def x(place: float) -> float:
-        return PLOT_LEFT + (width - PLOT_LEFT - PLOT_RIGHT) * (place - low_x) / (high_x - low_x)
-
-    def y(place: float) -> float:
-        return TOP + (HEIGHT - TOP - BOTTOM) * (high_y - place) / (high_y - low_y)
-
-    floor = HEIGHT - BOTTOM
-    parts = []
-    for at, text in _apart(across.ticks(), x, 34, low_x, high_x):
-        parts.append(_line(x(at), x(at), TOP, floor) + _text(x(at), floor + 17, _short(text), "middle"))
-    for at, text in _apart(up.ticks(), y, 16, low_y, high_y):
-        parts.append(
-            _line(PLOT_LEFT, width - PLOT_RIGHT, y(at), y(at))
-            + _text(PLOT_LEFT - 8, y(at) + 4, _short(text), "end")
-        )
-    scale = ", logarithmic" if across.logarithmic else ""
-    parts.append(
-        _text((PLOT_LEFT + width - PLOT_RIGHT) / 2, HEIGHT - 10, across.plain_title + scale, "middle")
-    )
-    scale = ", logarithmic" if up.logarithmic else ""
+    floor, parts = HEIGHT - BOTTOM, []
+    x = _Ruler([across.place(dot.x) for dot in dots], PLOT_LEFT, width - RIGHT)
+    y = _Ruler([up.place(dot.y) for dot in dots], floor, TOP)
+    for at, text in x.apart(across.ticks(), 34):
+        parts.append(_line(at, at, TOP, floor) + _text(at, floor + 17, _short(text), "middle"))
+    for at, text in y.apart(up.ticks(), 16):
+        parts.append(_line(x.first, x.last, at, at) + _text(x.first - 8, at + 4, _short(text), "end"))
+    below, beside = (axis.plain_title + ", logarithmic" * axis.logarithmic for axis in (across, up))
+    parts.append(_text((x.first + x.last) / 2, HEIGHT - 10, below, "middle"))
     middle = (TOP + floor) / 2
     turned = f'<g transform="rotate(-90 14 {middle:.0f})">'
-    parts.append(turned + _text(14, middle, up.plain_title + scale, "middle") + "</g>")
+    parts.append(turned + _text(14, middle, beside, "middle") + "</g>")
     for dot in dots:
         words = html.escape(f"{dot.name}: {across.title} {_value(dot.x)}, {up.title} {_value(dot.y)}")
         about = f'tabindex="0" role="img" aria-label="{words}"'
         parts.append(
-            f'<circle cx="{x(across.place(dot.x)):.1f}" cy="{y(up.place(dot.y)):.1f}" r="6" '
+            f'<circle cx="{x.at(across.place(dot.x)):.1f}" cy="{y.at(up.place(dot.y)):.1f}" r="6" '
             f'fill="{dot.color}" fill-opacity=".75" stroke="{dot.color}" {about}>'
             f"<title>{words}</title></circle>"
         )
     return _svg(parts, width, HEIGHT, "group", f"{up.title} over {across.title} of {len(dots)} {what}")
-
-
-def _apart(
-    marks: Sequence[tuple[float, str]], pixel: Callable[[float], float], least: float, low: float, high: float
-) -> list[tuple[float, str]]:
-    """Return the marks of an axis from ``low`` to ``high`` whose texts don't cover those before them."""
-    kept: list[tuple[float, str]] = []
-    for at, text in marks:
-        if low <= at <= high and (not kept or abs(pixel(at) - pixel(kept[-1][0])) >= least):
-            kept.append((at, text))
-    return kept
-
-
-def _range(places: Sequence[float]) -> tuple[float, float]:
-    low, high = ends(min(places), max(places))
-    room = 0.07 * (high - low)
-    return low - room, high + room
 
 
 def _value(value: Any) -> str:

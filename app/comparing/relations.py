@@ -17,7 +17,8 @@ def show_relations(groups: Sequence[Group], colors: dict[str, tuple[str, bool]])
     """Draw the scatter plot and, once it is opened, the parallel coordinates of all runs."""
     results = [result for group in groups for result in group.results]
     found = axes(groups)
-    measures = [title_of(name, groups) for name in known_measures(groups)]
+    known = known_measures(groups)
+    measures = [title_of(name, groups) for name in known]
     if not measures:
         st.info("These runs have no results yet.")
         return
@@ -33,7 +34,8 @@ def show_relations(groups: Sequence[Group], colors: dict[str, tuple[str, bool]])
     labels = [state.clean(result.label) for result in results]
     draw_scatter(labels, [colors[result.label][0] for result in results], found[x], found[y], key="scatter")
     # The last axis gives the lines their colour.
-    names = [*settings[:6], *(name for name in _PARALLEL if name in measures)]
+    last = ("seconds", "training_loss", "best_validation", "test_accuracy")
+    names = [*settings[:6], *(title_of(name, groups) for name in last if name in known)]
     unfold_parallel(names, found, key="parallel")
 
 
@@ -47,13 +49,6 @@ def draw_scatter(
         st.info(f"None of the {what} has both {plain(x.title)} and {plain(y.title)}.")
         return
     draw_for_widths(partial(scatter, dots, x, y, what=what), key=key)
-
-
-_PARALLEL = tuple(
-    title
-    for name in ("seconds", "training_loss", "best_validation", "test_accuracy")
-    for title in filter(None, (MEASURES[name].title, MEASURES[name].exact))
-)
 
 
 def axes(groups: Sequence[Group]) -> dict[str, Axis]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 
 import streamlit as st
@@ -22,9 +23,7 @@ from labkit.analysis.results import (
     title_of,
     told_apart,
 )
-from labkit.config.config import describe
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.summary import RunSummary, Summaries
 
 WATCH_SECONDS = 5.0
 KEY = "runs"
@@ -32,7 +31,7 @@ KEY = "runs"
 
 def choose_runs() -> dict[str, RunDirectory]:
     """Draw the selection of runs. Returns those that exist by their labels, and names the others."""
-    labels = state.run_labels()
+    labels = state.listed_runs()
     chosen_elsewhere = st.session_state.get("run")
     named = st.session_state.get(KEY) or st.query_params.get_all(KEY)
     first = [chosen_elsewhere] if chosen_elsewhere else []
@@ -68,18 +67,9 @@ def set_runs(runs: Iterable[RunDirectory]) -> None:
     st.session_state[KEY] = [labels.get(run.path, state.clean(run.path)) for run in runs][:MAX_RUNS]
 
 
-@st.cache_resource(max_entries=8, show_spinner=False)
-def _summaries(paths: tuple[str, ...]) -> Summaries:
-    return Summaries(describe)
-
-
 def results_of(runs: dict[str, RunDirectory]) -> list[Result]:
     """Return the results of the runs. The page is drawn again when one of them changes."""
-    following = _summaries(tuple(str(run.path) for run in runs.values()))
-
-    def look() -> list[RunSummary]:
-        return following.of(runs.values())
-
+    look = partial(state.follower(tuple(run.path for run in runs.values())).of, runs.values())
     found = look()
     state.watch("results", look, WATCH_SECONDS, seen=found)
     return [result_of(label, summary) for label, summary in zip(runs, found, strict=True)]
@@ -113,8 +103,8 @@ def show_table(groups: Sequence[Group]) -> list[Group]:
         name=named["name"],
         view=tuple(sorted(labels)),
         sort=sort,
-        on_sort=lambda: st.session_state.update({SORT: str(st.session_state[TABLE]["sorted"])}),
-        on_open=lambda: actions.link("live", [labels[str(st.session_state[TABLE]["opened"])]]),
+        on_sort=lambda sort: st.session_state.update({SORT: sort}),
+        on_open=lambda path: actions.link("live", [labels[path]]),
     )
     mean = "Mean ± standard deviation over the finished runs, or where none is over all (their number). "
     st.caption(

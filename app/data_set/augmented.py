@@ -102,7 +102,10 @@ def augmented_image(
     for place, epoch in enumerate(epochs):
         step = steps[place]
         seen_at = step or epoch * count // config.data.images_per_step + 1
-        image = _resized(images[place], config.data.image_size_at(seen_at - 1, config.run.train_steps))
+        image, size_then = images[place], config.data.image_size_at(seen_at - 1, config.run.train_steps)
+        if size_then is not None:
+            image = np.round(shrunk(image[None].astype(np.float32), size_then)[0])
+            image = image.clip(0, 255).astype(np.uint8)
         made.append(
             AugmentedImage(
                 epoch, step, image, int(right[place]), int(down[place]), bool(flips[place]), kept[place]
@@ -119,12 +122,6 @@ def _steps(manifest: Manifest, config: Config, index: int, epochs: list[int]) ->
     places = [int(np.flatnonzero(permutation(count, key, epoch) == index)[0]) for epoch in epochs]
     samples = [epoch * count + place for epoch, place in zip(epochs, places, strict=True)]
     return [sample // config.data.images_per_step + 1 for sample in samples]
-
-
-def _resized(image: NDArray[np.uint8], size: int | None) -> NDArray[np.uint8]:
-    if size is None:
-        return image
-    return np.round(shrunk(image[None].astype(np.float32), size)[0]).clip(0, 255).astype(np.uint8)
 
 
 def epochs_of(text: str) -> list[int]:

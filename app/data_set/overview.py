@@ -227,7 +227,17 @@ def duplicates(run: RunDirectory, scan: DataScan) -> None:
         total = sum(len(split) for split in scan.splits.values())
         st.success(f"None: all {total:,} images differ.", icon=":material/check_circle:")
         return
-    _duplicate_counts(found)
+    images, differ = counted(sum(map(len, found.groups)), "image"), int(found.disagree.sum())
+    st.write(
+        f"{images} in {counted(len(found), 'group')} of equal pixels; in {differ:,} of the groups the labels "
+        "differ."
+    )
+    table = [
+        {"Images of": name}
+        | {f"also in {other}": int(count) for other, count in zip(found.splits, row, strict=True)}
+        for name, row in zip(found.splits, found.shared, strict=True)
+    ]
+    st.dataframe(table, hide_index=True, key="duplicate-counts")
     shown = st.session_state.get("duplicate-groups", GROUPS)
     with cards.readable():
         groups = [_duplicate_group(scan, found, group) for group in found.worst_first()[:shown]]
@@ -238,27 +248,11 @@ def duplicates(run: RunDirectory, scan: DataScan) -> None:
         st.button("More duplicates", on_click=_more, args=more, icon=":material/add:")
 
 
-def _duplicate_counts(found: Duplicates) -> None:
-    names = found.splits
-    table = [
-        {"Images of": name}
-        | {f"also in {other}": int(found.shared[row, column]) for column, other in enumerate(names)}
-        for row, name in enumerate(names)
-    ]
-    images, differ = counted(sum(map(len, found.groups)), "image"), int(found.disagree.sum())
-    st.write(
-        f"{images} in {counted(len(found), 'group')} of equal pixels; in {differ:,} of the groups the labels "
-        "differ."
-    )
-    st.dataframe(table, hide_index=True, key="duplicate-counts")
-
-
 def _duplicate_group(scan: DataScan, found: Duplicates, group: int) -> tuple[str, list[marking.Markable]]:
     """Return the heading and the cards of a group. Raises InputError if the images can't be read."""
     places, manifest = found.groups[group], scan.manifest
-    every = [scan.splits[place.split].targets[place.index] for place in places]
-    first = places[0]
-    images, _ = read_images(manifest, first.split, np.array([first.index]))
+    every = [scan.splits[split].targets[index] for split, index in places]
+    images, _ = read_images(manifest, places[0][0], np.array([places[0][1]]))
     # What most of the same images are; marks are for single classes only.
     usual = int(np.bincount(every).argmax()) if manifest.targets == "class" else 0
     note = "the labels differ" if found.disagree[group] else ""
@@ -266,15 +260,15 @@ def _duplicate_group(scan: DataScan, found: Duplicates, group: int) -> tuple[str
         marking.Markable(
             cards.Card(
                 images[0],
-                [names_of(manifest.classes, label), name_of(manifest, place.split, place.index)],
-                image_address(place.split, place.index),
+                [names_of(manifest.classes, label), name_of(manifest, split, index)],
+                image_address(split, index),
             ),
-            place.split,
-            place.index,
+            split,
+            index,
             int(label) if manifest.targets == "class" else 0,
             usual,
         )
-        for place, label in zip(places[:OF_A_GROUP], every, strict=False)
+        for (split, index), label in zip(places[:OF_A_GROUP], every, strict=False)
     ]
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from app.ask.client import Progress, silent
 from labkit.data.manifest import Manifest
+from labkit.data.marks import Place
 from labkit.data.shards import read_labels, read_shard
 
 DIGEST_BYTES = 16
@@ -51,12 +52,6 @@ class SplitScan:
         if self.labels.ndim == 2:
             return self.labels.sum(axis=0, dtype=np.int64)
         return np.bincount(self.labels, minlength=len(self.class_sums))
-
-    def add_sums(self, other: "SplitScan") -> None:
-        """Add the sums of other images in place: those of each class are large."""
-        for name in ("class_sums", "sums", "squares"):
-            total: NDArray[np.float64] = getattr(self, name)
-            total += getattr(other, name)
 
     def of_class(self, number: int) -> NDArray[np.intp]:
         """Return the positions of the images of a class, ascending."""
@@ -114,7 +109,8 @@ def scan_data(manifest: Manifest, progress: Progress = silent) -> DataScan:
         kept: dict[str, list[Any]] = {field: [getattr(whole, field)] for field in OF_EACH}
         for shard in split.shards:
             part = _scanned(manifest, *read_shard(manifest, shard)[:2], edges)
-            whole.add_sums(part)
+            for sums in ("class_sums", "sums", "squares"):  # in place: those of each class are large
+                np.add(getattr(whole, sums), getattr(part, sums), out=getattr(whole, sums))
             for field, parts in kept.items():
                 parts.append(getattr(part, field))
             done += shard.count
@@ -185,14 +181,6 @@ def _reduced(images: NDArray[np.float32], factor: int) -> NDArray[np.float32]:
     return images
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where an image is: its split, and its position there."""
-
-    split: str
-    index: int
-
-
 @dataclass(frozen=True, eq=False)
 class Duplicates:
     """All images that aren't alone with their pixels, as one group after the other.
@@ -214,7 +202,7 @@ class Duplicates:
         """Return the groups: first those with different labels, then those across splits."""
 
         def rank(group: int) -> tuple[bool, bool]:
-            return not self.disagree[group], len({place.split for place in self.groups[group]}) == 1
+            return not self.disagree[group], len({split for split, _ in self.groups[group]}) == 1
 
         return sorted(range(len(self)), key=rank)
 
@@ -235,7 +223,7 @@ def find_duplicates(scan: DataScan) -> Duplicates:
     columns = (values.tolist() for values in (groups.ngroup(), copies["split"], copies["index"]))
     for group, split, index in zip(*columns, strict=True):
         members[group, split] += 1
-        places[group].append(Place(names[split], index))
+        places[group].append((names[split], index))
     shared = members.T @ (members > 0)
     shared[np.diag_indices(len(names))] = np.where(members > 1, members, 0).sum(axis=0)
     return Duplicates(names, places, (groups["label"].nunique() > 1).to_numpy(bool), shared)

@@ -17,6 +17,7 @@ import streamlit as st
 from numpy.typing import NDArray
 from PIL import Image
 
+from app.address import image_address
 from app.markup import number_text, plain, visible
 from labkit.analysis.predictions import Predictions
 from labkit.errors import InputError
@@ -167,8 +168,9 @@ def prediction_cards(
     predictions: Predictions,
     positions: Iterable[int],
     split: str = "test",
-    link: Callable[[int], str] = lambda index: "",
     note: Callable[[int], str] = lambda position: "",
+    *,
+    linked: bool = False,
     top: int = 0,
 ) -> list[Card]:
     """Return a card for each of these examples, with what is predicted for it.
@@ -177,8 +179,8 @@ def prediction_cards(
         predictions: of a split.
         positions: of the examples among the predictions.
         split: its name.
-        link: the position in the split to the address of the image's own page.
         note: a position among the predictions to a last line, or nothing.
+        linked: whether a click opens the image's own page.
         top: how many of the most probable classes have a bar.
 
     Raises InputError if the images are read from a data set that is gone.
@@ -187,37 +189,26 @@ def prediction_cards(
     images = predictions.images[wanted] if len(wanted) else ()
     cards = []
     for position, image in zip(wanted.tolist(), images, strict=True):
+        shares, number = predictions.probabilities[position], int(predictions.index[position])
+        link, alt = image_address(split, number) if linked else "", f"{split.capitalize()} image {number}"
         if predictions.are_numbers:
-            cards.append(_card_of_numbers(predictions, position, image, split, link, note))
+            names, label = predictions.classes, predictions.labels[position]
+            said = [f"{name} {value:.4g}" for name, value in zip(names, shares.tolist(), strict=True)]
+            alt += f": {numbers_in_words(label, names)}, predicted {said[0]}"
+            said += [f"true: {', '.join(f'{value:.4g}' for value in label.tolist())}", note(position)]
+            cards.append(Card(image, [*filter(None, said)], link, alt=alt))
             continue
         has, given = predictions.has[position], predictions.given[position]
-        true, number = predictions.names(has), int(predictions.index[position])
-        shares, wrong = predictions.probabilities[position], bool(predictions.wrong[position])
+        true, wrong = predictions.names(has), bool(predictions.wrong[position])
         single = not predictions.multi_label
         share = percent(float(shares[int(predictions.labels[position])])) if wrong and single else ""
         lines: list[str | tuple[str, str]] = [verdict(predictions, position), (f"true: {true}", share)]
         if last := note(position):
             lines.append((last, ""))
-        alt = f"{split.capitalize()} image {number}: {true}, predicted {predictions.names(given)}"
+        alt += f": {true}, predicted {predictions.names(given)}"
         below = bars(predictions.classes, shares, has, given, top, named=not single) if top else ""
-        cards.append(Card(image, lines, link(number), "wrong" if wrong else "right", alt, below))
+        cards.append(Card(image, lines, link, "wrong" if wrong else "right", alt, below))
     return cards
-
-
-def _card_of_numbers(
-    predictions: Predictions,
-    position: int,
-    image: NDArray[np.uint8],
-    split: str,
-    link: Callable[[int], str],
-    note: Callable[[int], str],
-) -> Card:
-    number, names = int(predictions.index[position]), predictions.classes
-    given, true = predictions.probabilities[position], predictions.labels[position]
-    lines = [f"{name} {value:.4g}" for name, value in zip(names, given.tolist(), strict=True)]
-    lines += [f"true: {', '.join(f'{value:.4g}' for value in true.tolist())}", note(position)]
-    alt = f"{split.capitalize()} image {number}: {numbers_in_words(true, names)}, predicted {lines[0]}"
-    return Card(image, [line for line in lines if line], link(number), alt=alt)
 
 
 def verdict(predictions: Predictions, position: int, name: str = "") -> tuple[str, str]:

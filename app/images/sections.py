@@ -1,6 +1,7 @@
 """The computed parts of an image's own page. Each shows its progress until the network has answered."""
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -201,10 +202,9 @@ def same_data(run: RunDirectory) -> Mapping[str, RunDirectory]:
     wanted = _data_checksum(run)
     if wanted is None:
         return {}
-    found = {label: state.find_run(label) for label in state.run_labels()[:LISTED_RUNS]}
     return {
         label: other
-        for label, other in found.items()
+        for label, other in islice(state.listed_runs().items(), LISTED_RUNS)
         if other.path != run.path and _data_checksum(other) == wanted
     }
 

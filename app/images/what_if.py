@@ -1,7 +1,7 @@
 """Change an image a little, by controls or by dragging, and show what the network makes of it then."""
 
 import io
-from collections.abc import Callable
+import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -83,7 +83,11 @@ def changed(image: Image, changes: Changes) -> Image:
     result = np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
     if changes.jpeg_quality is not None:
         result = _compressed(result, changes.jpeg_quality)
-    return _covered(result, changes.cover, mean)
+    part = changes.cover
+    rows = slice(max(0, part.top), max(0, part.top + part.height))
+    columns = slice(max(0, part.left), max(0, part.left + part.width))
+    result[rows, columns] = np.rint(mean).astype(np.uint8)
+    return result
 
 
 def _compressed(image: Image, quality: int) -> Image:
@@ -91,43 +95,11 @@ def _compressed(image: Image, quality: int) -> Image:
         raise ValueError(f"jpeg_quality is {quality}; allowed: 1 to 100, or None")
     buffer = io.BytesIO()
     cards.pil_image(image).save(buffer, "JPEG", quality=quality)
-    return np.asarray(PIL.Image.open(buffer)).reshape(image.shape)
-
-
-def _covered(image: Image, part: Rectangle, colour: Floats) -> Image:
-    rows = slice(max(0, part.top), max(0, part.top + part.height))
-    columns = slice(max(0, part.left), max(0, part.left + part.width))
-    result = image.copy()
-    result[rows, columns] = np.rint(colour).astype(np.uint8)
-    return result
-
-
-def drawing(
-    image: NDArray[np.uint8], part: Rectangle, *, key: str, label: str, on_drawn: Callable[[], None]
-) -> None:
-    """Draw an image on which a rectangle can be dragged.
-
-    Args:
-        image: uint8 [height, width, channels].
-        part: the rectangle to show at first.
-        key: of the widget; ``dragged`` reads what was drawn.
-        label: describes the picture to those who can't see it.
-        on_drawn: called when a rectangle was dragged, before the page is drawn again.
-    """
-    height, width = image.shape[:2]
-    content = {
-        "source": cards.data_uri(image),
-        "width": width,
-        "height": height,
-        "small": cards.SMALL,
-        "part": vars(part),
-        "label": label,
-    }
-    component(DRAG)(key=key, data=content, on_drawn_change=on_drawn)
+    return np.array(PIL.Image.open(buffer)).reshape(image.shape)
 
 
 def dragged(key: str) -> Rectangle | None:
-    """Return the rectangle that was dragged last on the drawing of this key."""
+    """Return the rectangle that was dragged last on the picture of this key."""
     drawn: Any = getattr(st.session_state.get(key), "drawn", None)
     try:
         return Rectangle(*(int(drawn[name]) for name in ("left", "top", "width", "height")))
@@ -166,13 +138,15 @@ def panel(run: RunDirectory, step: int, subject: Subject, before: NDArray[Any]) 
         )
     with left:
         st.caption("Drag on the picture to cover a part of it.")
-        drawing(
-            image,
-            part,
-            key="wi-drawing",
-            label=f"The changed image. To cover a part, drag, or use the sliders. {words}",
-            on_drawn=_take_drawn,
-        )
+        picture = {
+            "source": cards.data_uri(image),
+            "width": image.shape[1],
+            "height": image.shape[0],
+            "small": cards.SMALL,
+            "part": vars(part),
+            "label": f"The changed image. To cover a part, drag, or use the sliders. {words}",
+        }
+        component(DRAG)(key="wi-drawing", data=picture, on_drawn_change=_take_drawn)
         # Below the picture, so that both are in sight on a telephone, too.
         _prediction(run, step, subject, image, before)
         neutral = {f"wi-{name}": value for name, value in NEUTRAL.items()}
@@ -219,7 +193,9 @@ def _prediction(
     run: RunDirectory, step: int, subject: Subject, image: NDArray[np.uint8], before: NDArray[Any]
 ) -> None:
     asked = sections.prediction(run, step, image)
-    background.pause_until(asked, ANSWER_SECONDS)
+    end = time.monotonic() + ANSWER_SECONDS
+    while not asked.wait(0.1) and time.monotonic() < end:
+        pass  # Streamlit can end a page that nobody looks at any more
     if not asked.done:
         st.caption("The network is busy with something else. Move a control to ask again.")
         return

@@ -65,19 +65,26 @@ def _within(values: NDArray[Any], limits: tuple[float, float]) -> NDArray[np.boo
     return np.asarray((values >= limits[0]) & (values <= limits[1]))
 
 
-def ordered(
-    predictions: Predictions, order: str = "confidence", forgotten: NDArray[np.int64] | None = None
+def chosen(
+    predictions: Predictions,
+    filters: Filters = Filters(),
+    order: str = "confidence",
+    forgotten: NDArray[np.int64] | None = None,
 ) -> Indices:
-    """Return all positions in an order of ``ORDERS``, int [n]. Equal ones stand as in ``confidence``.
+    """Return the positions of the examples that fulfil ``filters``, int [m], in an order of ``ORDERS``.
+
+    Equal ones stand as in ``confidence``.
 
     Args:
         predictions: of a split.
+        filters: what the examples must fulfil.
         order: ``confidence``: mistakes by confidence, then right ones, the least confident first.
             ``margin``: by how undecided the network is. ``loss``: NaN first.
         forgotten: how often each example was forgotten, int [n]; without it, ``forgetting`` is
             ``confidence``.
     """
     first = predictions.wrong_first
+    first = first[filters.kept(predictions)[first]]
     if order == "margin":
         rank: NDArray[Any] = predictions.margin  # NaN last
     elif order == "loss":
@@ -87,17 +94,6 @@ def ordered(
     else:
         return first
     return first[np.argsort(rank[first], kind="stable")]
-
-
-def chosen(
-    predictions: Predictions,
-    filters: Filters,
-    order: str = "confidence",
-    forgotten: NDArray[np.int64] | None = None,
-) -> Indices:
-    """Return the positions of the examples that fulfil ``filters``, int [m], as ``ordered`` has them."""
-    positions = ordered(predictions, order, forgotten)
-    return positions[filters.kept(predictions)[positions]]
 
 
 ANY = "any class"  # not "any", which is the name of a class in some data sets
@@ -161,22 +157,17 @@ def _clear() -> None:
     st.session_state.update({name: value for name, value in known.items() if name in st.session_state})
 
 
-def _of_cell(row: int, column: int, several: bool) -> dict[str, int | None]:
-    """Return the class filters that a cell stands for, of the matrix or of the labels; -1: any."""
-    names = ("true", "predicted")
-    if not several:
-        return {name: None if of < 0 else of for name, of in zip(names, (row, column), strict=True)}
-    of_column = {-1: ("true",), 0: names, 1: ("missed",), 2: ("added",)}[column]
-    return {name: row if name in of_column and row >= 0 else None for name in CLASS_FILTERS}
-
-
 def open_cell(predictions: Predictions, row: int, column: int) -> None:
     """Filter by a cell that was clicked, of the confusion matrix or the table of labels; -1: any.
 
     Called before the page is drawn again.
     """
-    for name, number in _of_cell(row, column, predictions.multi_label).items():
-        st.session_state[name] = ANY if number is None else predictions.classes[number]
+    numbers = {"true": row, "predicted": column}
+    if predictions.multi_label:
+        of_column = {-1: ("true",), 0: ("true", "predicted"), 1: ("missed",), 2: ("added",)}[column]
+        numbers = {name: row if name in of_column else -1 for name in CLASS_FILTERS}
+    for name, number in numbers.items():
+        st.session_state[name] = ANY if number < 0 else predictions.classes[number]
 
 
 def open_cell_of(predictions: Predictions, filters: Filters) -> tuple[int, int] | None:

@@ -1,18 +1,16 @@
 """The images of a split beside the confusion matrix, which opens a cell's images in the grid."""
 
-import functools
-
 import numpy as np
 import streamlit as st
 from numpy.typing import NDArray
 
-from app.address import image_address, page_below
+from app.address import page_below
 from app.charts.component import key_of
 from app.images import cards, marking
 from app.images.answers import KEEP_SOME
 from app.predictions import filters, matrix
 from app.predictions.filters import ORDERS, chosen
-from app.predictions.kept import Forgotten
+from app.predictions.kept import Forgotten, forgetting_question
 from app.predictions.source import Source
 from labkit.analysis.predictions import Predictions
 from labkit.data.manifest import Manifest
@@ -65,7 +63,7 @@ def _forgetting(source: Source, forgotten: Forgotten | None, counts: NDArray[np.
     if len(steps) < 2 or set(steps) <= set(of):
         return
     label = "Compute forgetting" if counts is None else f"Compute again with {len(steps)} checkpoints"
-    wanted = (str(source.run.path), source.split, steps)
+    wanted = forgetting_question(source.run, source.split, steps)
     under_way = st.session_state.get("forgetting-asked") == wanted
     words = f"Evaluates {len(steps)} kept checkpoints."
     if st.button(label, icon=":material/history:", help=words, disabled=under_way):
@@ -106,8 +104,8 @@ def _grid(
     page, above = page_below(len(positions), PAGE_SIZE, "page", positions.tobytes(), bound=True)
     with above, cards.readable():
         part = part_of(positions, page, f"{first}.")
-        split, link = source.split, functools.partial(image_address, source.split)
-        made = cards.prediction_cards(predictions, part, split, link, note)
+        split = source.split
+        made = cards.prediction_cards(predictions, part, split, note, linked=True)
         if predictions.multi_label:
             st.html(cards.grid(made, 104))
             return

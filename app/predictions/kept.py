@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import streamlit as st
 from numpy.typing import NDArray
 
 from app import background
@@ -18,15 +17,10 @@ from app.state import changed_at
 from labkit.analysis.predictions import Predictions, forgetting_events
 from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_set_of
-from labkit.data.shards import SplitImages, find_split, read_labels
+from labkit.data.shards import SplitImages, read_labels
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
 from labkit.training.scores import multi_label_scores, scores_of_numbers, single_label_scores
-
-
-def split_labels(manifest: Manifest, split: str) -> NDArray[np.int32]:
-    """Return the labels of a split, int32 [n], or zeros and ones [n, classes]."""
-    return read_labels(manifest, split, np.arange(find_split(manifest, split).count))
 
 
 def computed_predictions(
@@ -47,36 +41,26 @@ def computed_predictions(
         probabilities: float64 [n, classes].
         losses: float64 [n] in nats.
     """
+    summary: dict[str, Any] = {"split": split, "checkpoint_step": step, "examples": len(labels)}
+    if len(labels):
+        with np.errstate(divide="ignore", invalid="ignore"):  # a probability of 0 or 1, and NaN
+            logits = np.log(probabilities)
+            if labels.dtype.kind == "f":
+                scores = scores_of_numbers(labels, probabilities, np.ones(labels.shape[1]))
+            elif labels.ndim == 2:
+                scores = multi_label_scores(labels, logits - np.log1p(-probabilities))
+            else:
+                scores = single_label_scores(labels, logits)
+        summary = {**scores, **summary, "loss": float(losses.mean())}
     return Predictions(
         images=SplitImages(manifest, split),
         labels=labels if labels.dtype.kind == "f" else labels.astype(np.int64),
         probabilities=probabilities.astype(np.float32),
         index=np.arange(len(labels), dtype=np.int64),
         classes=list(manifest.classes),
-        summary=_summary(split, step, labels, probabilities, losses),
+        summary=summary,
         computed_losses=losses,
     )
-
-
-def _summary(
-    split: str,
-    step: int,
-    labels: NDArray[Any],
-    probabilities: NDArray[np.float64],
-    losses: NDArray[np.float64],
-) -> dict[str, Any]:
-    known = {"split": split, "checkpoint_step": step, "examples": len(labels)}
-    if not len(labels):
-        return known
-    with np.errstate(divide="ignore", invalid="ignore"):  # a probability of 0 or 1, and NaN
-        logits = np.log(probabilities)
-        if labels.dtype.kind == "f":
-            scores = scores_of_numbers(labels, probabilities, np.ones(labels.shape[1]))
-        elif labels.ndim == 2:
-            scores = multi_label_scores(labels, logits - np.log1p(-probabilities))
-        else:
-            scores = single_label_scores(labels, logits)
-    return {**scores, **known, "loss": float(losses.mean())}
 
 
 KEPT = 24  # evaluations; one of 45,000 images with 10 classes takes 3 MB
@@ -103,7 +87,6 @@ class Question:
     base: int
     written: int
     keys: tuple[_Key, ...]
-    training: int
 
 
 @dataclass(frozen=True)
@@ -135,7 +118,7 @@ class _Evaluations:
         manifest = data_set_of(RunDirectory(key.run))
         found = network.evaluate(key.split, key.step, progress)
         assert found.losses is not None  # of a split, whose labels are known
-        labels = split_labels(manifest, key.split)
+        labels = read_labels(manifest, key.split, np.arange(manifest.count(key.split)))
         made = computed_predictions(manifest, key.split, key.step, labels, found.probabilities, found.losses)
         with self._lock:
             self._known[key] = made
@@ -144,9 +127,7 @@ class _Evaluations:
         return made
 
 
-@st.cache_resource(show_spinner=False)
-def _evaluations() -> _Evaluations:
-    return _Evaluations()
+_evaluations = _Evaluations()  # of this server
 
 
 def _key(run: RunDirectory, split: str, step: int) -> _Key:
@@ -155,7 +136,7 @@ def _key(run: RunDirectory, split: str, step: int) -> _Key:
 
 def known_evaluation(run: RunDirectory, split: str, step: int) -> Predictions | None:
     """Return the evaluation of a checkpoint if it was computed before, also if the checkpoint is gone."""
-    return _evaluations().get(_key(run, split, step))
+    return _evaluations.get(_key(run, split, step))
 
 
 class Evaluation(answers.Asked[Predictions]):
@@ -170,7 +151,7 @@ def ask_evaluation(run: RunDirectory, split: str, step: int) -> answers.Asked[Pr
     if base is None:
         return None
     key = _key(run, split, step)
-    work = partial(_evaluations().evaluate, key)
+    work = partial(_evaluations.evaluate, key)
     return answers.ask(run, base, ("evaluate", key), work, asked=Evaluation())
 
 
@@ -183,12 +164,12 @@ def forgetting_question(run: RunDirectory, split: str, steps: tuple[int, ...]) -
     if base is None:
         return None
     keys = tuple(_key(run, split, step) for step in steps)
-    return Question(base, answers.written(run, base), keys, changed_at(run.config_path))
+    return Question(base, answers.written(run, base), keys)
 
 
 def ask_forgetting(run: RunDirectory, question: Question) -> answers.Asked[Forgotten]:
     """Ask how often each image was forgotten. Checkpoints that are removed meanwhile are left out."""
-    keys, evaluations = question.keys, _evaluations()
+    keys = question.keys
 
     def work(network: AskedNetwork, progress: background.Progress) -> Forgotten:
         right: list[NDArray[np.bool_]] = []
@@ -200,7 +181,7 @@ def ask_forgetting(run: RunDirectory, question: Question) -> answers.Asked[Forgo
                 progress(place * of + done, len(keys) * of)
 
             try:
-                right.append(~evaluations.evaluate(key, network, report).wrong)
+                right.append(~_evaluations.evaluate(key, network, report).wrong)
                 read.append(key.step)
             except InputError as error:  # this checkpoint is damaged, or was removed meanwhile
                 problem = str(error)

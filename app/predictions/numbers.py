@@ -1,12 +1,10 @@
 """Predictions of labels that are numbers: predicted against true, and the images with the largest errors."""
 
-import functools
-
 import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
 
-from app.address import image_address, page_below
+from app.address import page_below
 from app.charts.board import PALETTE
 from app.images import cards
 from app.markup import facts_html, number_text, one_of, plain
@@ -90,5 +88,4 @@ def _grid(source: Source, predictions: Predictions, number: int, order: str) -> 
     page, above = page_below(len(positions), PAGE_SIZE, "page", (source, number, order), bound=True)
     with above, cards.readable():
         part = part_of(positions, page, f"{order.lower()}.")
-        link = functools.partial(image_address, source.split)
-        st.html(cards.grid(cards.prediction_cards(predictions, part, source.split, link, note), 104))
+        st.html(cards.grid(cards.prediction_cards(predictions, part, source.split, note, linked=True), 104))

@@ -10,13 +10,7 @@ from app import background
 from app.images.answers import KEEP_SOME
 from app.images.subject import recorded_step, split_control
 from app.markup import plain
-from app.predictions.kept import (
-    Forgotten,
-    ask_evaluation,
-    ask_forgetting,
-    forgetting_question,
-    known_evaluation,
-)
+from app.predictions.kept import Forgotten, Question, ask_evaluation, ask_forgetting, known_evaluation
 from app.state import changed_at
 from labkit.analysis.predictions import Predictions, load_predictions, signature
 from labkit.config.config import recorded_by
@@ -171,15 +165,11 @@ def forgotten(run: RunDirectory, split: str) -> Forgotten | None:
 
     Not for use within a fragment.
     """
-    asked_for = st.session_state.get("forgetting-asked")
-    if not asked_for or asked_for[:2] != (str(run.path), split):
+    question: Question | None = st.session_state.get("forgetting-asked")
+    if question is None or (question.keys[0].run, question.keys[0].split) != (run.path, split):
         return None
-    known_for, question = st.session_state.get("forgetting-question", (None, None))
-    if known_for != asked_for:
-        question = forgetting_question(run, split, asked_for[2])
-        st.session_state["forgetting-question"] = asked_for, question
-    if question is None or question.training != changed_at(run.config_path):  # the run was started over
-        del st.session_state["forgetting-asked"], st.session_state["forgetting-question"]
+    if question.keys[0].training != changed_at(run.config_path):  # the run was started over
+        del st.session_state["forgetting-asked"]
         return None
     asked = ask_forgetting(run, question)
     return background.shown(asked, "Evaluating each kept checkpoint", "forgetting")

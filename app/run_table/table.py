@@ -323,10 +323,10 @@ def draw(
     name: Column = NAME,
     view: Hashable = (),
     sort: str | None = None,
-    on_sort: Callable[[], None] = lambda: None,
-    on_open: Callable[[], None] = lambda: None,
-    on_rename: Callable[[], None] | None = None,
-    on_eye: Callable[[], None] | None = None,
+    on_sort: Callable[[str], None] = lambda sort: None,
+    on_open: Callable[[str], None] = lambda row: None,
+    on_rename: Callable[[str, str], None] | None = None,
+    on_eye: Callable[[str, bool], None] | None = None,
 ) -> None:
     """Draw a table whose rows have boxes to tick.
 
@@ -338,13 +338,17 @@ def draw(
         name: the column of the names of the rows.
         view: what the rows depend on beside the runs. While it stays, rows that are there keep their places.
         sort: as ``in_order`` takes it; None: it can't be sorted.
-        on_sort: is called after a click on a header; ``sorted`` of the component is then the new ``sort``.
-        on_open: is called after a click on a name; ``opened`` of the component is then the key of the row.
-        on_rename: is called after a name was changed in place; ``renamed`` is then the ``key`` of the row and
-            the new ``name``. None: names can't be changed.
-        on_eye: is called after a click on the eye of a row, or on that of all rows; ``eyed`` is then the
-            ``name`` of the row, or "", and whether its curve shall be ``shown``. None: there are no eyes.
+        on_sort: is called with the new ``sort`` after a click on a header.
+        on_open: is called with the key of the row after a click on a name.
+        on_rename: is called with the key of the row and the new name after a name was changed in place. None:
+            names can't be changed.
+        on_eye: is called after a click on the eye of a row, or on that of all rows, with the name of the row,
+            or "", and whether its curve shall be shown. None: there are no eyes.
     """
+
+    def said(event: str) -> Any:
+        return st.session_state[key][event]
+
     heads = [
         {
             "name": key_of,
@@ -363,10 +367,12 @@ def draw(
         data=json.dumps(data).encode(),  # in a dictionary Streamlit looks for data frames, and imports pandas
         height="content",
         on_ticked_change=lambda: None,
-        on_sorted_change=on_sort,
-        on_opened_change=on_open,
-        on_renamed_change=on_rename or (lambda: None),
-        on_eyed_change=on_eye or (lambda: None),
+        on_sorted_change=lambda: on_sort(str(said("sorted"))),
+        on_opened_change=lambda: on_open(str(said("opened"))),
+        on_renamed_change=lambda: (
+            on_rename and on_rename(str(said("renamed")["key"]), str(said("renamed")["name"]))
+        ),
+        on_eyed_change=lambda: on_eye and on_eye(str(said("eyed")["name"]), bool(said("eyed")["shown"])),
     )
 
 

@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Sequence
 
 import numpy as np
 import streamlit as st
@@ -11,10 +10,10 @@ from app import background, state
 from app.charts import component
 from app.charts.board import PALETTE, Chart, Line, encode
 from app.charts.metric_charts import look_of
-from app.comparing.plots import Axis, axis_of
+from app.comparing.plots import axis_of
 from app.comparing.relations import draw_scatter, unfold_parallel
 from app.markup import Bar, number_text, table_html, unfolding
-from labkit.experiments.search.files import REQUEST, TrialRecord
+from labkit.experiments.search.files import REQUEST
 from labkit.experiments.search.result import Importance, SearchResult
 
 MAX_RUNGS = len(PALETTE) - 1  # with a colour each; further ones share the last
@@ -86,26 +85,19 @@ def show_importance(search: SearchResult) -> None:
     )
 
 
-def axes_of(search: SearchResult, trials: Sequence[TrialRecord]) -> dict[str, Axis]:
-    """Return the axes of some trials with results: each setting, the steps, and the result, by title."""
-    percent = is_percent(search)
-    found = {
-        name: axis_of(name, [trial.values.get(name) for trial in trials], few=True)
-        for name in search.request.space
-    }
-    lasts = [trial.results[-1] for trial in trials]
-    values = [(100 if percent else 1) * last.value for last in lasts]
-    found["Steps"] = axis_of("Steps", [last.step for last in lasts], few=True)
-    found[title_of(search)] = axis_of(title_of(search), values, "%" if percent else "")
-    return found
-
-
 def show_slices(search: SearchResult) -> None:
     """Draw the results over the values of one setting, coloured by rung; and parallel coordinates."""
     trials = [trial for trial in search.trials if trial.results]
     if not trials:
         return
-    found, result = axes_of(search, trials), title_of(search)
+    found = {
+        name: axis_of(name, [trial.values.get(name) for trial in trials], few=True)
+        for name in search.request.space
+    }
+    lasts, result, percent = [trial.results[-1] for trial in trials], title_of(search), is_percent(search)
+    found["Steps"] = axis_of("Steps", [last.step for last in lasts], few=True)
+    values = [(100 if percent else 1) * last.value for last in lasts]
+    found[result] = axis_of(result, values, "%" if percent else "")
 
     def slices() -> None:
         names = list(search.request.space)

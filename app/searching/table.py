@@ -38,25 +38,22 @@ def show_trials(search: SearchResult) -> None:
     columns = _columns(search)
     sort = st.session_state.get(SORT, "")
     sort = sort if sort.removeprefix("-") in ("name", *columns) else ""
-    known, runs = (
-        {"name": TRIAL, **columns},
-        {str(trial.number): _first_run(search, trial) for trial in trials},
-    )
+    known = {"name": TRIAL, **columns}
+    runs = {str(trial.number): _first_run(search, trial) for trial in trials}
     ordered = table.in_order(trials, sort, lambda column, trial: column.value(trial), known.__getitem__)
     table.draw(
         columns,
         [
             table.row(number, number, trial, columns.values(), href=address.live_address(runs[number]))
-            for trial in ordered
-            for number in [str(trial.number)]
+            for number, trial in ((str(trial.number), trial) for trial in ordered)
         ],
         key=TABLE,
         label="Trials",
         name=TRIAL,
         view=(search.folder, wanted),
         sort=sort,
-        on_sort=lambda: st.session_state.update({SORT: str(st.session_state[TABLE]["sorted"])}),
-        on_open=lambda: run_actions.link("live", [runs[str(st.session_state[TABLE]["opened"])]]),
+        on_sort=lambda sort: st.session_state.update({SORT: sort}),
+        on_open=lambda number: run_actions.link("live", [runs[number]]),
     )
     ticked = table.ticked(TABLE)
     for trial in [trial for trial in trials if str(trial.number) in ticked][:MAX_SHOWN]:

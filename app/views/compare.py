@@ -28,7 +28,10 @@ def page() -> None:
         st.code("labkit train --preset smoke", language="bash")
         return
     results = results_of(runs)
-    _damaged(results)
+    for result in results:
+        if result.summary.damage:
+            said = f"{result.label}: {'; '.join(result.summary.damage)}"
+            st.warning(plain(said), icon=":material/broken_image:")
     groups = _grouped(results)
     curves = st.container()  # stands first, and depends on what is ticked in the table
     ticked = show_table(groups)
@@ -52,13 +55,6 @@ def _grouped(results: Sequence[Result]) -> list[Group]:
         help="Otherwise runs that differ only in their seed are one configuration, with mean and spread.",
     )
     return grouped(results, seeds_together=False) if single else together
-
-
-def _damaged(results: Sequence[Result]) -> None:
-    for result in results:
-        if result.summary.damage:
-            said = f"{result.label}: {'; '.join(result.summary.damage)}"
-            st.warning(plain(said), icon=":material/broken_image:")
 
 
 def _verdict(groups: Sequence[Group]) -> list[str]:

@@ -16,7 +16,6 @@ from app.state import clean
 from labkit.cluster.flags import making_command
 from labkit.config.config import RECORDED_BY, describe
 from labkit.errors import InputError
-from labkit.run_directory import RunDirectory
 
 MOST_ENTRIES = 30  # of an object; the longest section of the configuration has fewer
 MOST_CHARACTERS = 2000  # of a value
@@ -40,10 +39,13 @@ def page() -> None:
         st.markdown("**Environment**")
         environment = run.read_environment()
         if environment:
-            if command := _command(run, environment):
+            command = environment.pop("command", None)
+            with suppress(InputError):  # nothing else tells it
+                command = making_command(run)
+            if command:
                 st.code(clean(shell_line(command)), language="bash", wrap_lines=True)
             try:
-                _sections({name: value for name, value in environment.items() if name != "command"})
+                _sections(environment)
             except RecursionError:
                 st.error(f"{state.as_code(run.environment_path)} is nested too deeply to be shown")
         else:
@@ -58,14 +60,6 @@ def _configuration(recorded: dict[str, Any]) -> None:
     if changed is not None:
         _sections({"differs from the defaults": dict(changed)})
     _sections(recorded, expanded=changed is None)
-
-
-def _command(run: RunDirectory, environment: dict[str, Any]) -> Any:
-    """Return the command that makes the run; where nothing tells it, the recorded one."""
-    try:
-        return making_command(run)
-    except InputError:
-        return environment.get("command")
 
 
 def shell_line(command: Any) -> str:

@@ -1,5 +1,7 @@
 """The predictions page: images of a split with true and predicted classes, and how good they are."""
 
+from collections.abc import Callable
+
 import streamlit as st
 
 from app import state
@@ -14,8 +16,6 @@ from labkit.analysis.predictions import Predictions, of_another_checkpoint
 from labkit.data.of_run import data_set_of
 from labkit.errors import InputError
 from labkit.plurals import counted
-
-IMAGES, QUALITY, PARTS, SIDES = "Images", "Calibration and classes", "Parts", "Side by side"
 
 
 def page() -> None:
@@ -43,17 +43,14 @@ def page() -> None:
         )
     forgotten = sources.forgotten(run, split)
     spare_the_collector()
-    tabs = st.tabs([IMAGES, QUALITY, PARTS, SIDES], key="view", on_change="rerun", bind="query-params")
-    for tab, draw in zip(
-        tabs,
-        (
-            lambda: _images(source, predictions, forgotten),
-            lambda: quality.panel(predictions),
-            lambda: parts.panel(source, predictions),
-            lambda: pairs.panel(source, predictions),
-        ),
-        strict=True,
-    ):
+    panels: dict[str, Callable[[], object]] = {
+        "Images": lambda: _images(source, predictions, forgotten),
+        "Calibration and classes": lambda: quality.panel(predictions),
+        "Parts": lambda: parts.panel(source, predictions),
+        "Side by side": lambda: pairs.panel(source, predictions),
+    }
+    tabs = st.tabs(list(panels), key="view", on_change="rerun", bind="query-params")
+    for tab, draw in zip(tabs, panels.values(), strict=True):
         with tab:
             if tab.open:
                 draw()

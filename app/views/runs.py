@@ -38,8 +38,12 @@ def page() -> None:
     actions.follow_link()
     st.subheader("Runs", anchor=False)
     runs = state.listed_runs()
-    found = state.summaries(runs.values(), READ_SECONDS)
-    _watch(found)
+
+    def look() -> list[RunSummary]:
+        return state.summaries(state.listed_runs().values(), READ_SECONDS)
+
+    found = look()
+    state.watch("table", look, REFRESH_SECONDS, seen=found)
     actions.report()
     if not runs:
         state.say_no_runs()
@@ -64,7 +68,9 @@ def _controls_and_table(labels: dict[str, str], found: list[RunSummary]) -> None
     ticked = set(table.ticked(TABLE))
     actions.bar([run for run in wanted if run.path in ticked], labels)
     if not wanted:
-        st.info(_why_nothing(len(listed), hidden, view.text))
+        none_fits = f"None of {counted(len(listed), 'run')} fits the filter. Empty it to see all."
+        all_hidden = f"All runs are archived ({hidden:,}). Switch on *Archived* to see them."
+        st.info(none_fits if view.text.strip() else all_hidden)
         return
     with st.container(key="runs-body"):
         with st.container(key="runs-table-and-counts"):
@@ -148,37 +154,19 @@ def _table(runs: Mapping[str, RunSummary], view: View) -> tuple[list[curves.Draw
         label="Runs",
         view=view,
         sort=sort,
-        on_sort=lambda: st.session_state.update({SORT: str(st.session_state[TABLE]["sorted"]) or None}),
+        on_sort=lambda sort: st.session_state.update({SORT: sort or None}),
         on_open=_open_clicked,
-        on_rename=_rename if state.may_act() else None,
-        on_eye=None if drawn is None else _turn,
+        on_rename=actions.rename if state.may_act() else None,
+        on_eye=None if drawn is None else curves.turn,
     )
     return drawn, sum("group" not in row for row in rows)
 
 
-def _open_clicked() -> None:
+def _open_clicked(path: str) -> None:
     """Open the run whose name was clicked."""
     labels = {str(run.path): label for label, run in state.listed_runs().items()}
-    if (path := str(st.session_state[TABLE]["opened"])) in labels:
+    if path in labels:
         actions.link("live", [labels[path]])
-
-
-def _turn() -> None:
-    """Show or hide the curve of the row whose eye was clicked."""
-    asked = st.session_state[TABLE]["eyed"]
-    curves.turn(str(asked["name"]), bool(asked["shown"]))
-
-
-def _rename() -> None:
-    """Rename the run whose name was changed."""
-    asked = st.session_state[TABLE]["renamed"]
-    actions.rename(str(asked["key"]), str(asked["name"]))
-
-
-def _why_nothing(listed: int, hidden: int, text: str) -> str:
-    if text.strip():
-        return f"None of {counted(listed, 'run')} fits the filter. Empty it to see all."
-    return f"All runs are archived ({hidden:,}). Switch on *Archived* to see them."
 
 
 def _counts(found: Sequence[RunSummary], wanted: Sequence[RunSummary], hidden: int) -> str:
@@ -190,12 +178,3 @@ def _counts(found: Sequence[RunSummary], wanted: Sequence[RunSummary], hidden: i
     if unread := sum(not summary.complete for summary in found):
         parts.append(f"the metrics of {unread:,} are still being read")
     return " · ".join(parts)
-
-
-def _watch(found: list[RunSummary]) -> None:
-    """Draw the page again when something that it shows has changed. Otherwise nothing is sent to it."""
-
-    def look() -> list[RunSummary]:
-        return state.summaries(state.listed_runs().values(), READ_SECONDS)
-
-    state.watch("table", look, REFRESH_SECONDS, seen=found)

@@ -11,7 +11,7 @@ from sklearn.model_selection import cross_val_predict
 from app.data_set.augmented import augmented_image, epochs_of
 from app.data_set.embed import embedded
 from app.data_set.image_map import positions
-from app.data_set.scan import Place, find_duplicates, scan_data
+from app.data_set.scan import find_duplicates, scan_data
 from app.data_set.wrong_labels import find_suspected
 from labkit.config import Config
 from labkit.data.augment import augment
@@ -102,9 +102,9 @@ def test_equal_images_are_found_within_and_across_splits(tiny, tmp_path):
     )
     groups = [found.groups[group] for group in found.worst_first()]
     assert groups == [
-        [Place("train", 3), Place("train", 7)],
-        [Place("train", 11), Place("test", 4)],
-        [Place("test", 2), Place("test", 5), Place("test", 6)],
+        [("train", 3), ("train", 7)],
+        [("train", 11), ("test", 4)],
+        [("test", 2), ("test", 5), ("test", 6)],
     ]
     assert found.disagree[found.worst_first()].tolist() == [True, False, False]
     assert found.shared.tolist() == [[2, 1], [1, 3]]
@@ -116,7 +116,7 @@ def test_equal_images_with_other_numbers_have_labels_that_differ(tiny, tmp_path)
     ages = np.array([[5.0], [5.01], [7.0], [7.0], [0.0], [10.0]], np.float32)  # the first two in one interval
     numbers = {"classes": ("age",), "target_mean": (5.0,), "target_std": (1.0,)}
     found = find_duplicates(scan_data(write_derived(tiny, tmp_path, {"train": (images, ages)}, **numbers)))
-    assert found.groups == [[Place("train", 0), Place("train", 1)], [Place("train", 2), Place("train", 3)]]
+    assert found.groups == [[("train", 0), ("train", 1)], [("train", 2), ("train", 3)]]
     assert found.disagree.tolist() == [True, False]
 
 

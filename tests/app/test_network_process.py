@@ -72,6 +72,7 @@ PARENT = """
 import sys, time
 import numpy as np
 from pathlib import Path
+from types import SimpleNamespace
 from app.ask.client import Networks
 networks, run = Networks(), Path(sys.argv[1])
 networks.prepare(run)
@@ -190,8 +191,10 @@ def network(monkeypatch) -> Network:
     monkeypatch.setattr(st, "session_state", {})
     fake = Network()
     monkeypatch.setattr(answers, "networks", lambda: fake)
-    monkeypatch.setattr(kept, "data_set_of", lambda run: type("Data", (), {"checksum": "a"})())
-    monkeypatch.setattr(kept, "split_labels", lambda manifest, split: np.zeros(40, np.int32))
+    monkeypatch.setattr(
+        kept, "data_set_of", lambda run: type("Data", (), {"count": lambda data, split: 40})()
+    )
+    monkeypatch.setattr(kept, "read_labels", lambda manifest, split, rows: np.zeros(len(rows), np.int32))
 
     def made(manifest, split, step, labels, probabilities, losses):
         return type("Computed", (), {"wrong": np.zeros(40, bool), "step": step})()
@@ -210,7 +213,9 @@ def save(run: RunDirectory, step: int) -> None:
 
 
 def click(run: RunDirectory) -> None:
-    st.session_state["forgetting-asked"] = (str(run.path), "test", tuple(run.checkpoint_steps()))
+    st.session_state["forgetting-asked"] = kept.forgetting_question(
+        run, "test", tuple(run.checkpoint_steps())
+    )
 
 
 def test_forgetting_is_asked_once_while_checkpoints_rotate(make_run, network, monkeypatch):

@@ -16,7 +16,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import average_precision_score, log_loss, precision_recall_curve
 
 from app.images import cards
-from app.predictions.filters import Filters, chosen, ordered
+from app.predictions.filters import Filters, chosen
 from app.predictions.matrix import confusion, label_errors
 from app.predictions.pairs import OUTCOMES, paired
 from app.predictions.quality import BINS, calibration, calibration_charts, precision_recall
@@ -91,8 +91,8 @@ def test_orders_put_first_what_they_are_named_after(several):
         off = np.where(predictions.wrong, shares.max(axis=1), -shares.max(axis=1))
     np.testing.assert_allclose(predictions.margin, margin, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(predictions.losses, losses, rtol=1e-4)
-    assert (np.diff(predictions.margin[ordered(predictions, "margin")]) >= 0).all()
-    assert (np.diff(predictions.losses[ordered(predictions, "loss")]) <= 0).all()
+    assert (np.diff(predictions.margin[chosen(predictions, order="margin")]) >= 0).all()
+    assert (np.diff(predictions.losses[chosen(predictions, order="loss")]) <= 0).all()
     order = predictions.select()
     wrong = predictions.wrong[order]
     assert sorted(order) == list(every) and not (~wrong[:-1] & wrong[1:]).any(), "mistakes come first"
@@ -101,9 +101,9 @@ def test_orders_put_first_what_they_are_named_after(several):
     forgotten = forgetting_events(right)
     plain = [sum(a and not b for a, b in itertools.pairwise(row)) for row in right.T.tolist()]
     assert forgotten.tolist() == plain
-    order = ordered(predictions, "forgetting", forgotten)
+    order = chosen(predictions, order="forgetting", forgotten=forgotten)
     assert (np.diff(forgotten[order]) <= 0).all() and sorted(order) == list(every)
-    assert ordered(predictions, "forgetting").tolist() == ordered(predictions).tolist()
+    assert chosen(predictions, order="forgetting").tolist() == chosen(predictions).tolist()
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -186,7 +186,7 @@ def test_nan_a_single_class_and_no_images_break_nothing():
     broken = dataclasses.replace(broken)
     assert broken.undefined.sum() == 5
     assert calibration(broken).left_out == 5
-    assert set(ordered(broken, "loss")[:5]) == set(range(5))
+    assert set(chosen(broken, order="loss")[:5]) == set(range(5))
     assert not set(chosen(broken, Filters(confidence=(0.0, 0.99)))) & set(range(5))
     assert all(0 <= curve.average <= 1 for curve in precision_recall(broken))
     assert len(paired(broken, made(3)).order()) == EXAMPLES
@@ -194,7 +194,7 @@ def test_nan_a_single_class_and_no_images_break_nothing():
         empty, one = made(several=several, examples=0), made(several=several, classes=1)
         for predictions in (broken, one, empty):
             for order in ("confidence", "margin", "loss"):
-                assert sorted(ordered(predictions, order)) == list(range(len(predictions.labels)))
+                assert sorted(chosen(predictions, order=order)) == list(range(len(predictions.labels)))
         assert len(precision_recall(one)) == 1
         assert len(chosen(empty, Filters(right=False, loss=(0, 1)), "margin")) == 0
         assert np.isnan(calibration(empty).error)

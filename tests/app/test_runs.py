@@ -7,7 +7,6 @@ import statistics
 import time
 
 import pytest
-import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from app import state
@@ -121,9 +120,8 @@ def test_a_click_on_a_name_opens_its_run_whatever_the_browser_says(three, monkey
     opened: list = []
     monkeypatch.setattr(actions, "link", lambda page, labels: opened.append((page, labels)))
     monkeypatch.setattr(state, "listed_runs", lambda: {run.name: run for run in three})
-    for said in (str(three[1].path), "/etc", None, ["x"]):
-        monkeypatch.setattr(st, "session_state", {"runs-table": {"opened": said}})
-        runs._open_clicked()
+    for said in (str(three[1].path), "/etc", "None"):
+        runs._open_clicked(said)
     assert opened == [("live", ["second"])]
 
 
