@@ -192,7 +192,7 @@ def test_the_curve_of_a_group_is_the_mean_of_its_runs_in_their_range(six, runs_f
     wanted |= {f"learning_rate 0.2{kind}": value for kind, value in zip(kinds, (4, 3, 3.5), strict=True)}
     first = "Object.fromEntries(lines.map((line) => [line.name, line.y[0]]))"
     becomes(page, lambda: chart(page, first), wanted)
-    expect(page.locator(".lk-points")).to_have_text("40 of 40 points")  # of two means; their ranges don't count
+    expect(page.locator(".lk-points")).to_have_text("40 of 40 points")  # of two means, without ranges
     page.get_by_role("button", name="learning_rate 0.2", exact=True).click()
     page.get_by_role("row", name="rate-0.2-seed-1").hover()  # has no curve of its own
     becomes(page, lambda: curves(page), ["learning_rate 0.2"])
