@@ -25,8 +25,8 @@ from starlette.responses import Response
 PATH = "/labkit/feed"  # of the addresses, below that of the dashboard
 KEPT_SECONDS = 600.0  # that an address is known while nobody asks; the page then asks Streamlit for another
 MOST = 512  # addresses
-APART_SECONDS = 0.5  # between two questions of a page, at least: drawing takes time, too
-LONGEST_SECONDS = 1.0  # that an answer waits for news
+APART_SECONDS = 1.0  # between two questions of a page, at least: drawing slows a training on the same machine
+LONGEST_SECONDS = 0.9  # that an answer waits for news
 LOOK_SECONDS = 0.05  # between two looks whether there is any
 
 
