@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import take_turns
-from benchmarks.dashboard_runs import EventStream, followed, make_run, row
+from benchmarks.dashboard_runs import ROWS_PER_SECOND, EventStream, followed, make_run, row
 from benchmarks.dashboard_servers import (
     SECONDS_TO_WAIT,
     chart_drawn,
@@ -23,6 +23,7 @@ from benchmarks.report import Figure, Goal, ratios
 from labkit.data.manifest import Manifest
 
 SESSIONS = 5
+SECONDS_OF_FEW = 1.7  # between rows, which are then at any time of the page's second
 TENSORBOARD_RELOAD_SECONDS = 30  # of the page: the shortest that its settings accept
 # Notes, frame by frame, when the charts first showed each step.
 NOTE_STEPS = """() => {
@@ -147,10 +148,29 @@ def _opened(page: Any, address: str, step: int) -> float:
 
 
 def follow(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
-    """Follow a run of ten rows a second: from a row in the file to its place on the screen, and the CPU."""
+    """Follow a run of ten rows a second, and one of a row every 1.7 seconds."""
+    median, worst, cpu = _late(options, folder / "many", 1 / ROWS_PER_SECOND)
+    rare, rare_worst, _ = _late(options, folder / "few", SECONDS_OF_FEW)
+    few = f"a row written every {SECONDS_OF_FEW} s to its place on the screen"
+    return [
+        seconds("a row written to its place on the screen, median", median, 0.3),
+        seconds("a row written to its place on the screen, worst", worst, 1.0),
+        seconds(f"{few}, median", rare, 0.3),
+        seconds(f"{few}, worst", rare_worst, 1.0),
+        Figure("server's CPU with one followed run, of a core", "%", cpu, Goal("at most", 3.0)),
+    ]
+
+
+def _late(
+    options: argparse.Namespace, folder: Path, every: float
+) -> tuple[list[float], list[float], list[float]]:
+    """Return how late rows are on the screen, the median and the worst of each repeat, and the server's CPU.
+
+    ``every``: seconds between two rows.
+    """
     run = make_run(folder, "followed", state="running")
     median, worst, cpu = [], [], []
-    with dashboard(folder) as server, followed(run) as written, opened() as page:
+    with dashboard(folder) as server, followed(run, every) as written, opened() as page:
         chart_drawn(page, f"{server.address}/live?run={run.name}", 100)
         page.wait_for_timeout(3000)
         page.evaluate(NOTE_STEPS)
@@ -164,11 +184,7 @@ def follow(options: argparse.Namespace, manifest: Manifest, folder: Path) -> lis
             late = delays(written, page.evaluate("() => window.benchSteps"), moment, until)
             median.append(statistics.median(late))
             worst.append(max(late))
-    return [
-        seconds("a row written to its place on the screen, median", median, 0.3),
-        seconds("a row written to its place on the screen, worst", worst, 1.0),
-        Figure("server's CPU with one followed run, of a core", "%", cpu, Goal("at most", 3.0)),
-    ]
+    return median, worst, cpu
 
 
 def delays(

@@ -84,8 +84,8 @@ def row(step: int, wall_time: float | None = None) -> dict[str, Any]:
 
 
 @contextmanager
-def followed(run: RunDirectory) -> Iterator[dict[int, float]]:
-    """Append ten rows a second within the block.
+def followed(run: RunDirectory, every: float = 1 / ROWS_PER_SECOND) -> Iterator[dict[int, float]]:
+    """Append a row ``every`` so many seconds within the block.
 
     Yields the moment at which the row of each step was written, seconds since the epoch.
     """
@@ -103,7 +103,7 @@ def followed(run: RunDirectory) -> Iterator[dict[int, float]]:
             if step % 5 == 0:
                 write_status(run, "running", step)
             step += 1
-            due += 1 / ROWS_PER_SECOND
+            due += every
             ended.wait(max(0.0, due - time.monotonic()))
 
     thread = threading.Thread(target=write, daemon=True)
