@@ -83,7 +83,7 @@ def _jump(run: RunDirectory, metrics: Snapshot | None) -> None:
     if metrics is not None and not recorded_by(run) and (jumps := picked.jumps(metrics)):
         step, ratio = jumps[0]
         picked.step_button(
-            f"Largest jump of the loss: step {step:,}",
+            f"Largest jump of the loss: step {step:,} ({number_text(ratio, '.2g')} ×)",
             run,
             step,
             scroll=True,

@@ -218,6 +218,6 @@ def test_the_page_offers_the_largest_jump_and_lists_it_beside_the_batch(made):
     run.metrics_path.unlink()
     append(run.metrics_path, *rows)
     at = open_page("live", run)
-    press(at, "Largest jump of the loss: step 60")
+    press(at, "Largest jump of the loss: step 60 (9 ×)")
     assert at.query_params["batch"] == "60"
     assert "Loss / median 9" in words(at) and at.button(key="jump-60").disabled
