@@ -17,7 +17,7 @@ from labkit.config.config import RECORDED_BY
 from labkit.data.tfrecord import masked_checksums
 from labkit.errors import InputError, reason_of, short
 from labkit.home import expanded
-from labkit.recording.recorder import opened, place, refuse_other_contents
+from labkit.recording.recorder import SPLITS, opened, place, refuse_other_contents
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.find import remember
 from labkit.run_directory.metrics import MetricsWriter
@@ -26,12 +26,6 @@ from labkit.run_directory.rows import is_step
 
 EVENTS = "*tfevents*"
 ROWS_AT_ONCE = 10_000
-# Words for splits, as other programs write them.
-_SPLITS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
-    **dict.fromkeys(("test", "testing", "eval"), "test"),
-}
 # epoch_loss, batch_loss and evaluation_loss_vs_iterations, as keras.callbacks.TensorBoard names them.
 _KERAS = re.compile(r"(epoch|batch|evaluation)_(.+?)(?:_vs_iterations)?")
 _PARTS = re.compile(r"[/_.\s-]")
@@ -181,7 +175,7 @@ def _take(log: ImportedLog, record: dict[str, Any], step: str, splits: dict[str,
             log.left_out[f"text in {column}, at first {short(first)}{way}"] += 1
         else:
             given = (record.get("split") or "").strip()
-            log.add(_SPLITS.get(given.lower(), given) or split, int(number), metric, value, wall_time)
+            log.add(SPLITS.get(given.lower(), given) or split, int(number), metric, value, wall_time)
 
 
 def import_tensorboard(
@@ -204,7 +198,7 @@ def import_tensorboard(
     folders: dict[str, Path] = {}
     for file in sorted(found for found in source.rglob(EVENTS) if found.is_file()):
         folder = file.parent.relative_to(source)
-        split = _SPLITS.get(folder.name.lower())
+        split = SPLITS.get(folder.name.lower())
         of_run = folder.parent if split else folder
         label = "-".join([name or source.name, *of_run.parts])
         if folders.setdefault(label, of_run) != of_run:
@@ -289,7 +283,7 @@ def _split_of(name: str) -> tuple[str, str]:
     """Return the split that a name tells, else ``train``, and the metric without it, in small letters."""
     words = _PARTS.split(name.lower())
     for where in (0, -1) if len(words) > 1 else ():
-        if split := _SPLITS.get(words[where]):
+        if split := SPLITS.get(words[where]):
             cut = len(words[where]) + 1
             return split, name.lower()[cut:] if where == 0 else name.lower()[:-cut]
     return "train", name.lower()

@@ -37,6 +37,12 @@ _NAME = re.compile(r"[^/\\\x00-\x1f]{1,200}")
 _METRIC = re.compile(r"[^\x00-\x1f\x7f]{1,100}")
 _SPLIT = re.compile(r"[A-Za-z][\w.-]{0,99}", re.ASCII)  # is the name of a file, too
 _open_here: dict[Path, "Recorder"] = {}  # by the run's path; a cell of a notebook may be run again
+# Words for splits, as programs write them.
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval"), "test"),
+}
 _OWN = ("split", "step", "wall_time", "seconds_per_step", "not_finite", "resumed_at_step")
 
 
@@ -201,7 +207,8 @@ class Recorder:
 
         Args:
             step: completed steps, larger than that of the last row of this split.
-            split: ``train`` for a training step; ``validation``, ``test`` or another name for an evaluation.
+            split: ``train`` for a training step; ``validation`` (or ``val``), ``test`` or another name for an
+                evaluation.
             **metrics: numbers by name, also scalars of NumPy, PyTorch and TensorFlow. ``loss``, ``accuracy``
                 (0 to 1), ``learning_rate`` and ``examples_per_second`` have charts of their own. NaN and
                 Infinity are recorded as such.
@@ -210,7 +217,7 @@ class Recorder:
         """
         self._check_open()
         step = _step(step)
-        _check_split(split)
+        split = _split(split)
         if step <= self._steps.get(split, -1):
             raise InputError(
                 f"step {step} comes after step {self._steps[split]} of {split}; steps of a split only grow"
@@ -282,7 +289,7 @@ class Recorder:
         from labkit.training.recorded_predictions import record_predictions
 
         self._check_open()
-        _check_split(split)
+        split = _split(split)
         evaluation = checked_evaluation(images, labels, probabilities, classes)
         row: dict[str, Any] = {"split": split, "step": self._status.step, **evaluation.metrics}
         if self._steps.get(split, -1) < self._status.step:
@@ -382,9 +389,10 @@ class Recorder:
             self._run.write_status(told)
 
 
-def _check_split(split: Any) -> None:
+def _split(split: Any) -> str:
     if not isinstance(split, str) or not _SPLIT.fullmatch(split):
         raise InputError(f"split is {short(split)}; allowed: a name such as 'train' or 'validation'")
+    return SPLITS.get(split.lower(), split)
 
 
 def _step(step: Any, name: str = "step") -> int:

@@ -20,6 +20,7 @@ from labkit.recording import recorder as module
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import RunLock
 from labkit.run_directory.media import INDEX, MediaReader
+from labkit.run_directory.reader import read_metrics
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +65,17 @@ def test_the_end_of_a_with_block_finishes_a_run_at_whatever_step(total, steps):
     assert (found.state, found.step, found.status.total_steps) == ("finished", steps, total)
     row = "| `run.finish()`, or the `with` block ends without an error, at whatever step | `finished` |"
     assert row in (Path(__file__).parents[2] / "docs" / "recording.md").read_text()
+
+
+def test_a_split_is_the_one_that_pages_show_by_whatever_word_it_is_called():
+    with labkit.start_run("own") as run:
+        run.log(1, split="training", loss=3.0)
+        run.log(1, split="Val", loss=2.0)
+        run.log(1, split="calibration", loss=1.0)
+        with pytest.raises(InputError, match="step 1 comes after step 1 of validation"):
+            run.log(1, split="validation", loss=2.5)
+    splits = [row["split"] for row in read_metrics(RunDirectory(run.path))]
+    assert splits == ["train", "validation", "calibration"]
 
 
 def test_arrays_and_tensors_of_one_number_are_taken_whatever_their_axes():
