@@ -232,9 +232,10 @@ class Run:
         """Predict the classes of images, or the numbers where labels are numbers.
 
         Args:
-            images: uint8 [n, height, width, channels] or [height, width, channels], 1 or 3 channels; or paths
-                of files and folders, and patterns such as ``new/*.png``. Other sizes than the network's are
-                fitted to it as the pictures of its data set were.
+            images: uint8 [n, height, width, channels] or [height, width, channels], 1 or 3 channels, or
+                without channels, [n, height, width] or [height, width]; or paths of files and folders, and
+                patterns such as ``new/*.png``. Other sizes than the network's are fitted to it as the
+                pictures of its data set were.
             checkpoint: ``best``, ``last``, or a step.
             skip_damaged: leaves out files that can't be read, instead of raising an error.
 

@@ -94,8 +94,9 @@ def predict(
 
     Args:
         run: the run; its data set need not be here.
-        images: uint8 [n, height, width, channels] or [height, width, channels], channels 1 or 3; or paths of
-            files and folders, and patterns such as ``new/*.png``.
+        images: uint8 [n, height, width, channels] or [height, width, channels], channels 1 or 3, or
+            without channels, [n, height, width] or [height, width]; or paths of files and folders, and
+            patterns such as ``new/*.png``.
         checkpoint: ``best``, ``last`` or a step.
         data_dir: folder of prepared data sets; None: the run's.
         skip_damaged: leaves out files that can't be read instead of refusing all.
@@ -181,12 +182,15 @@ class _Source:
 
 
 def _arrays(images: NDArray[Any]) -> list[_Source]:
-    if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[-1] not in (1, 3):
+    grey = images.ndim == 2 or (images.ndim == 3 and images.shape[-1] not in (1, 3))
+    rows = images[..., None] if grey else images
+    rows = rows[None] if rows.ndim == 3 else rows
+    if images.dtype != np.uint8 or rows.ndim != 4 or rows.shape[-1] not in (1, 3):
         raise InputError(
             f"images are {images.dtype} {list(images.shape)}; allowed: uint8 [n, height, width, channels] or "
-            "[height, width, channels], with 1 or 3 channels and values from 0 to 255"
+            "[height, width, channels], with 1 or 3 channels and values from 0 to 255, or grey ones without "
+            "channels"
         )
-    rows = images if images.ndim == 4 else images[None]
     if not rows.size:
         raise InputError(f"images have the shape {list(images.shape)}; give at least one image")
 

@@ -54,6 +54,11 @@ def test_files_and_arrays_are_what_the_evaluation_recorded(smoke, recorded, pict
     np.testing.assert_array_equal(of_files.predicted, recorded.predicted[places])
     of_arrays = run.predict(recorded.images[:600], checkpoint=step)  # more than one batch
     np.testing.assert_allclose(of_arrays.probabilities, recorded.probabilities[:600], atol=1e-6)
+    grey = recorded.images[:7, ..., 0]  # without channels, as prepare_data takes them
+    told = [run.predict(images).probabilities for images in (grey, grey[..., None], grey[3])]
+    np.testing.assert_allclose(told[0], run.predict(np.stack([grey] * 3, -1)).probabilities, atol=1e-6)
+    np.testing.assert_array_equal(told[0], told[1])
+    np.testing.assert_allclose(told[0][3:4], told[2], atol=1e-6)
     one = run.predict(recorded.images[5])
     assert len(one) == 1 and one.classes == tuple(recorded.classes)
     name, share = one.top(0, 1)[0]
@@ -115,7 +120,7 @@ def test_images_with_several_labels_have_any_number_of_classes(tmp_path):
     ("images", "said"),
     [
         (np.zeros((2, 32, 32, 3), np.float32), "float32 [2, 32, 32, 3]; allowed: uint8"),
-        (np.zeros((32, 32), np.uint8), "uint8 [32, 32]"),
+        (np.zeros(32, np.uint8), "uint8 [32]"),
         (np.zeros((1, 32, 32, 4), np.uint8), "uint8 [1, 32, 32, 4]"),
         (np.zeros((0, 32, 32, 3), np.uint8), "at least one image"),
         (7, "images are 7; allowed"),
