@@ -177,16 +177,8 @@ def _board(drawn: Sequence[Drawn], metrics: Mapping[str, Snapshot], said: list[s
         return [Chart(name, title, lines, look_of(value).unit, OPTIONS.is_logarithmic(value, lines))]
 
     wanted = name, drawn, [(path, found.version, found.last_step()) for path, found in metrics.items()]
-    component.draw_charts(
-        "runs-board",
-        wanted,
-        charts,
-        axis="step",
-        x_title="Step",
-        name="runs",
-        height=320,
-        points=12_800 // MOST_ROWS,
-    )
+    look = {"axis": "step", "x_title": "Step", "height": 320, "points": 12_800 // MOST_ROWS}
+    component.draw_charts("runs-board", wanted, charts, name="runs", **look)
     lacking = without(split, value, [(labels[path], found) for path, found in metrics.items()])
     more = [plain(f"{title} isn't recorded by {listed(lacking, SHOWN_NAMES)}.")] if lacking else []
     if split == "train" and value != "learning_rate":
