@@ -92,7 +92,7 @@ def test_a_search_killed_at_random_moments_has_the_same_promotions_and_weights(t
     assert search(killed) and kills >= 10
     first, second = SearchResult(straight), SearchResult(killed)
     for one, other in zip(first.trials, second.trials, strict=True):
-        for name in ("number", "values", "state", "why", "step"):
+        for name in ("number", "values", "state", "why", "rung"):
             assert getattr(one, name) == getattr(other, name)
         results = [[(rung.step, rung.value) for rung in trial.results] for trial in (one, other)]
         assert results[0] == results[1]
