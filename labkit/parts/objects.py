@@ -7,6 +7,7 @@ run was trained with.
 
 import ast
 import builtins
+import hashlib
 import inspect
 import linecache
 import os
@@ -22,6 +23,7 @@ from typing import Any
 
 from labkit.config.optimizer import KERAS_LOSSES, KERAS_OPTIMIZERS, LEFT_TO_LABKIT
 from labkit.errors import InputError, short
+from labkit.run_directory.directory import replacing
 
 
 def file_of(value: Any) -> Path | None:
@@ -155,11 +157,12 @@ ALLOWED = {
 
 
 @contextmanager
-def as_files(flags: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def as_files(flags: Mapping[str, Any], keep_in: Path | None = None) -> Iterator[dict[str, Any]]:
     """Give ``flags`` with each object in them as the file that holds it, which is there within the block.
 
     A function or class of a module is that module's file. One that is defined in a notebook or a script gets
-    a file with its source and what it uses; a Keras model is saved.
+    a file with its source and what it uses; a Keras model is saved. ``keep_in``: where these files stay after
+    the block, at a path that follows from what is in them.
 
     Raises InputError for another object, and for one that can't be written into a file.
     """
@@ -180,7 +183,20 @@ def as_files(flags: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 given[argument] = _list_of_metrics(value, place)
             else:
                 given[argument] = _reference(argument, value, place)
+            if keep_in is not None and str(given[argument]).startswith(f"{place}{os.sep}"):
+                given[argument] = _kept(given[argument], keep_in)
         yield given
+
+
+def _kept(reference: str, folder: Path) -> str:
+    """Copy the file of a reference into a folder below ``folder``, and return the reference to the copy."""
+    path, colon, name = reference.partition(":")
+    content = Path(path).read_bytes()
+    copy = folder / hashlib.sha256(content).hexdigest()[:16] / Path(path).name
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(copy) as temporary:
+        temporary.write_bytes(content)
+    return f"{copy}{colon}{name}"
 
 
 def _settings_of_optimizer(optimizer: Any, given: Mapping[str, Any], folder: Path) -> dict[str, Any]:

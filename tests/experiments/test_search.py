@@ -10,9 +10,11 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+import keras
 import optuna
 import pytest
 
+import labkit
 from labkit.commands import main as cli
 from labkit.errors import InputError
 from labkit.experiments.search import work
@@ -140,6 +142,36 @@ def test_a_metric_of_ones_own_beside_names_may_be_the_objective(tmp_path):
         asked["objective"] = objective
         _, planned = plan_search({"lr": [0.1, 0.2]}, flags, asked, tmp_path / "a", lambda config: None)
         assert (planned.objective, planned.fixed["best_by"]) == (objective, objective)
+
+
+def test_objects_are_files_that_stay_and_the_same_call_finds_its_search(monkeypatch):
+    def small(input_shape, num_classes):
+        return own_nets.functional(input_shape, num_classes, width=2)
+
+    def wide(input_shape, num_classes):
+        return own_nets.functional(input_shape, num_classes, width=3)
+
+    asked = []
+
+    def stop(search):
+        asked.append(search)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(work.Search, "work", stop)
+    settings = {"optimizer": keras.optimizers.Adam(0.5), "dataset": "shapes", "train_steps": 9, "trials": 4}
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            labkit.search({"model": [small, wide, "resnet8"], "lr": [0.1, 0.2]}, **settings)
+    first, again = asked
+    assert first.folder == again.folder and first.request.identity() == again.request.identity()
+    one, other, built_in = first.request.space["model"].choices
+    assert built_in == "resnet8" and "width=2" in Path(one.removesuffix(":small")).read_text()
+    assert "width=3" in Path(other.removesuffix(":wide")).read_text()
+    assert first.request.fixed["optimizer"] == "adam" and "learning_rate" not in first.request.fixed
+    # A class of a module needs no copy; an object with a rate of its own isn't one choice of a space.
+    assert parse_space({"loss": [own_nets.plain_loss, "mse"]}, {})
+    with pytest.raises(InputError, match="sets learning_rate.*too; name its class"):
+        parse_space({"optimizer": [keras.optimizers.Adam(0.5), "sgd"]}, {})
 
 
 def test_a_folder_of_another_search_and_one_without_any(tmp_path, capsys):

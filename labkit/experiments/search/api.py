@@ -5,11 +5,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Literal
 
+from labkit.config import by_field
 from labkit.errors import InputError, require_extra, short
 from labkit.experiments.search.files import REQUEST
 from labkit.experiments.search.request import joined, merged, plan_search
 from labkit.experiments.search.result import SearchResult
+from labkit.experiments.search.space import code_folder
 from labkit.experiments.trials import named_folder
+from labkit.parts.objects import as_files
 from labkit.run_directory import RunDirectory, RunLock, write_json_atomic
 from labkit.run_directory.files import locked
 from labkit.startup.child import record_stop
@@ -45,7 +48,8 @@ def search(
 
     Args:
         space: settings and their values by name: a list of choices, or a text as on the command line, such as
-            ``"log:0.01:1"``.
+            ``"log:0.01:1"``. A choice may be an object where ``labkit.train`` takes one:
+            ``{"model": [small, wide]}``.
         trials: Trials. Default: all points of a grid, else 20; with --minutes as many as fit, at most 1000.
         minutes: Minutes after which no trial goes on, pauses between calls not counted. The repeats of the
             best trial come after that. Default: no limit.
@@ -71,8 +75,8 @@ def search(
         join: Folder of a search on which other processes may work, too. Without space it must be there.
         preset: A named run, or a file, from which all trials start.
         announce: takes lines for people.
-        **flags: any flag of ``labkit train`` by its name, the same for all trials; a part of your own as
-            ``"FILE.py:NAME"``.
+        **flags: any flag of ``labkit train`` by its name, and objects where ``labkit.train`` takes them; the
+            same for all trials. What an object sets besides, such as an optimizer's rate, the space replaces.
 
     Returns the search: ``trials``, ``best`` (a run directory), ``best_config``, ``words``, and Optuna's
     ``study``. Its folder has the best settings as ``preset.json``, for ``labkit train --preset``.
@@ -91,11 +95,14 @@ def search(
     asked = {"trials": trials, "minutes": minutes, "sampler": sampler, "halving": halving, "eta": eta,
              "rung_seconds": rung_seconds, "objective": objective, "seeds": seeds, "repeats": repeats,
              "workers": workers, "in_flight": in_flight, "patience": patience, "preset": preset}  # fmt: skip
-    with stop_signals() as signals:
+    with stop_signals() as signals, as_files(flags, code_folder()) as given:
         if space is None and folder and join is not None:
             request = joined(folder, [*flags, *(["preset"] if preset else [])])
         else:
-            folder, request = plan_search(space, flags, asked, folder, signals)
+            names = [str(name).partition(".")[0] for name in space] if isinstance(space, Mapping) else []
+            varies = {field for name in names for field in by_field({name: None})}
+            fixed = {name: given[name] for name in given if name in flags or name not in varies}
+            folder, request = plan_search(space, fixed, asked, folder, signals)
         folder.mkdir(parents=True, exist_ok=True)
         lock = RunLock(RunDirectory(folder))
         if not lock.acquire() and join is None:

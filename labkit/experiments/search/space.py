@@ -3,13 +3,16 @@
 import math
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from labkit import home
 from labkit.config import Config, by_field, fields_by_name, with_network
 from labkit.config.fields import FieldInfo, arguments_of, text_of_arguments
 from labkit.errors import InputError, short
 from labkit.experiments.search.files import Dimension
 from labkit.parts.code import with_whole_paths
+from labkit.parts.objects import as_files
 
 _FORMS = "A,B,C for choices; int:LOW:HIGH, float:LOW:HIGH, log:LOW:HIGH or logint:LOW:HIGH for a range"
 _RANGE = re.compile(r"(int|float|log|logint):([^:]*):([^:]*)")
@@ -27,7 +30,8 @@ def parse_space(space: Any, given: Mapping[str, Any]) -> dict[str, Dimension]:
     """Return the dimensions of a space by name: that of a field, or ``model_arguments.width``.
 
     Args:
-        space: of each setting, by name or alias, a text as on the command line, or a list of choices.
+        space: of each setting, by name or alias, a text as on the command line, or a list of choices, which
+            may be objects where ``labkit.train`` takes them.
         given: the fields that are the same for all trials.
 
     Raises InputError for an unknown setting, one that can't be searched or is given, and for bad values.
@@ -38,8 +42,8 @@ def parse_space(space: Any, given: Mapping[str, Any]) -> dict[str, Dimension]:
     parsed: dict[str, Dimension] = {}
     for name, values in space.items():
         choices = values if isinstance(values, Iterable) else [values]
-        text = values if isinstance(values, str) else ",".join(map(str, choices))
         field, _, argument = str(name).partition(".")
+        text = values if isinstance(values, str) else ",".join(_text(field, one) for one in choices)
         (field,) = by_field({field: None})
         info, called = fields_by_name()[field], f"{field}.{argument}" if argument else field
         problem = ""
@@ -59,6 +63,23 @@ def parse_space(space: Any, given: Mapping[str, Any]) -> dict[str, Dimension]:
             told = error if isinstance(error, InputError) else f"allowed: {_FORMS}"
             raise InputError(f"--space {called}={text}: {told}") from None
     return parsed
+
+
+def code_folder() -> Path:
+    """Return where searches keep files of objects that they were given, at paths that follow from these."""
+    return home.home() / "searches" / "code"
+
+
+def _text(field: str, choice: Any) -> str:
+    """Return a choice as on the command line. Raises InputError for an object that sets several flags."""
+    with as_files({field: choice}, code_folder()) as given:
+        if len(given) > 1:
+            others = " and ".join(sorted(given.keys() - {field}))
+            raise InputError(
+                f"--space {field} has {short(choice)[:60]}, which sets {others}, too; "
+                "name its class, and give its settings beside the space"
+            )
+        return str(given[field])
 
 
 def _arguments(value: Any, info: FieldInfo) -> Mapping[str, Any]:
