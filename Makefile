@@ -13,6 +13,9 @@ LOCKED := $(VENV)/.locked-$(shell { grep == requirements.lock; pwd; } | cksum | 
 INSTALLED := $(VENV)/.installed-$(shell cksum < pyproject.toml | tr ' ' -)
 OURS := $(VENV)/.made-by-make
 
+# Where it is set, as in many containers, each of the hundreds of processes that tests start would compile labkit.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Two files of tests at a time, in the order of tests/conftest.py.
 two_at_a_time = $(BIN)/python -m pytest -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 
