@@ -20,6 +20,10 @@ from labkit.startup.quiet_import import choose_kernels
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 choose_kernels(os.environ)  # as labkit does before it imports TensorFlow, which many tests do themselves
 
+# Containers often set these. Without them, processes that tests start are as most users have them.
+for variable in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"):
+    os.environ.pop(variable, None)
+
 # Hypothesis tries the same examples on every machine; --hypothesis-profile=default tries others each time.
 settings.register_profile("repeatable", derandomize=True, print_blob=True)
 settings.load_profile("repeatable")

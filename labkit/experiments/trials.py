@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from labkit.training.place import prepared_data_set
 
 POLL_SECONDS = 0.05
 NO_MORE = object()
+# Also where a script's output goes into a file: an experiment takes hours.
+print_at_once = partial(print, flush=True)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from labkit.experiments.trials import (
     TrialEnd,
     find_data_set,
     named_folder,
+    print_at_once,
     refuse_other_contents,
     run_trial,
 )
@@ -83,7 +84,7 @@ def compare_replicas(
     tolerance: float = 1e-5,
     output: str | os.PathLike[str] | None = None,
     preset: str | None = None,
-    announce: Callable[[str], None] = print,
+    announce: Callable[[str], None] = print_at_once,
     **flags: Any,
 ) -> ReplicaComparison:
     """Train one configuration on each layout, with and without synchronized batch normalization.

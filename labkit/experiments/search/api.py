@@ -11,7 +11,7 @@ from labkit.experiments.search.files import REQUEST
 from labkit.experiments.search.request import joined, merged, plan_search
 from labkit.experiments.search.result import SearchResult
 from labkit.experiments.search.space import code_folder
-from labkit.experiments.trials import named_folder
+from labkit.experiments.trials import named_folder, print_at_once
 from labkit.parts.objects import as_files
 from labkit.run_directory import RunDirectory, RunLock, write_json_atomic
 from labkit.run_directory.files import locked
@@ -37,7 +37,7 @@ def search(
     output: str | os.PathLike[str] | None = None,
     join: str | os.PathLike[str] | None = None,
     preset: str | None = None,
-    announce: Callable[[str], None] = print,
+    announce: Callable[[str], None] = print_at_once,
     **flags: Any,
 ) -> SearchResult:
     """Search settings: train with other values of some, and keep the best by validation.
