@@ -135,8 +135,8 @@ class CorrectedSource:
 
 
 def labels_of(manifest: Manifest, split: str) -> NDArray[Any]:
-    """Return the labels of a split, int32 [n]. Reads a shard at a time: all records may not fit in memory."""
-    parts, first = [np.zeros(0, manifest.target_dtype)], 0
+    """Return the labels of a split. Reads a shard at a time: all records may not fit in memory."""
+    parts, first = [np.zeros((0, *manifest.target_shape), manifest.target_dtype)], 0
     for shard in manifest.splits[split].shards:
         parts.append(read_labels(manifest, split, np.arange(first, first + shard.count)))
         first += shard.count

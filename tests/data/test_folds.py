@@ -19,6 +19,7 @@ from labkit.errors import InputError
 from labkit.training.place import place_run
 from labkit.training.plan import plan_data
 from tests.data.test_corrected import recorded
+from tests.multilabel import prepare_small
 
 COUNT = 5
 
@@ -69,6 +70,19 @@ def test_each_image_validates_once_and_the_test_images_stay(copy):
         assert each.source["location"] == "cifar10" and each.validation_size == 20
     assert len({each.checksum for each in folds}) == COUNT
     assert load_manifest(copy.directory.parent, "cifar10").checksum == copy.checksum
+
+
+@pytest.mark.parametrize("dataset", ["shapes_multilabel", "shapes_size"])
+def test_several_labels_and_numbers_are_parted_too(tmp_path, dataset):
+    base = prepare_small(tmp_path, dataset)
+    pooled = sorted(images_of(base, "train", "validation"))
+    validating = []
+    for number in (1, 2, 3):
+        own = fold(base, number, 3)
+        validating += images_of(own, "validation")
+        assert sorted(images_of(own, "train", "validation")) == pooled
+        assert images_of(own, "test") == images_of(base, "test")
+    assert sorted(validating) == pooled
 
 
 @pytest.mark.parametrize("path", ["memory", "streaming"])
