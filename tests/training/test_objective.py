@@ -118,6 +118,7 @@ def test_metrics_of_ones_own_and_of_keras(shapes):
         ({"loss": f"{OWN}:mean_loss"}, "without a mean over the batch"),
         ({"loss": f"{OWN}:labels_as_loss"}, "no gradient"),
         ({"loss": f"{OWN}:plain_loss", "loss_arguments": "gamma=1"}, "'gamma'"),
+        ({"loss": f"{OWN}:plain_loss", "cutmix_alpha": 1.0}, "plain_loss with mixup or CutMix, .* shares"),
         ({"loss": "focal", "loss_arguments": "from_logits=False"}, "from_logits=True"),
         ({"metrics": f"{OWN}:whole_batches"}, "allowed: a number, or one for each image"),
         ({"metrics": f"{OWN}:OWN_NUMBER"}, "has 3"),

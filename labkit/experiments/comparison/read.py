@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import io
 import json
+import math
 import os
 import shlex
 import statistics
@@ -243,6 +244,8 @@ def told_of_folds(models: Sequence[ModelMetrics], folds: int) -> list[str]:
             continue
         told = fold_interval([known[best][fold] - known[name][fold] for fold in both], folds)
         shown = "neither is shown to be better" if told.contains_zero else f"{best} is better"
+        if told.mean and math.isclose(told.low, told.high):  # as few folds of few images may give by chance
+            shown = "all folds differ by the same, so nothing tells how sure that is"
         lines.append(f"{best} against {name}, fold by fold: {told}: {shown}")
     return [
         *lines,
