@@ -235,7 +235,7 @@ def told_of_folds(models: Sequence[ModelMetrics], folds: int) -> list[str]:
         told = fold_interval(list(found.values()), folds)
         lines.append(
             f"{name}: validation accuracy {100 * told.mean:.2f} % over {told.count} folds, 95 % interval "
-            f"{100 * told.low:.2f} to {100 * told.high:.2f} %"
+            f"{100 * max(told.low, 0):.2f} to {100 * min(told.high, 1):.2f} %"
         )
     best = max(known, key=lambda name: statistics.fmean(known[name].values()))
     for name in known:
