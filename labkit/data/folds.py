@@ -3,7 +3,8 @@
 It is a data set of its own, in the same folder, so that all that reads data sets knows nothing of folds.
 """
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -13,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.config.data_sets import FOLD, fold_of_name
-from labkit.data.corrected import KEPT, Stored, labels_of
+from labkit.data.corrected import KEPT, Stored
 from labkit.data.manifest import Manifest, columns_of, files_of, find_manifest, load_manifest, verify_shards
 from labkit.data.related import Part, Step
 from labkit.data.request import Request
-from labkit.data.shards import damage_error
+from labkit.data.shards import damage_error, read_stored_with_labels
 from labkit.data.subset import random_order, strata
 from labkit.data.write import Journal, Plan, shard_tasks
 from labkit.errors import InputError
+from labkit.plurals import counted
 
 SPLITS = ("train", "validation", "test")  # the first two are parted
 # What is asked of the data set that is parted, not of a fold.
@@ -101,7 +103,7 @@ class FoldSource:
         if damaged := verify_shards(base):
             raise damage_error(base, damaged)
         splits = [name for name in SPLITS if base.count(name)]
-        labels = np.concatenate([labels_of(base, name) for name in splits])
+        labels, pictures = _labels_and_pictures(base, splits)
         number, count = map(int, self._fold.split("/"))
         tests = base.count("test")
         parted = len(labels) - tests
@@ -112,6 +114,12 @@ class FoldSource:
             "train": np.flatnonzero(folds != number - 1),
             "validation": np.flatnonzero(folds == number - 1),
         } | ({"test": np.arange(parted, len(labels))} if tests else {})
+        trained = {pictures[row] for row in rows["train"]}
+        repeated = sum(pictures[row] in trained for row in rows["validation"])
+        warning = (
+            f"warning: {counted(repeated, 'picture')} of fold {self._fold} with the same pixels as a "
+            "training picture, so that validation scores are too good"
+        )
         tasks = shard_tasks(
             self._request.directory,
             {name: (own, labels[own]) for name, own in rows.items()},
@@ -143,8 +151,22 @@ class FoldSource:
             train_examples=None,
             files=_parted([path for each in paths for path in each or ()], rows) if all(paths) else {},
             columns={part: {name: values[part] for name, values in of_each.items()} for part in rows},
-            lines=(f"parting {base.dataset}: fold {self._fold}",),
+            lines=(f"parting {base.dataset}: fold {self._fold}", *([warning] if repeated else [])),
         )
+
+
+def _labels_and_pictures(base: Manifest, splits: Sequence[str]) -> tuple[NDArray[Any], list[bytes]]:
+    """Return the labels of all images of some splits, and a digest of each image. Reads a shard at a time."""
+    labels, pictures = [], []
+    for split in splits:
+        first = 0
+        for shard in base.splits[split].shards:
+            rows = np.arange(first, first + shard.count)
+            stored, own = read_stored_with_labels(base, split, rows)
+            labels.append(own)
+            pictures += [hashlib.blake2b(picture, digest_size=16).digest() for picture in stored]
+            first += shard.count
+    return np.concatenate(labels), pictures
 
 
 def _parted(values: list[str], rows: Mapping[str, NDArray[np.int64]]) -> dict[str, list[str]]:

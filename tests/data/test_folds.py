@@ -85,6 +85,22 @@ def test_several_labels_and_numbers_are_parted_too(tmp_path, dataset):
     assert sorted(validating) == pooled
 
 
+def test_pictures_that_validate_and_are_trained_on_are_counted(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), np.uint8)
+    given = np.concatenate([images, images[:20]]), np.arange(50) % 2
+    labkit.prepare_data(
+        "twice", train=given, test=(255 - images, given[1][:30]), validation_size=0, data_dir=tmp_path
+    )
+    lines = []
+    made = prepare(fold_name("twice", "1/3"), tmp_path, progress=lines.append).manifest
+    trained = {image.tobytes() for image in load_split(made, "train")[0]}
+    both = sum(image.tobytes() in trained for image in load_split(made, "validation")[0])
+    assert 0 < both < 17
+    assert any(
+        line.startswith(f"warning: {both} pictures of fold 1/3 with the same pixels") for line in lines
+    )
+
+
 @pytest.mark.parametrize("path", ["memory", "streaming"])
 def test_both_input_paths_show_the_images_that_dont_validate(copy, path):
     made = fold(copy, 2)
