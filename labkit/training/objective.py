@@ -194,13 +194,17 @@ def _class_weights(text: str, manifest: Manifest) -> tuple[float, ...]:
         counts = scores.indicators(labels, manifest.num_classes).sum(axis=0)
         total = counts.sum() / max(1, np.count_nonzero(counts))
         return tuple(float(total / count) if count else 1.0 for count in counts)
-    weights = dict.fromkeys(manifest.classes, 1.0)
+    weights, given = dict.fromkeys(manifest.classes, 1.0), dict[str, str]()
     numbers = {str(number): name for number, name in enumerate(manifest.classes)}  # as in Keras
     for name, weight in json.loads(text).items():
         found = name if name in weights else numbers.get(name)
         if found is None:
             raise unknown_name_error("class of --class-weights", name, manifest.classes)
-        weights[found] = float(weight)
+        if found in given:
+            raise InputError(
+                f"--class-weights has {given[found]!r} and {name!r} for the class {found!r}; give one"
+            )
+        weights[found], given[found] = float(weight), name
     return tuple(weights.values())
 
 

@@ -97,6 +97,9 @@ def test_metrics_are_those_of_scikit_learn(shapes):
     assert found["f1_macro"] == pytest.approx(sklearn.metrics.f1_score(labels, predicted, average="macro"))
     balanced = sklearn.metrics.balanced_accuracy_score(labels, predicted)
     assert found["balanced_accuracy"] == pytest.approx(balanced)
+    labels, logits[:, 4:] = labels % 4, -100.0  # classes that are neither there nor predicted
+    expected = sklearn.metrics.f1_score(labels, logits.argmax(axis=1), average="macro")
+    assert scores.macro_f1(labels, logits) == pytest.approx(expected)
     labels, logits = batch(300, several=True)
     assert scores.auc(labels, logits) == pytest.approx(sklearn.metrics.roc_auc_score(labels, logits))
 
@@ -124,6 +127,7 @@ def test_metrics_of_ones_own_and_of_keras(shapes):
         ({"metrics": f"{OWN}:OWN_NUMBER"}, "has 3"),
         ({"metrics": f"{OWN}:accuracy"}, "which the rows already have"),
         ({"class_weights": {"bird": 2}}, "'bird'"),
+        ({"class_weights": {"0": 2, "disc": 3}}, "has '0' and 'disc' for the class 'disc'; give one"),
         ({"best_by": "auc"}, "have: loss, accuracy, top5_accuracy"),
     ],
 )
