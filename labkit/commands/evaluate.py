@@ -126,7 +126,7 @@ def _print_classes(rows: list[dict[str, Any]]) -> None:
         shown = sorted((row for row in rows if row["count"]), key=lambda row: row[columns[0]])[:SHOWN_CLASSES]
         print(f"of {len(rows):,} classes the {len(shown)} with the lowest {columns[0]}:")
     print_table(
-        ("class", "count", *columns),
+        ("number" if "mean_absolute_error" in columns else "class", "count", *columns),
         [
             (
                 str(row["name"])[:LONGEST_NAME],
