@@ -271,14 +271,15 @@ def match(weights: InitialWeights, model: keras.Model, classes: tuple[str, ...])
         weights: the source's.
         model: the network to start.
         classes: of the model's logits. If the source's classes are known and differ, the head (without a
-            layer ``logits``, the last one) is not loaded even if its shape fits; if they are unknown, the
-            shape decides.
+            layer ``logits``, the last one with as many outputs) is not loaded even if its shape fits; if they
+            are unknown, the shape decides.
 
     Raises InputError if no kernel fits; biases and statistics alone are of no use.
     """
     new_head = weights.classes is not None and weights.classes != classes
-    names = [layer.name for layer in layers_with_weights(model)]
-    head = HEAD if HEAD in names else names[-1]
+    layers = layers_with_weights(model)
+    ends = [layer.name for layer in layers if tuple(layer.weights[0].shape[-1:]) == (len(classes),)]
+    head = HEAD if HEAD in ends else ends[-1] if ends else ""
     loaded, missing, mismatched, replaced = [], [], {}, []
     variables = weights_by_name(model)
     for name, variable in variables.items():
