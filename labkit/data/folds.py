@@ -3,8 +3,7 @@
 It is a data set of its own, in the same folder, so that all that reads data sets knows nothing of folds.
 """
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -14,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.config.data_sets import FOLD, fold_of_name
-from labkit.data.corrected import KEPT, Stored
+from labkit.data.corrected import KEPT, Stored, beside, labels_and_pictures
 from labkit.data.manifest import Manifest, columns_of, files_of, find_manifest, load_manifest, verify_shards
 from labkit.data.related import Part, Step
 from labkit.data.request import Request
-from labkit.data.shards import damage_error, read_stored_with_labels
+from labkit.data.shards import damage_error
 from labkit.data.subset import random_order, strata
 from labkit.data.write import Journal, Plan, shard_tasks
 from labkit.errors import InputError
@@ -95,7 +94,10 @@ class FoldSource:
 
     def changes(self, present: Manifest, *, decided: bool) -> list[str]:
         base = find_manifest(self._request.data_dir, self._name)  # a fold is whole without it
-        changed = base is not None and base.checksum != present.source["sha256"]
+        source = present.source
+        changed = base is not None and (
+            base.checksum != source["sha256"] or source.get("beside", now := beside(base)) != now
+        )
         return [f"preparing again: {self._name} has changed"] if changed else []
 
     def plan(self, journal: Journal | None) -> Plan:
@@ -103,7 +105,9 @@ class FoldSource:
         if damaged := verify_shards(base):
             raise damage_error(base, damaged)
         splits = [name for name in SPLITS if base.count(name)]
-        labels, pictures = _labels_and_pictures(base, splits)
+        parts = [labels_and_pictures(base, name) for name in splits]
+        labels = np.concatenate([part for part, _ in parts])
+        pictures = [picture for _, part in parts for picture in part]
         number, count = map(int, self._fold.split("/"))
         tests = base.count("test")
         parted = len(labels) - tests
@@ -137,6 +141,7 @@ class FoldSource:
                 "kind": FOLD,
                 "location": base.dataset,
                 "sha256": base.checksum,
+                "beside": beside(base),
                 "matches_published": None,
                 "fold": self._fold,
                 **{name: base.source[name] for name in KEPT if name in base.source},
@@ -153,20 +158,6 @@ class FoldSource:
             columns={part: {name: values[part] for name, values in of_each.items()} for part in rows},
             lines=(f"parting {base.dataset}: fold {self._fold}", *([warning] if repeated else [])),
         )
-
-
-def _labels_and_pictures(base: Manifest, splits: Sequence[str]) -> tuple[NDArray[Any], list[bytes]]:
-    """Return the labels of all images of some splits, and a digest of each image. Reads a shard at a time."""
-    labels, pictures = [], []
-    for split in splits:
-        first = 0
-        for shard in base.splits[split].shards:
-            rows = np.arange(first, first + shard.count)
-            stored, own = read_stored_with_labels(base, split, rows)
-            labels.append(own)
-            pictures += [hashlib.blake2b(picture, digest_size=16).digest() for picture in stored]
-            first += shard.count
-    return np.concatenate(labels), pictures
 
 
 def _parted(values: list[str], rows: Mapping[str, NDArray[np.int64]]) -> dict[str, list[str]]:

@@ -1,5 +1,7 @@
 """Folds: which image validates where, that a fold is a data set like any other, and what is refused."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -99,6 +101,22 @@ def test_pictures_that_validate_and_are_trained_on_are_counted(tmp_path):
     assert any(
         line.startswith(f"warning: {both} pictures of fold 1/3 with the same pixels") for line in lines
     )
+
+
+def test_columns_that_change_reach_folds_and_corrections(tmp_path):
+    images, labels = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), np.uint8), np.arange(40) % 2
+    for camera in ("old", "new"):
+        given = {"image": images, "label": labels, "camera": [camera] * 40}
+        labkit.prepare_data("seen", train=given, test=given | {"image": 255 - images}, data_dir=tmp_path)
+        base = load_manifest(tmp_path, "seen")
+        mark = {"mark": "exclude", "old": str(load_split(base, "train")[1][0])}
+        (tmp_path / "m.json").write_text(
+            json.dumps({"dataset": "seen", "checksum": base.checksum, "marks": {"train": {"0": mark}}})
+        )
+        corrected = labkit.correct_data("seen", name="right", marks=tmp_path / "m.json", data_dir=tmp_path)
+        for made in (fold(base, 2), corrected):
+            assert set(columns_of(made, "train")["camera"]) == {camera}
+    assert not prepare(fold_name("seen", f"2/{COUNT}"), tmp_path).did_work
 
 
 @pytest.mark.parametrize("path", ["memory", "streaming"])
