@@ -92,8 +92,10 @@ def _manifest_for(run: RunDirectory, split: str, by: str, data_dir: str | None) 
     from labkit.analysis.slices import check_by
     from labkit.config.config import recorded_config
     from labkit.data.of_run import data_of_run
+    from labkit.data.shards import find_split
 
     manifest, _ = data_of_run(run, recorded_config(run), data_dir)
+    find_split(manifest, split)
     check_by(manifest, split, by)
     return manifest
 

@@ -138,10 +138,7 @@ class CorrectedSource:
 
 
 def labels_and_pictures(manifest: Manifest, split: str) -> tuple[NDArray[Any], list[bytes]]:
-    """Return the labels of a split, and a digest of each image.
-
-    Reads a shard at a time: all records may not fit in memory.
-    """
+    """Return the labels of a split, and a digest of each image. Reads a shard at a time, to spare memory."""
     labels, pictures, first = [np.zeros((0, *manifest.target_shape), manifest.target_dtype)], list[bytes](), 0
     for shard in manifest.splits[split].shards:
         stored, own = read_stored_with_labels(manifest, split, np.arange(first, first + shard.count))
