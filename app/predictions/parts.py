@@ -20,7 +20,7 @@ def panel(source: Source, predictions: Predictions) -> None:
     """Draw the choice of what tells the parts apart, and the parts."""
     try:
         manifest = data_set_of(source.run)
-        names = names_of_slices(predictions, manifest, source.split)
+        names = names_of_slices(manifest, source.split)
         by = st.selectbox("Parts by", names, key="parts-by", bind="query-params", width=240)
         found = slices_by(predictions, manifest, source.split, str(by))
     except InputError as error:

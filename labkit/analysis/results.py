@@ -37,7 +37,7 @@ class Measure:
 
 
 _LOSS = ("loss", "loss_arguments")
-_TRAINING_LOSS = (*_LOSS, "label_smoothing", "class_weights")
+_TRAINING_LOSS = (*_LOSS, "label_smoothing", "class_weights", "mixup_alpha", "cutmix_alpha")
 
 MEASURES = {
     "test_accuracy": Measure("Test accuracy", "percent", exact="Test exact match"),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit.analysis.inference import half_width
 from labkit.analysis.predictions import Predictions
 from labkit.data.manifest import Manifest, columns_of
 from labkit.errors import InputError, unknown_name_error
@@ -37,10 +38,19 @@ class Slice:
         return dict(vars(self))
 
 
-def names_of_slices(predictions: Predictions, manifest: Manifest, split: str) -> list[str]:
+def names_of_slices(manifest: Manifest, split: str) -> list[str]:
     """Return what the images of a split can be told apart by."""
-    of_class = [] if predictions.are_numbers else [CLASS]
+    of_class = [] if manifest.targets == "numbers" else [CLASS]
     return list(dict.fromkeys([*of_class, BRIGHTNESS, *columns_of(manifest, split)]))
+
+
+def check_by(manifest: Manifest, split: str, by: str) -> None:
+    """Raise InputError for what ``slices_by`` refuses."""
+    names, columns = names_of_slices(manifest, split), columns_of(manifest, split)
+    if by not in names:
+        raise unknown_name_error("column of --by", by, names)
+    if by in columns:
+        _parts(by, columns[by])
 
 
 def slices_by(predictions: Predictions, manifest: Manifest, split: str, by: str) -> list[Slice]:
@@ -56,9 +66,7 @@ def slices_by(predictions: Predictions, manifest: Manifest, split: str, by: str)
 
     Raises InputError for another name, and for a column with too many texts to be parts.
     """
-    names = names_of_slices(predictions, manifest, split)
-    if by not in names:
-        raise unknown_name_error("column of --by", by, names)
+    check_by(manifest, split, by)
     columns = columns_of(manifest, split)
     if by in columns:
         parts = _parts(by, [columns[by][row] for row in predictions.index.tolist()])
@@ -132,7 +140,7 @@ def accuracy_interval(right: NDArray[np.bool_]) -> tuple[float, float, float]:
 
 
 def _interval_of_errors(errors: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return the mean error and its interval, from the standard error of the mean."""
+    """Return the mean error and its t interval; none of a single error."""
     mean = float(errors.mean())
-    half = _Z * float(errors.std(ddof=1)) / math.sqrt(len(errors)) if len(errors) > 1 else math.nan
+    half = half_width(float(errors.std(ddof=1)), len(errors)) if len(errors) > 1 else math.nan
     return mean, mean - half, mean + half

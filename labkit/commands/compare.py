@@ -76,7 +76,7 @@ def compare(
             raise InputError(f"{flag} belongs to trainings, but runs are compared as they are; leave it out")
         return _compare_runs(runs)
     require_extra("notebook", ("matplotlib",), "labkit compare")
-    values, recipe = _shared_values(preset, by_field(flags))
+    values, recipe = _shared_values(preset, by_field(flags), folds)
     if models is None:
         raise InputError(
             "nothing to compare; name runs, or models to train (see labkit models): --models resnet20,vgg11"
@@ -123,7 +123,7 @@ def compare(
     return code
 
 
-def _shared_values(preset: str | None, flags: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def _shared_values(preset: str | None, flags: Mapping[str, Any], folds: int) -> tuple[dict[str, Any], str]:
     """Return the values of the fields that the models share, and a line on the recipe, or ""."""
     from labkit.data.recipe import requested_values
 
@@ -132,8 +132,10 @@ def _shared_values(preset: str | None, flags: Mapping[str, Any]) -> tuple[dict[s
         if name not in shared:
             info = fields_by_name()[name]
             raise InputError(f"{info.flag} is {value!r}; {INSTEAD.get(name, _ALONE)}")
-    values, recipe = requested_values(preset, flags)
-    return {name: value for name, value in values.items() if name not in INSTEAD}, recipe
+    asked = {"fold": f"1/{folds}", **flags} if folds else flags  # the recipe fits the images of a fold
+    values, recipe = requested_values(preset, asked)
+    left_out = {*INSTEAD, "fold"} - flags.keys()
+    return {name: value for name, value in values.items() if name not in left_out}, recipe
 
 
 def _compare_runs(names: Sequence[str]) -> int:

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from labkit import api
 from labkit.commands.flags import Flag, RunName, Seconds, takes
+from labkit.data.manifest import Manifest
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
@@ -56,10 +57,11 @@ def evaluate(
     if wait_seconds is not None:
         raise InputError("--wait-seconds is for --watch; leave it out, or add --watch")
     split, found = split or "test", run_to_read(run)
+    manifest = None if by is None else _manifest_for(found, split, by, given.get("data_dir"))
     metrics = api.evaluate(found.path, split=split, checkpoint=checkpoint or "best", **given)
     _print_metrics(metrics)
-    if by is not None:
-        _print_slices(found, split, metrics["checkpoint_step"], by)
+    if by is not None and manifest is not None:
+        _print_slices(found, manifest, split, metrics["checkpoint_step"], by)
     own = own_test_step_of(found)
     if split == "test" and own is not None and own != metrics["checkpoint_step"]:
         print(
@@ -85,14 +87,26 @@ def _print_metrics(metrics: dict[str, Any]) -> None:
     _print_classes(metrics["per_class"])
 
 
-def _print_slices(run: RunDirectory, split: str, step: int, by: str) -> None:
+def _manifest_for(run: RunDirectory, split: str, by: str, data_dir: str | None) -> Manifest:
+    """Return the data set of a run. Raises InputError where its images can't be told apart by ``by``."""
+    from labkit.analysis.slices import check_by
+    from labkit.config.config import recorded_config
+    from labkit.data.of_run import data_of_run
+    from labkit.data.shards import find_split
+
+    manifest, _ = data_of_run(run, recorded_config(run), data_dir)
+    find_split(manifest, split)
+    check_by(manifest, split, by)
+    return manifest
+
+
+def _print_slices(run: RunDirectory, manifest: Manifest, split: str, step: int, by: str) -> None:
     """Print the accuracy of each part, or its error where labels are numbers, with its interval of 95 %."""
     from labkit.analysis.predictions import load_predictions
     from labkit.analysis.slices import slices_by
-    from labkit.data.of_run import data_set_of
 
     predictions = load_predictions(run, split, step=step)
-    found = slices_by(predictions, data_set_of(run), split, by)
+    found = slices_by(predictions, manifest, split, by)
     what, form = ("mean absolute error", ".4g") if predictions.are_numbers else ("accuracy", ".1%")
     rows = [
         (
@@ -114,7 +128,7 @@ def _print_classes(rows: list[dict[str, Any]]) -> None:
         shown = sorted((row for row in rows if row["count"]), key=lambda row: row[columns[0]])[:SHOWN_CLASSES]
         print(f"of {len(rows):,} classes the {len(shown)} with the lowest {columns[0]}:")
     print_table(
-        ("class", "count", *columns),
+        ("number" if "mean_absolute_error" in columns else "class", "count", *columns),
         [
             (
                 str(row["name"])[:LONGEST_NAME],

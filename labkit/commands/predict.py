@@ -79,6 +79,8 @@ def predict(
     else:
         _write(path, found, rows, top)
         print(f"{counted(len(rows), 'picture')}, by the checkpoint of step {found.step}: {path}")
+    if top > 1 and found.targets == "numbers":
+        print(f"note: --top {top} has no effect: the network gives numbers, not classes", file=sys.stderr)
     for name, reason in found.skipped.items():
         print(f"left out: {name}: {reason}", file=sys.stderr)
     return 0

@@ -123,12 +123,14 @@ class DataConfig(FieldOwner):
         "Largest number of grey levels, of 255, by which a training image is made brighter or darker.",
         minimum=0,
         below=256,
+        only_with=("use_distortion_for_training", True),
     )
     contrast: float = option(
         0.0,
         "Multiplies the contrast of a training image by a random factor from 1 - contrast to 1 + contrast.",
         minimum=0,
         below=1,
+        only_with=("use_distortion_for_training", True),
     )
     cutout_size: int = option(
         0,

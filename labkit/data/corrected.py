@@ -1,5 +1,7 @@
 """A data set made of another one and of what people marked in it."""
 
+import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +16,7 @@ from labkit.data.manifest import Manifest, columns_of, files_of, verify_shards
 from labkit.data.marks import nothing_marked
 from labkit.data.related import Part, Step
 from labkit.data.request import Request
-from labkit.data.shards import damage_error, decoded, read_labels, read_stored
+from labkit.data.shards import damage_error, decoded, read_stored, read_stored_with_labels
 from labkit.data.write import Journal, Plan, ShardTask, shard_tasks
 from labkit.errors import InputError
 from labkit.plurals import counted, listed
@@ -57,12 +59,12 @@ class CorrectedSource:
 
     def changes(self, present: Manifest, *, decided: bool) -> list[str]:
         """Raises InputError for other data or marks under the name of a data set that is there."""
-        found = self._request.corrections
-        if found is None or (found.base.checksum, found.sha256) == (
-            present.source["sha256"],
-            present.source["marks_sha256"],
-        ):
+        found, source = self._request.corrections, present.source
+        if found is None:
             return []
+        if (found.base.checksum, found.sha256) == (source["sha256"], source["marks_sha256"]):
+            changed = source.get("beside", now := beside(found.base)) != now
+            return ["preparing again: what is known beside the labels has changed"] if changed else []
         raise InputError(
             f"data set {present.dataset!r} is there, made of other data or marks; give another --name, or "
             f"delete {present.directory}"
@@ -82,7 +84,7 @@ class CorrectedSource:
         tasks: list[ShardTask] = []
         steps, files, sizes, columns = {}, {}, {}, {}
         for name, split in base.splits.items():
-            labels = labels_of(base, name)
+            labels, _ = labels_and_pictures(base, name)
             given = labels.copy()
             for row, label in found.labels.get(name, {}).items():
                 given[row] = label
@@ -112,6 +114,7 @@ class CorrectedSource:
                 "sha256": base.checksum,
                 "matches_published": None,
                 "marks_sha256": found.sha256,
+                "beside": beside(base),
                 "changed": {name: len(part.changed) for name, part in steps.items()},
                 "excluded": {name: len(part.excluded) for name, part in steps.items()},
                 **{name: base.source[name] for name in KEPT if name in base.source},
@@ -134,13 +137,21 @@ class CorrectedSource:
         )
 
 
-def labels_of(manifest: Manifest, split: str) -> NDArray[Any]:
-    """Return the labels of a split, int32 [n]. Reads a shard at a time: all records may not fit in memory."""
-    parts, first = [np.zeros(0, manifest.target_dtype)], 0
+def labels_and_pictures(manifest: Manifest, split: str) -> tuple[NDArray[Any], list[bytes]]:
+    """Return the labels of a split, and a digest of each image. Reads a shard at a time, to spare memory."""
+    labels, pictures, first = [np.zeros((0, *manifest.target_shape), manifest.target_dtype)], list[bytes](), 0
     for shard in manifest.splits[split].shards:
-        parts.append(read_labels(manifest, split, np.arange(first, first + shard.count)))
+        stored, own = read_stored_with_labels(manifest, split, np.arange(first, first + shard.count))
+        labels.append(own)
+        pictures += [hashlib.blake2b(picture, digest_size=16).digest() for picture in stored]
         first += shard.count
-    return np.concatenate(parts)
+    return np.concatenate(labels), pictures
+
+
+def beside(manifest: Manifest) -> str:
+    """Return a digest of what is known of the images beside their labels: their files and columns."""
+    content = [(files_of(manifest, name), columns_of(manifest, name)) for name in manifest.splits]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _check_left(base: Manifest, split: str, before: NDArray[Any], after: NDArray[Any]) -> None:

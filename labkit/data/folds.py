@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.config.data_sets import FOLD, fold_of_name
-from labkit.data.corrected import KEPT, Stored, labels_of
+from labkit.data.corrected import KEPT, Stored, beside, labels_and_pictures
 from labkit.data.manifest import Manifest, columns_of, files_of, find_manifest, load_manifest, verify_shards
 from labkit.data.related import Part, Step
 from labkit.data.request import Request
@@ -21,6 +21,7 @@ from labkit.data.shards import damage_error
 from labkit.data.subset import random_order, strata
 from labkit.data.write import Journal, Plan, shard_tasks
 from labkit.errors import InputError
+from labkit.plurals import counted
 
 SPLITS = ("train", "validation", "test")  # the first two are parted
 # What is asked of the data set that is parted, not of a fold.
@@ -93,7 +94,10 @@ class FoldSource:
 
     def changes(self, present: Manifest, *, decided: bool) -> list[str]:
         base = find_manifest(self._request.data_dir, self._name)  # a fold is whole without it
-        changed = base is not None and base.checksum != present.source["sha256"]
+        source = present.source
+        changed = base is not None and (
+            base.checksum != source["sha256"] or source.get("beside", now := beside(base)) != now
+        )
         return [f"preparing again: {self._name} has changed"] if changed else []
 
     def plan(self, journal: Journal | None) -> Plan:
@@ -101,7 +105,9 @@ class FoldSource:
         if damaged := verify_shards(base):
             raise damage_error(base, damaged)
         splits = [name for name in SPLITS if base.count(name)]
-        labels = np.concatenate([labels_of(base, name) for name in splits])
+        parts = [labels_and_pictures(base, name) for name in splits]
+        labels = np.concatenate([part for part, _ in parts])
+        pictures = [picture for _, part in parts for picture in part]
         number, count = map(int, self._fold.split("/"))
         tests = base.count("test")
         parted = len(labels) - tests
@@ -112,6 +118,12 @@ class FoldSource:
             "train": np.flatnonzero(folds != number - 1),
             "validation": np.flatnonzero(folds == number - 1),
         } | ({"test": np.arange(parted, len(labels))} if tests else {})
+        trained = {pictures[row] for row in rows["train"]}
+        repeated = sum(pictures[row] in trained for row in rows["validation"])
+        warning = (
+            f"warning: {counted(repeated, 'picture')} of fold {self._fold} with the same pixels as a "
+            "training picture, so that validation scores are too good"
+        )
         tasks = shard_tasks(
             self._request.directory,
             {name: (own, labels[own]) for name, own in rows.items()},
@@ -129,6 +141,7 @@ class FoldSource:
                 "kind": FOLD,
                 "location": base.dataset,
                 "sha256": base.checksum,
+                "beside": beside(base),
                 "matches_published": None,
                 "fold": self._fold,
                 **{name: base.source[name] for name in KEPT if name in base.source},
@@ -143,7 +156,7 @@ class FoldSource:
             train_examples=None,
             files=_parted([path for each in paths for path in each or ()], rows) if all(paths) else {},
             columns={part: {name: values[part] for name, values in of_each.items()} for part in rows},
-            lines=(f"parting {base.dataset}: fold {self._fold}",),
+            lines=(f"parting {base.dataset}: fold {self._fold}", *([warning] if repeated else [])),
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from labkit import home
 from labkit.config import Config, by_field, fields_by_name, presets
 from labkit.config.config import flags_of
-from labkit.config.data_sets import AUTO, GENERATED
+from labkit.config.data_sets import AUTO, GENERATED, fold_name, fold_of_name
 from labkit.config.fields import CODE, argument, plain
 from labkit.config.optimizer import ADAPTIVE
 from labkit.config.presets import merged_with_preset, preset_values
@@ -36,7 +36,7 @@ class DataFacts:
 
 
 def fitting_recipe(
-    data: DataFacts, *, batch_size: int | None = None, optimizer: str = "muon"
+    data: DataFacts, *, batch_size: int | None = None, passes: int = 1, optimizer: str = "muon"
 ) -> dict[str, Any]:
     """Return the values of a recipe for a data set; the network's head fits any number of classes.
 
@@ -48,14 +48,15 @@ def fitting_recipe(
     Args:
         data: what the recipe depends on.
         batch_size: the chosen one. Default: 32, 64 or 128.
+        passes: of a step, each over so many images.
         optimizer: the chosen one.
     """
     examples, side = max(1, data.examples), data.side
     batch = 32 if examples < 1_000 else 64 if examples < 10_000 else 128
-    batch = batch_size or min(batch, 2 ** int(math.log2(examples)))
+    batch = batch_size or min(batch, 2 ** int(math.log2(max(1, examples // passes))))
     epochs = CIFAR10_EPOCHS * (CIFAR10_EXAMPLES / examples) ** (1 - GROWTH)
     base = preset_values("resnet20_muon")
-    share = batch / base["train_batch_size"]
+    share = batch * passes / base["train_batch_size"]
     is_adaptive = optimizer in ADAPTIVE or CODE.fullmatch(optimizer)
     rate = ADAMW_RATE * share**0.5 if is_adaptive else base["learning_rate"] * share
     values = {
@@ -111,14 +112,15 @@ def requested_values(
             own = preset_values(preset)
             check_preset_file(preset, {name: own[name] for name in own if name not in given})
         return merged_with_preset(preset, given), ""
-    data = _facts(dataset, given.get("data_dir"))
+    data = _facts(dataset, given.get("data_dir"), given.get("fold"))
     if data is None:  # the training says why the data set can't be had
         return dict(given), ""
-    size = plain(given.get("train_batch_size"))
+    size, passes = (plain(given.get(name)) for name in ("train_batch_size", "accumulate_steps"))
     # Parameter servers, which flags may name, too, apply SGD alone.
     optimizer = given.get("optimizer", "sgd" if asynchronous or given.get("ps_hosts") else "muon")
-    size = size if isinstance(size, int) and size > 0 else None  # the configuration refuses others
-    recipe = fitting_recipe(data, batch_size=size, optimizer=optimizer)
+    # The configuration refuses others.
+    size, passes = (value if isinstance(value, int) and value > 0 else None for value in (size, passes))
+    recipe = fitting_recipe(data, batch_size=size, passes=passes or 1, optimizer=optimizer)
     values = merged_with_preset(None, given, base=recipe)
     shown = {name: value for name, value in values.items() if name not in given}
     why = f"for {data.examples:,} training images of {data.side} pixels"
@@ -150,14 +152,25 @@ def requested_config(
         raise
 
 
-def _facts(dataset: str, data_dir: Any) -> DataFacts | None:
-    """Return what is known of a data set, which may not be prepared yet; None for one of somebody's own."""
+def _facts(dataset: str, data_dir: Any, fold: Any) -> DataFacts | None:
+    """Return what is known of a data set, or a fold of it, which may not be prepared yet; None for one of
+    somebody's own.
+    """
     if not isinstance(data_dir, str | os.PathLike | None):
         return None
     directory = home.expanded(data_dir).absolute() if data_dir else home.data_home()
     manifest = find_manifest(directory, "cifar10" if dataset == AUTO else dataset)
     if manifest is not None:
-        return DataFacts(manifest.count("train"), min(manifest.image_shape[:2]))
-    if dataset in (AUTO, "cifar10"):
-        return DataFacts(CIFAR10_EXAMPLES, 32)
-    return DataFacts(9_000, 32) if dataset in GENERATED else None
+        trained, held_out = manifest.count("train"), manifest.count("validation")
+        side = min(manifest.image_shape[:2])
+    elif dataset in (AUTO, "cifar10"):
+        trained, held_out, side = CIFAR10_EXAMPLES, 5_000, 32
+    elif dataset in GENERATED:
+        trained, held_out, side = 9_000, 1_000, 32
+    else:
+        return None
+    if found := fold_of_name(fold_name(dataset, str(fold))):
+        number, count = map(int, found[1].split("/"))
+        trained += held_out
+        trained -= len(range(number - 1, trained, count))
+    return DataFacts(trained, side)

@@ -195,9 +195,16 @@ def read_stored(manifest: Manifest, split: str, rows: NDArray[np.int64]) -> list
 
     The order is that of `rows`. Checks and raises as :func:`read_rows` does.
     """
-    records, _ = _checked_records(manifest, split, rows)
+    return read_stored_with_labels(manifest, split, rows)[0]
+
+
+def read_stored_with_labels(
+    manifest: Manifest, split: str, rows: NDArray[np.int64]
+) -> tuple[list[bytes], NDArray[Any]]:
+    """Read what :func:`read_stored` does, and the labels."""
+    records, labels = _checked_records(manifest, split, rows)
     start = image_start(manifest)
-    return [record.data[start:] for record in records]
+    return [record.data[start:] for record in records], labels
 
 
 class SplitImages:

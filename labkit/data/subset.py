@@ -100,7 +100,8 @@ def with_train_examples(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return `count` of the examples in their original order, with each class in proportion (±1).
 
-    The same seed chooses the same examples. A larger count contains the examples of a smaller one.
+    The same seed chooses the same examples. Where classes have as many examples, a larger count contains
+    those of a smaller one.
 
     Raises:
         InputError: `count` is below the number of classes or above the number of examples.

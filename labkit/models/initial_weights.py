@@ -270,19 +270,23 @@ def match(weights: InitialWeights, model: keras.Model, classes: tuple[str, ...])
     Args:
         weights: the source's.
         model: the network to start.
-        classes: of the model's logits. If the source's classes are known and differ, the head is not loaded
-            even if its shape fits; if they are unknown, the shape decides.
+        classes: of the model's logits. If the source's classes are known and differ, the head (without a
+            layer ``logits``, the last one with as many outputs) is not loaded even if its shape fits; if they
+            are unknown, the shape decides.
 
     Raises InputError if no kernel fits; biases and statistics alone are of no use.
     """
     new_head = weights.classes is not None and weights.classes != classes
+    layers = layers_with_weights(model)
+    ends = [layer.name for layer in layers if tuple(layer.weights[0].shape[-1:]) == (len(classes),)]
+    head = HEAD if HEAD in ends else ends[-1] if ends else ""
     loaded, missing, mismatched, replaced = [], [], {}, []
     variables = weights_by_name(model)
     for name, variable in variables.items():
         array, here = weights.arrays.get(name), tuple(variable.shape)
         if array is None:
             missing.append(name)
-        elif new_head and name.startswith(f"{HEAD}/"):
+        elif new_head and name.startswith(f"{head}/"):
             replaced.append(name)
         elif array.shape != here:
             mismatched[name] = (tuple(map(int, np.shape(array))), here)

@@ -17,6 +17,7 @@ from labkit.config import Config
 from labkit.config.fields import arguments_of, code_and_names
 from labkit.config.optimizer import KERAS_LOSSES
 from labkit.data.manifest import Manifest
+from labkit.data.mixup import soft_targets
 from labkit.data.shards import read_labels
 from labkit.errors import InputError, short, unknown_name_error
 from labkit.parts.code import first_line, named_object
@@ -44,7 +45,11 @@ def loss_of(config: Config, manifest: Manifest, *, trains: bool = True) -> Loss:
     else:
         flag = f"--loss {chosen.loss}"
         per_example = _in_standard_units(_per_example(flag, config, base), manifest)
-        per_example = _checked(flag, per_example, manifest)
+        labels, logits = example(manifest)
+        _check(flag, per_example, labels, logits)
+        if config.data.mixup_alpha or config.data.cutmix_alpha:
+            flag += " with mixup or CutMix, where labels in training are shares of the classes,"
+            _check(flag, per_example, soft_targets(labels, manifest.num_classes), logits)
         loss = _with_loss(base, per_example)
     if not trains:
         return loss
@@ -125,9 +130,8 @@ def _of_keras(flag: str, loss: keras.losses.Loss) -> PerExample:
     return per_example
 
 
-def _checked(flag: str, per_example: PerExample, manifest: Manifest) -> PerExample:
-    """Return the function after a call with numbers as those of a batch. Raises InputError for a misfit."""
-    labels, logits = example(manifest)
+def _check(flag: str, per_example: PerExample, labels: tf.Tensor, logits: tf.Tensor) -> None:
+    """Call the function with numbers as those of a batch. Raises InputError for a misfit."""
     try:
         with tf.GradientTape() as tape:
             tape.watch(logits)
@@ -147,7 +151,6 @@ def _checked(flag: str, per_example: PerExample, manifest: Manifest) -> PerExamp
         raise InputError(
             f"{flag} has no gradient with respect to the logits, so nothing can be trained with it"
         )
-    return per_example
 
 
 def example(manifest: Manifest) -> tuple[tf.Tensor, tf.Tensor]:
@@ -191,13 +194,17 @@ def _class_weights(text: str, manifest: Manifest) -> tuple[float, ...]:
         counts = scores.indicators(labels, manifest.num_classes).sum(axis=0)
         total = counts.sum() / max(1, np.count_nonzero(counts))
         return tuple(float(total / count) if count else 1.0 for count in counts)
-    weights = dict.fromkeys(manifest.classes, 1.0)
+    weights, given = dict.fromkeys(manifest.classes, 1.0), dict[str, str]()
     numbers = {str(number): name for number, name in enumerate(manifest.classes)}  # as in Keras
     for name, weight in json.loads(text).items():
         found = name if name in weights else numbers.get(name)
         if found is None:
             raise unknown_name_error("class of --class-weights", name, manifest.classes)
-        weights[found] = float(weight)
+        if found in given:
+            raise InputError(
+                f"--class-weights has {given[found]!r} and {name!r} for the class {found!r}; give one"
+            )
+        weights[found], given[found] = float(weight), name
     return tuple(weights.values())
 
 

@@ -185,10 +185,14 @@ def balanced_accuracy(labels: Array, logits: Array) -> float:
 
 
 def macro_f1(labels: Array, logits: Array) -> float:
-    """Return the mean F1 of the classes; that of one without any true or predicted example is 0."""
+    """Return the mean F1 of the classes that are there or predicted, as scikit-learn's ``f1_score``.
+
+    Where images have several labels, it is that of all classes, and 0 for one that isn't there.
+    """
     true, taken = _true_and_taken(labels, logits)
     hits, either = (true & taken).sum(axis=0), true.sum(axis=0) + taken.sum(axis=0)
-    return float((2 * hits / np.maximum(either, 1)).mean())
+    found = 2 * hits / np.maximum(either, 1)
+    return float((found[either > 0] if labels.ndim == 1 else found).mean())
 
 
 def auc(labels: Array, logits: Array) -> float:

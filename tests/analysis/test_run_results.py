@@ -90,6 +90,9 @@ def test_losses_of_different_functions_are_not_called_better_or_worse(tmp_path):
     assert "A's and B's test loss can't be compared: loss differs" in other.headline
     assert same.headline.startswith("B's test loss is the same.")
     assert told_apart([plain, smooth], "training_loss") == ["label_smoothing"]
+    [mixed] = grouped(read(made(tmp_path, "mixed", cutmix_alpha=1.0)))
+    assert told_apart([plain, mixed], "training_loss") == ["cutmix_alpha"]
+    assert not told_apart([plain, mixed], "test_loss")
 
 
 def test_runs_of_other_programs_are_no_damaged_configurations(tmp_path):

@@ -2,10 +2,12 @@
 
 import csv
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
 from PIL import Image
+from scipy import stats
 
 import labkit
 from labkit.analysis import slices
@@ -99,8 +101,18 @@ def test_numbers_become_quarters_and_their_errors_are_told(manifest):
     assert len(found) == 4 and [one.count for one in found] == [6] * 4
     assert found[0].name == "53.25 to 59" and found[0].value == 2.0
     assert found[-1].value == 0.0
+    numbers = dataclasses.replace(manifest, classes=("age",), target_mean=(0.0,), target_std=(1.0,))
     with pytest.raises(InputError, match="column of --by"):
-        slices_by(predictions, manifest, "test", "class")
+        slices_by(predictions, numbers, "test", "class")
+
+
+def test_the_interval_of_few_errors_is_that_of_scipy(manifest):
+    errors = np.array([1.0, 4.0, 2.5])
+    given = errors[:, None].astype(np.float32)
+    found = Predictions(np.zeros((3, 8, 8, 3), np.uint8), given, 0 * given, np.arange(3), ["age"])
+    [one] = slices.slices_of(found, {"all": np.ones(3, bool)})
+    interval = stats.ttest_1samp(errors, 0).confidence_interval()
+    assert (one.low, one.high) == pytest.approx((interval.low, interval.high), rel=1e-6)
 
 
 def test_quarters_of_numbers_that_begin_alike_have_names_of_their_own():
@@ -116,7 +128,7 @@ def test_a_column_comes_before_what_labkit_calls_by_its_name(manifest, monkeypat
     named = {"class": ["a", "b"] * 12, "brightness": ["high", "low"] * 12}
     monkeypatch.setattr(slices, "columns_of", lambda manifest, split: named)
     predictions = predictions_of(manifest, np.arange(24) % 2 > 0)
-    assert slices.names_of_slices(predictions, manifest, "test") == ["class", "brightness"]
+    assert slices.names_of_slices(manifest, "test") == ["class", "brightness"]
     for by, names in (("class", ["b", "a"]), ("brightness", ["low", "high"])):
         found = slices_by(predictions, manifest, "test", by)
         assert [(one.name, one.value) for one in found] == [(names[0], 0.0), (names[1], 1.0)]
@@ -141,7 +153,8 @@ def test_the_command_and_python_tell_the_same(folder, tmp_path, capsys):
         eval_batch_size=8,
     )
     capsys.readouterr()
-    assert cli.main(["evaluate", str(tmp_path / "run"), "--by", "camera"]) == 0
+    command = ["evaluate", str(tmp_path / "run")]
+    assert cli.main([*command, "--by", "camera"]) == 0
     said = capsys.readouterr().out
     run = labkit.load_run(tmp_path / "run")
     for one in run.slices("camera"):
@@ -149,6 +162,10 @@ def test_the_command_and_python_tell_the_same(folder, tmp_path, capsys):
     assert {one.name for one in run.slices("class")} <= {"cat", "dog"}
     brightness = run.slices("brightness")
     assert sum(one.count for one in brightness) == len(load_predictions(RunDirectory(tmp_path / "run")))
-    for flags in (["--by", "hospital"], ["--by", "class", "--watch"]):
-        assert cli.main(["evaluate", str(tmp_path / "run"), *flags]) == 2
-        assert capsys.readouterr().err.count("\n") == 1
+    shutil.move(tmp_path / "data", tmp_path / "moved")
+    assert cli.main([*command, "--by", "camera", "--data-dir", str(tmp_path / "moved")]) == 0
+    assert capsys.readouterr().out == said
+    for flags in (["--by", "hospital", "--data-dir", str(tmp_path / "moved")], ["--by", "class", "--watch"]):
+        assert cli.main([*command, *flags]) == 2
+        told = capsys.readouterr()
+        assert told.err.count("\n") == 1 and not told.out

@@ -1,5 +1,7 @@
 """Folds: which image validates where, that a fold is a data set like any other, and what is refused."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,6 +21,7 @@ from labkit.errors import InputError
 from labkit.training.place import place_run
 from labkit.training.plan import plan_data
 from tests.data.test_corrected import recorded
+from tests.multilabel import prepare_small
 
 COUNT = 5
 
@@ -69,6 +72,51 @@ def test_each_image_validates_once_and_the_test_images_stay(copy):
         assert each.source["location"] == "cifar10" and each.validation_size == 20
     assert len({each.checksum for each in folds}) == COUNT
     assert load_manifest(copy.directory.parent, "cifar10").checksum == copy.checksum
+
+
+@pytest.mark.parametrize("dataset", ["shapes_multilabel", "shapes_size"])
+def test_several_labels_and_numbers_are_parted_too(tmp_path, dataset):
+    base = prepare_small(tmp_path, dataset)
+    pooled = sorted(images_of(base, "train", "validation"))
+    validating = []
+    for number in (1, 2, 3):
+        own = fold(base, number, 3)
+        validating += images_of(own, "validation")
+        assert sorted(images_of(own, "train", "validation")) == pooled
+        assert images_of(own, "test") == images_of(base, "test")
+    assert sorted(validating) == pooled
+
+
+def test_pictures_that_validate_and_are_trained_on_are_counted(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), np.uint8)
+    given = np.concatenate([images, images[:20]]), np.arange(50) % 2
+    labkit.prepare_data(
+        "twice", train=given, test=(255 - images, given[1][:30]), validation_size=0, data_dir=tmp_path
+    )
+    lines = []
+    made = prepare(fold_name("twice", "1/3"), tmp_path, progress=lines.append).manifest
+    trained = {image.tobytes() for image in load_split(made, "train")[0]}
+    both = sum(image.tobytes() in trained for image in load_split(made, "validation")[0])
+    assert 0 < both < 17
+    assert any(
+        line.startswith(f"warning: {both} pictures of fold 1/3 with the same pixels") for line in lines
+    )
+
+
+def test_columns_that_change_reach_folds_and_corrections(tmp_path):
+    images, labels = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), np.uint8), np.arange(40) % 2
+    for camera in ("old", "new"):
+        given = {"image": images, "label": labels, "camera": [camera] * 40}
+        labkit.prepare_data("seen", train=given, test=given | {"image": 255 - images}, data_dir=tmp_path)
+        base = load_manifest(tmp_path, "seen")
+        mark = {"mark": "exclude", "old": str(load_split(base, "train")[1][0])}
+        (tmp_path / "m.json").write_text(
+            json.dumps({"dataset": "seen", "checksum": base.checksum, "marks": {"train": {"0": mark}}})
+        )
+        corrected = labkit.correct_data("seen", name="right", marks=tmp_path / "m.json", data_dir=tmp_path)
+        for made in (fold(base, 2), corrected):
+            assert set(columns_of(made, "train")["camera"]) == {camera}
+    assert not prepare(fold_name("seen", f"2/{COUNT}"), tmp_path).did_work
 
 
 @pytest.mark.parametrize("path", ["memory", "streaming"])

@@ -93,6 +93,13 @@ def test_a_data_set_of_ones_own_gets_the_recipe_that_fits_and_can_see_it(pets):
     assert given["num_layers"] == 8
 
 
+@pytest.mark.parametrize(("fold", "examples"), [("1/7", 360 - 52), ("7/7", 360 - 51), ("3/50", 360 - 8)])
+def test_a_fold_gets_the_recipe_of_its_own_images(pets, fold, examples):
+    values, said = requested_values(None, {"dataset": "pets", "fold": fold})
+    assert values == {**fitting_recipe(DataFacts(examples, 64)), "dataset": "pets", "fold": fold}
+    assert said.startswith(f"recipe auto, for {examples} training images")
+
+
 def test_flags_of_2017_and_cifar10_keep_the_defaults_of_2017(pets):
     call = {"dataset": "pets", **CALL_OF_2017}
     assert requested_values(None, call) == (call, "")
@@ -124,5 +131,8 @@ def test_single_flags_change_the_recipe_and_not_its_length(pets):
     assert {name: values[name] for name in asked} == asked and said
     smaller, _ = requested_values(None, {"dataset": "pets", "train_batch_size": 8})
     assert smaller["learning_rate"] == 0.0125, "it follows the batch that was chosen"
+    passes, _ = requested_values(None, {"dataset": "pets", "train_batch_size": 8, "accumulate_steps": 4})
+    assert passes["muon_learning_rate"] == values["muon_learning_rate"], "it follows all images of a step"
+    assert fitting_recipe(DataFacts(40, 32), passes=3)["train_batch_size"] == 8, "3 passes of 16 are too many"
     adamw, _ = requested_values(None, {"dataset": "pets", "optimizer": "adamw"})
     assert adamw["learning_rate"] == 0.001 and Config.from_flat(adamw)

@@ -289,6 +289,17 @@ def test_models_that_no_fold_tells_apart_are_called_so(folder):
                for note in read_comparison(folder).notes())  # fmt: skip
 
 
+def test_folds_that_differ_by_the_same_dont_show_a_better_model(folder):
+    write_request(folder, ["resnet8", "vgg11"], 1, folds=2)
+    for number, accuracy in ((1, 0.5), (2, 0.625)):
+        write_run(folder, "resnet8", 0, accuracy=accuracy, fold=f"{number}/2")
+        write_run(folder, "vgg11", 0, accuracy=accuracy + 0.0625, fold=f"{number}/2")
+    notes = read_comparison(folder).notes()
+    assert "95 % interval 0.00 to 100.00 %" in notes[4]
+    [told] = [note for note in notes if "fold by fold" in note]
+    assert "all folds differ by the same" in told and "is better" not in told
+
+
 # ---- plot ----------------------------------------------------------------------------------------------
 
 

@@ -91,6 +91,8 @@ BAD_INPUT = {
     "nothing to search": ([], "name settings"),
     "an unknown field": (["--space", "learning_rat=0.1,0.2"], "did you mean|see labkit train"),
     "data": (["--space", "dataset=shapes,cifar10"], "all trials need the same data"),
+    "losses of two kinds": (["--space", "loss=softmax,focal", "--objective", "loss"], "two losses can't be"),
+    "folds": (["--space", "fold=1/2,2/2"], "all trials need the same data"),
     "the seed": (["--space", "seed=int:0:9"], "--seeds says how many"),
     "what isn't training": (["--space", "num_gpus=0,1"], "makes no other training"),
     "no values": (["--space", "learning_rate"], "has no values"),

@@ -9,6 +9,7 @@ from labkit.errors import InputError
 from labkit.models.initial_weights import InitialWeights, match, read_weights, weights_by_name
 from labkit.models.registry import build_model
 from labkit.models.weight_source import WeightSource, find_weight_source
+from tests import own_nets
 
 CONFIG = ModelConfig(num_layers=8)
 SOURCE = WeightSource("keras")
@@ -51,6 +52,13 @@ def test_the_head_is_loaded_where_the_classes_are_the_same_or_unknown(classes):
     transfer.load(model)
     assert values(model).keys() == set(transfer.loaded)
     assert all(value.tobytes() == weights.arrays[name].tobytes() for name, value in values(model).items())
+
+
+def test_without_a_layer_called_logits_the_last_one_is_the_head():
+    model = own_nets.functional((32, 32, 3), 3)
+    weights, last = source(model, ("a", "b", "c")), model.layers[-1].name
+    assert set(match(weights, model, ("c", "d", "e")).replaced) == {f"{last}/kernel", f"{last}/bias"}
+    assert not match(weights, model, ("a", "b", "c")).replaced
 
 
 def test_other_shapes_and_other_layers_are_named():

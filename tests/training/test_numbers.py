@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 import labkit
 from labkit.analysis.predictions import load_predictions
@@ -202,6 +203,16 @@ def test_a_replayed_step_has_the_loss_of_its_row(run, tmp_path):
     assert command("replay", str(run), "--step", "6", "--output", str(tmp_path / "made")) == 0
     told = json.loads((tmp_path / "made" / "replay.json").read_text())
     assert told["metrics"]["loss"] == pytest.approx(losses(run)[5], abs=1e-12)
+
+
+@pytest.mark.slow
+def test_commands_speak_of_numbers_not_of_classes(run, tmp_path, capsys):
+    Image.fromarray(np.zeros((32, 32, 3), np.uint8)).save(tmp_path / "dark.png")
+    assert command("predict", str(run), str(tmp_path / "dark.png"), "--top", "2") == 0
+    told = capsys.readouterr()
+    assert "radius" in told.out and "--top 2 has no effect" in told.err
+    assert command("evaluate", str(run)) == 0
+    assert "number  count  mean_absolute_error" in capsys.readouterr().out
 
 
 @pytest.mark.slow

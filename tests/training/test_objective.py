@@ -97,6 +97,9 @@ def test_metrics_are_those_of_scikit_learn(shapes):
     assert found["f1_macro"] == pytest.approx(sklearn.metrics.f1_score(labels, predicted, average="macro"))
     balanced = sklearn.metrics.balanced_accuracy_score(labels, predicted)
     assert found["balanced_accuracy"] == pytest.approx(balanced)
+    labels, logits[:, 4:] = labels % 4, -100.0  # classes that are neither there nor predicted
+    expected = sklearn.metrics.f1_score(labels, logits.argmax(axis=1), average="macro")
+    assert scores.macro_f1(labels, logits) == pytest.approx(expected)
     labels, logits = batch(300, several=True)
     assert scores.auc(labels, logits) == pytest.approx(sklearn.metrics.roc_auc_score(labels, logits))
 
@@ -118,11 +121,13 @@ def test_metrics_of_ones_own_and_of_keras(shapes):
         ({"loss": f"{OWN}:mean_loss"}, "without a mean over the batch"),
         ({"loss": f"{OWN}:labels_as_loss"}, "no gradient"),
         ({"loss": f"{OWN}:plain_loss", "loss_arguments": "gamma=1"}, "'gamma'"),
+        ({"loss": f"{OWN}:plain_loss", "cutmix_alpha": 1.0}, "plain_loss with mixup or CutMix, .* shares"),
         ({"loss": "focal", "loss_arguments": "from_logits=False"}, "from_logits=True"),
         ({"metrics": f"{OWN}:whole_batches"}, "allowed: a number, or one for each image"),
         ({"metrics": f"{OWN}:OWN_NUMBER"}, "has 3"),
         ({"metrics": f"{OWN}:accuracy"}, "which the rows already have"),
         ({"class_weights": {"bird": 2}}, "'bird'"),
+        ({"class_weights": {"0": 2, "disc": 3}}, "has '0' and 'disc' for the class 'disc'; give one"),
         ({"best_by": "auc"}, "have: loss, accuracy, top5_accuracy"),
     ],
 )

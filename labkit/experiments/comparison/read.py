@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import io
 import json
+import math
 import os
 import shlex
 import statistics
@@ -234,7 +235,7 @@ def told_of_folds(models: Sequence[ModelMetrics], folds: int) -> list[str]:
         told = fold_interval(list(found.values()), folds)
         lines.append(
             f"{name}: validation accuracy {100 * told.mean:.2f} % over {told.count} folds, 95 % interval "
-            f"{100 * told.low:.2f} to {100 * told.high:.2f} %"
+            f"{100 * max(told.low, 0):.2f} to {100 * min(told.high, 1):.2f} %"
         )
     best = max(known, key=lambda name: statistics.fmean(known[name].values()))
     for name in known:
@@ -243,6 +244,8 @@ def told_of_folds(models: Sequence[ModelMetrics], folds: int) -> list[str]:
             continue
         told = fold_interval([known[best][fold] - known[name][fold] for fold in both], folds)
         shown = "neither is shown to be better" if told.contains_zero else f"{best} is better"
+        if told.mean and math.isclose(told.low, told.high):  # as few folds of few images may give by chance
+            shown = "all folds differ by the same, so nothing tells how sure that is"
         lines.append(f"{best} against {name}, fold by fold: {told}: {shown}")
     return [
         *lines,

@@ -138,6 +138,11 @@ def plan_search(
         seconds = tuple(brief * eta**rung for rung in range(len(rungs) - 1))
         rungs, often = (steps,), math.ceil(steps / _VALIDATIONS)
     objective = _objective(asked["objective"], config, manifest)
+    searched = next((name for name in dimensions if name.startswith("loss")), "")
+    if searched and objective == "loss":
+        raise InputError(
+            f"--objective is 'loss' with --space {searched}: two losses can't be compared; name a metric"
+        )
     fixed = {name: value for name, value in fixed.items() if name not in ("epochs", "steps_range", "seed")}
     fixed |= {"train_steps": steps, "evaluate_test": False}
     if objective != _objective(None, config, manifest):

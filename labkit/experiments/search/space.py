@@ -20,7 +20,7 @@ _RANGE = re.compile(r"(int|float|log|logint):([^:]*):([^:]*)")
 _FIXED = {
     "seed": "a seed is chance, not a setting; --seeds says how many each trial has",
     "best_by": "all trials are compared by one metric, --objective",
-    "dataset": "all trials need the same data",
+    **dict.fromkeys(("dataset", "fold"), "all trials need the same data"),
     **dict.fromkeys(("train_steps", "epochs", "steps_range"), "all trials need the same length"),
     **dict.fromkeys(("validate_every_steps", "early_stopping_patience"), "all trials need the same steps"),
 }
