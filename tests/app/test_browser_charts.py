@@ -458,6 +458,7 @@ def test_tooltip_legend_full_screen_and_picture(server, visit, tmp_path):
     page.wait_for_function(f"() => {BOARD}.charts.get('loss').plot.height === 220")
 
 
+@pytest.mark.long
 def test_new_points_are_fetched_and_leave_zoom_canvas_and_another_window_alone(server, visit):
     lasting = {"total_steps": 1_000_000, "stalled_after_seconds": 1e6}  # its state stays as it is
     run = write_run(server[1], "followed", "running", 399, status=lasting)

@@ -44,7 +44,7 @@ def stop_when(happened: Callable[[], bool], command: list[str], number: int, log
             process.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_stop_is_passed_on_and_the_same_command_goes_on(number, output, faked):
     behave(output, vgg11_seed0="wait")
     run = RunDirectory(output / "vgg11-seed0")

@@ -51,6 +51,7 @@ def test_a_page_shows_figures_with_their_texts_and_what_was_printed(built):
     assert 'href="notebooks/01_second.html">01 Second</a>' in text(built, "index.html")
 
 
+@pytest.mark.long
 def test_a_solution_and_its_outputs_are_folded_and_the_stub_is_not(built):
     shown = text(built, "notebooks/01_second.html")
     before, folded, after = re.split(r'<details class="solution">|</details>', shown, maxsplit=2)
@@ -65,6 +66,7 @@ def test_a_solution_and_its_outputs_are_folded_and_the_stub_is_not(built):
     assert "What is lost?" in [summary.text for summary in page.select("summary")]
 
 
+@pytest.mark.long
 def test_the_site_has_the_documents_the_reference_and_the_linked_files(built):
     assert 'href="docs/guide.html"' in text(built, "index.html")
     assert 'href="../README.html"' in text(built, "docs/guide.html")

@@ -468,6 +468,7 @@ def test_the_time_is_up_and_more_time_goes_on(tmp_path):
     assert len(more.trials) > count
 
 
+@pytest.mark.long
 def test_a_grid_of_nothing_is_one_trial_of_several_seeds_which_are_tested(tmp_path):
     found = search(tmp_path / "seeds", "--sampler", "grid", "--seeds", "3")
     [trial] = found.trials
@@ -479,6 +480,7 @@ def test_a_grid_of_nothing_is_one_trial_of_several_seeds_which_are_tested(tmp_pa
     assert cli.main(["search", *COMMON, "--sampler", "grid", "--output", str(tmp_path / "none")]) == 2
 
 
+@pytest.mark.long
 def test_the_words_say_how_many_trials_are_as_good_as_the_best(tmp_path, capsys):
     words = ["--space", "momentum=0.5,0.6,0.7", "--sampler", "grid"]
     found = search(tmp_path / "search", *words)

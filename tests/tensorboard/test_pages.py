@@ -139,6 +139,7 @@ def test_the_graph_has_the_networks_stages_as_scopes(ask):
     assert len({name.split("/")[0] for name in names if not name.startswith(("unknown", "Func"))}) < 60
 
 
+@pytest.mark.long
 def test_hparams_compares_the_runs(ask):
     experiment = ask("plugin/hparams/experiment", {"experimentName": "", "includeMetrics": True})
     columns = {column["name"]: column for column in experiment["hparamInfos"]}
@@ -161,6 +162,7 @@ def test_hparams_compares_the_runs(ask):
     assert metrics["train/loss"]["trainingStep"] == STEPS
 
 
+@pytest.mark.long
 def test_debugger_v2_reads_the_dump(ask):
     assert list(ask("plugin/debugger-v2/runs")) == ["__default_debugger_run__"]
     run = "__default_debugger_run__"
