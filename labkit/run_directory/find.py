@@ -220,12 +220,10 @@ def _equals(summary: RunSummary, field: str, value: str) -> bool:
     if field == "tag":
         return value.lower() in (tag.lower() for tag in summary.notes.tags)
     own = _value(summary, field)
-    if str(own).lower() == value.lower():
-        return True
-    try:
-        return _is_number(own) and float(value) == own
-    except ValueError:
-        return False
+    with suppress(InputError):
+        if _is_number(own) and _limit(value, value) == own:
+            return True
+    return bool(str(own).lower() == value.lower())
 
 
 def _value(summary: RunSummary, field: str) -> Any:
