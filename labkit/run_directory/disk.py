@@ -117,21 +117,7 @@ def discard(run: RunDirectory) -> None:
     for folder in run.folders:
         if folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder)
-    for path in (
-        run.metrics_path,
-        run.evaluations_path,
-        run.layers_path,
-        run.machine_path,
-        run.status_path,
-        run.environment_path,
-        run.log_path,
-        run.console_path,
-        run.transfer_path,
-        run.certificate_path,
-        run.lineage_path,
-        run.stop_path,
-        run.pulled_path,
-        run.config_path,
-    ):
-        path.unlink(missing_ok=True)
+    for path in run.files:
+        if path != run.notes_path:
+            path.unlink(missing_ok=True)
     run.create()
