@@ -21,7 +21,7 @@ from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.directory import check_folders, make_private, replacing
 from labkit.run_directory.files import locked
 from labkit.run_directory.notes import read_lineage, read_notes, write_lineage
-from labkit.run_directory.stop import held
+from labkit.run_directory.stop import idle
 from labkit.run_directory.summary import RunSummary
 
 # Beside the runs of labkit compare, replicas and search.
@@ -259,7 +259,7 @@ def rename_run(old: RunDirectory, new: str) -> tuple[RunDirectory, list[str]]:
             raise InputError(
                 f"{old.name} belongs to {folder}, which finds its runs by their names; it keeps its name"
             )
-    with held(old, "stop"):
+    with idle(old, "stop"):
         known = {one.path: one for one in known_runs()}
         others = {one.path: one for one in list_runs(old.path.parent)} | known
         try:
