@@ -62,7 +62,7 @@ def quiet_threads() -> Iterator[None]:
 
 def check_writable(path: Path, flag: str) -> None:
     """Raise InputError where the directory ``path`` can't be made or written to."""
-    existing = _existing(path, flag)
+    existing = existing_folder(path, flag)
     if not existing.is_dir():
         raise InputError(f"{flag} {path}: {existing} is not a directory; choose another directory")
     if not os.access(existing, os.W_OK | os.X_OK):
@@ -72,7 +72,7 @@ def check_writable(path: Path, flag: str) -> None:
 
 def check_disk_space(path: Path, needed: int) -> None:
     """Raise InputError where fewer than ``needed`` bytes are free on the disk of ``path``."""
-    free = shutil.disk_usage(_existing(path, "--job-dir")).free
+    free = shutil.disk_usage(existing_folder(path, "--job-dir")).free
     if free < needed:
         raise InputError(
             f"--job-dir {path}: {free / 2**20:.0f} MiB free, the run needs {needed / 2**20:.0f} MiB; "
@@ -80,8 +80,8 @@ def check_disk_space(path: Path, needed: int) -> None:
         )
 
 
-def _existing(path: Path, flag: str) -> Path:
-    """Return ``path`` or the nearest folder above it that exists."""
+def existing_folder(path: Path, flag: str) -> Path:
+    """Return ``path`` or the nearest folder above it that exists. Raises InputError if it can't be seen."""
     try:
         while not path.exists():
             path = path.parent
