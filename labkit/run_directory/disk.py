@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from labkit.errors import InputError
+from labkit.home import expanded
 from labkit.run_directory.directory import RunDirectory
 
 _FAILURES = {  # with what helps
@@ -70,14 +71,28 @@ def check_writable(path: Path, flag: str) -> None:
         raise InputError(f"{flag} {path} can't be written: no permission in {existing}; {instead}")
 
 
-def check_disk_space(path: Path, needed: int) -> None:
+def check_disk_space(path: Path, needed: int, flag: str = "--job-dir") -> None:
     """Raise InputError where fewer than ``needed`` bytes are free on the disk of ``path``."""
-    free = shutil.disk_usage(existing_folder(path, "--job-dir")).free
+    free = shutil.disk_usage(existing_folder(path, flag)).free
     if free < needed:
         raise InputError(
-            f"--job-dir {path}: {free / 2**20:.0f} MiB free, the run needs {needed / 2**20:.0f} MiB; "
-            "free some space or name a directory on another disk"
+            f"{flag} {path}: {free / 2**20:,.0f} MiB free, {needed / 2**20:,.0f} MiB needed; free some space "
+            "or name a directory on another disk"
         )
+
+
+def output_file(name: str, endings: tuple[str, ...]) -> Path:
+    """Return the file that ``--output`` names.
+
+    Raises InputError for another ending, a folder, and one that can't be written.
+    """
+    path = expanded(name)
+    if not path.name.endswith(endings):
+        raise InputError(f"--output is {str(path)!r}; allowed: a name that ends with {' or '.join(endings)}")
+    if path.is_dir():
+        raise InputError(f"--output {path} is a folder; give the name of a file")
+    check_writable(path.parent, "--output")
+    return path
 
 
 def existing_folder(path: Path, flag: str) -> Path:
