@@ -88,6 +88,8 @@ CALLS = {
     "start_run": lambda run, bad: labkit.start_run(given(bad, 5)),
     "start_run config": lambda run, bad: labkit.start_run("mine", given(bad, 5)),
     "start_run total_steps": lambda run, bad: labkit.start_run("mine", total_steps=given(bad, "ten")),
+    "start_run overwrite": lambda run, bad: labkit.start_run("mine", overwrite=bad),
+    "start_run resume_from": lambda run, bad: labkit.start_run("mine", resume_from=given(bad, 0.5)),
     "start_run job_dir": lambda run, bad: labkit.start_run(job_dir=given(bad, 5)),
     "batch": lambda run, bad: run.batch(bad),
     "batch data_dir": lambda run, bad: run.batch(1, data_dir=given(bad, 5)),

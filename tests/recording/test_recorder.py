@@ -286,6 +286,7 @@ def test_bad_values_are_one_line_and_leave_no_row(call, words):
         ({"name": "x", "config": [1]}, ["config is [1]", "names"]),
         ({"name": "there", "resume_from": 3}, ["resume_from is 3", "up to 0"]),
         ({"name": "there", "resume_from": 0, "config": {"a": 1}}, ["keeps its own"]),
+        ({"name": "there", "resume_from": 0, "overwrite": True}, ["overwrite is True", "one of the two"]),
     ],
 )
 def test_a_run_that_cannot_be_started_writes_nothing(home, given, words):
