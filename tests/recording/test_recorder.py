@@ -261,6 +261,16 @@ def test_a_full_disk_ends_no_training(monkeypatch):
             lambda run: run.predictions("test", np.zeros((2, 4, 4, 3), np.uint8), [0, 1], [[3, 1]] * 2),
             ["sum 1", "softmax"],
         ),
+        (
+            lambda run: run.predictions("test", np.zeros((1, 4, 4, 3), np.uint8), [0], [["high", "low"]]),
+            ["probabilities aren't arrays", "'high'"],
+        ),
+        (
+            lambda run: run.predictions(
+                "test", np.zeros((1, 4, 4, 3), np.uint8), [0], [[0, 1]], classes="ab"
+            ),
+            ["classes is 'ab'", "a list of 2 names"],
+        ),
     ],
 )
 def test_bad_values_are_one_line_and_leave_no_row(call, words):
