@@ -119,7 +119,8 @@ def prediction_detail(
     Args:
         predictions: of a split.
         index: position of the example.
-        heat: float [height, width], of ``labkit.analysis.network.occlusion_map``; None: without.
+        heat: float [height, width], of ``labkit.analysis.network.occlusion_map`` for the most probable class;
+            None: without.
         patch: side of the covered square in pixels, for the title.
     """
     true, predicted = (
@@ -136,7 +137,8 @@ def prediction_detail(
         if heat is not None:
             shade = draw_heat(axes[2], predictions.images[index], heat)
             axes[2].set_title(f"covered by {patch}×{patch} pixels")
-            figure.colorbar(shade, ax=axes[2], label=f"fall of the probability of {predicted}")
+            covered = shown_name(predictions.classes[predictions.probabilities[index].argmax()], 60)
+            figure.colorbar(shade, ax=axes[2], label=f"fall of the probability of {covered}")
     return figure
 
 

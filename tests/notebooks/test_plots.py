@@ -88,6 +88,15 @@ def test_of_labels_that_are_numbers_a_notebook_tells_their_names_and_draws_each_
     assert lines_by_label(figure.axes[1])["test"].get_xydata().tolist() == [[2, 0.5]]
 
 
+def test_of_several_labels_the_scale_names_the_class_whose_probability_was_measured():
+    whole = make_predictions()
+    labels = np.eye(3, dtype=np.int32)[whole.labels]
+    several = dataclasses.replace(whole, labels=labels, probabilities=np.full((6, 3), [0.6, 0.9, 0.1]))
+    figure = plots.prediction_detail(several, 0, np.ones((32, 32)), 4)
+    assert figure.axes[0].get_xlabel() == "predicted: cat, dog"
+    assert figure.axes[3].get_ylabel() == "fall of the probability of dog"
+
+
 def lines_by_label(axis) -> dict[str, object]:
     return {line.get_label(): line for line in axis.get_lines()}
 
