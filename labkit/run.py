@@ -246,8 +246,8 @@ class Run:
         """
         from labkit.analysis.predict import predict
 
-        name = checkpoint_name(checkpoint)
-        return predict(self._directory, images, checkpoint=name, skip_damaged=bool(skip_damaged))
+        name, skip = checkpoint_name(checkpoint), argument("skip_damaged", skip_damaged, bool)
+        return predict(self._directory, images, checkpoint=name, skip_damaged=skip)
 
     def tested(self) -> "Predictions":
         """Return the predictions of the run's result: of the test images, or else the validation images.
