@@ -282,6 +282,22 @@ def test_bad_values_are_one_line_and_leave_no_row(call, words):
     assert labkit.load_run("mine").metrics()["step"].tolist() == [3]
 
 
+def test_a_notebook_shows_recorded_predictions_and_says_how_to_add_them():
+    with labkit.start_run("mine") as run:
+        images = np.zeros((2, 4, 4, 1), np.uint8)
+        run.predictions("val", images, [0, 1], [[0.9, 0.1], [0.8, 0.2]], classes=["a", "b"])
+    with labkit.start_run("none") as run:
+        run.log(1, loss=1.0)
+    found = labkit.load_run("mine")
+    assert found.tested().wrong.tolist() == [False, True]
+    assert found.mistakes().detail(1).axes[0].get_xlabel() == "predicted: a"
+    with pytest.raises(InputError, match="neither its network nor its data"):
+        _ = found.mistakes().network
+    for call in (labkit.load_run("none").tested, labkit.load_run("none").predictions):
+        with pytest.raises(InputError, match="no predictions of the split 'test'; the program that recorded"):
+            call()
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
