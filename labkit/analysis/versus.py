@@ -15,12 +15,7 @@ from labkit.analysis.inference import (
     single_interval,
     welch_interval,
 )
-from labkit.analysis.predictions import (
-    Predictions,
-    how_to_predict,
-    load_predictions,
-    of_another_checkpoint,
-)
+from labkit.analysis.predictions import Predictions, how_to_predict, load_predictions, of_another_checkpoint
 from labkit.analysis.results import MEASURES, Group, Result, runs_for_images, title_of, told_apart
 from labkit.data.related import Common, common_images
 from labkit.errors import InputError
