@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.config import Config
-from labkit.config.config import recorded_config
+from labkit.config.config import recorded_by, recorded_config
 from labkit.config.fields import argument, has_type, plain
 from labkit.errors import InputError, short
 from labkit.parts.trust import with_consent
@@ -246,22 +246,30 @@ class Run:
         """
         from labkit.analysis.predict import predict
 
-        name = checkpoint_name(checkpoint)
-        return predict(self._directory, images, checkpoint=name, skip_damaged=bool(skip_damaged))
+        name, skip = checkpoint_name(checkpoint), argument("skip_damaged", skip_damaged, bool)
+        return predict(self._directory, images, checkpoint=name, skip_damaged=skip)
 
     def tested(self) -> "Predictions":
         """Return the predictions of the run's result: of the test images, or else the validation images.
 
-        If the run has none yet, or those of another checkpoint, they are made now, in a child process.
+        If the run has none yet, or those of another checkpoint, they are made now, in a child process. Of a
+        run that another program recorded, they are what it gave.
 
         Raises InputError if the training hasn't finished, or if the checkpoint or the data are missing.
         """
-        from labkit.analysis.predictions import load_predictions, of_another_checkpoint, tested_split
+        from labkit.analysis.predictions import (
+            load_predictions,
+            of_another_checkpoint,
+            predictions_of_run,
+            tested_split,
+        )
 
         run, split, state = self._directory, tested_split(self._directory), self.state
         if state != "finished":
             said = f": {self.status.message}" if self.status and self.status.message else ""
             raise InputError(f"there are no predictions yet; the training is {state}{said}")
+        if recorded_by(run):
+            return predictions_of_run(run, split, self._predictions)
         if not (run.predictions_path / f"{split}.npz").is_file():
             _evaluate(run, split)
         found = load_predictions(run, split, self._predictions)

@@ -21,7 +21,8 @@ from app.images.what_if import panel
 from app.live_update import heading
 from app.markup import one_of, plain
 from app.predictions.source import SPLITS, recorded
-from labkit.data.images.pictures import FORMATS, MAX_BYTES, read_picture
+from labkit.data.images.decode import FORMATS
+from labkit.data.images.pictures import MAX_BYTES, read_picture
 from labkit.data.manifest import Manifest
 from labkit.data.of_run import data_set_of
 from labkit.errors import InputError

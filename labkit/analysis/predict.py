@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from labkit.analysis.network import Classifier, images_at_once, restored_network
 from labkit.config.config import recorded_config
 from labkit.config.data_sets import Targets
-from labkit.data.images.decode import MAX_BYTES, DamagedError, square
+from labkit.data.images.decode import MAX_BYTES, MAX_PIXELS
 from labkit.data.images.pictures import fitted, read_picture
 from labkit.data.images.walk import natural, shown, walk
 from labkit.data.manifest import Manifest
@@ -251,15 +251,7 @@ def _content(read: Read) -> bytes:
 def fitted_file(data: bytes, manifest: Manifest, max_bytes: int = MAX_BYTES) -> Pixels:
     """Return the image that a network takes of a picture file. Raises InputError as ``read_picture``."""
     resize, white = manifest.source.get("resize"), manifest.source.get("white")
-    height, _, channels = manifest.image_shape
-    if (
-        resize is not None and channels == 3 and len(data) <= max_bytes
-    ):  # as the pictures of the data set were prepared
-        try:
-            return np.asarray(square(data, height, resize, white), np.uint8)
-        except DamagedError:
-            pass  # the other reader says what is wrong, or scales what preparation refuses
-    return read_picture(data, manifest.image_shape, resize, white, max_bytes).image
+    return read_picture(data, manifest.image_shape, resize, white, max_bytes, MAX_PIXELS).image
 
 
 # ---- asking --------------------------------------------------------------------------------------------

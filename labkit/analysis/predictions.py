@@ -14,7 +14,7 @@ from typing import IO, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.config.config import recorded_config
+from labkit.config.config import recorded_by, recorded_config
 from labkit.config.data_sets import Targets
 from labkit.config.fields import argument
 from labkit.data.of_run import data_set_of
@@ -333,7 +333,17 @@ def load_predictions(
 
 def tested_split(run: RunDirectory) -> str:
     """Return the split that gives a run's result: ``validation`` where the test set isn't used."""
+    if recorded_by(run):
+        has = (split for split in ("test", "validation") if (run.predictions_path / f"{split}.npz").is_file())
+        return next(has, "test")
     return "test" if recorded_config(run).run.evaluate_test else "validation"
+
+
+def how_to_predict(run: RunDirectory, flags: str = "") -> str:
+    """Return, as the end of a sentence, what writes predictions of a run. ``flags``: of labkit evaluate."""
+    if recorded_by(run):
+        return "the program that recorded it can add them: Recorder.predictions"
+    return f"labkit evaluate {shlex.quote(str(run.path))}{flags} writes them"
 
 
 def predictions_of_run(
@@ -357,10 +367,8 @@ def predictions_of_run(
         found = load_predictions(run, split, known, step)
     if found is None or step not in (None, found.summary.get("checkpoint_step")):
         of, way = (f" of step {step}", f" --checkpoint {step}") if step is not None else ("", "")
-        raise InputError(
-            f"run {run.name} has no predictions{of} of the split {split!r}; make them with: "
-            f"labkit evaluate {run.path} --split {split}{way}"
-        )
+        way = how_to_predict(run, f" --split {split}{way}")
+        raise InputError(f"run {run.name} has no predictions{of} of the split {split!r}; {way}")
     if step is None and (other := of_another_checkpoint(run, found)):
         warnings.warn(other, stacklevel=stacklevel + 1)
     return found

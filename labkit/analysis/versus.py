@@ -1,6 +1,5 @@
 """Compare two configurations: statistically, and image by image on the same test images."""
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +15,8 @@ from labkit.analysis.inference import (
     single_interval,
     welch_interval,
 )
-from labkit.analysis.predictions import Predictions, load_predictions, of_another_checkpoint
+from labkit.analysis.predictions import Predictions, how_to_predict, load_predictions, of_another_checkpoint
 from labkit.analysis.results import MEASURES, Group, Result, runs_for_images, title_of, told_apart
-from labkit.config.config import recorded_by
 from labkit.data.related import Common, common_images
 from labkit.errors import InputError
 from labkit.plurals import counted, listed
@@ -73,10 +71,7 @@ def load_on_same_images(first: RunDirectory, second: RunDirectory) -> OnImages:
         try:
             loaded.append(load_predictions(run))
         except FileNotFoundError:
-            way = f"labkit evaluate {shlex.quote(str(run.path))} writes them"
-            if recorded_by(run):
-                way = "the program that recorded it can add them: Recorder.predictions"
-            raise InputError(f"{run.name} has no predictions; {way}") from None
+            raise InputError(f"{run.name} has no predictions; {how_to_predict(run)}") from None
     return on_same_images(first, second, (loaded[0], loaded[1]))
 
 

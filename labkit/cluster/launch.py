@@ -19,10 +19,9 @@ from labkit.errors import InputError
 from labkit.models.weight_source import IMAGENET
 from labkit.parts.trust import APPROVED, acting, digest_of
 from labkit.plurals import counted, listed
-from labkit.run_directory import RunDirectory, RunLock
 from labkit.run_directory.disk import discard
 from labkit.run_directory.files import open_run_file
-from labkit.run_directory.stop import forget_request
+from labkit.run_directory.stop import forget_request, held
 from labkit.startup.child import python_command
 from labkit.startup.others import other_users
 from labkit.startup.template import Template
@@ -50,21 +49,15 @@ class Launch:
             return 0
         self.run.create()
         # Between a loss and the restart no task holds the run's lock; this one is held throughout.
-        lock = RunLock(self.run, ".launcher")
-        if not lock.acquire():
-            raise InputError(
-                f"{self.run.path} is being trained by another launcher or process; wait for it, or name "
-                "another --job-dir"
-            )
-        forget_request(self.run)
-        self._template = template
-        try:
+        busy = "is being trained by another launcher or process; wait for it, or name another --job-dir"
+        with held(self.run, f"{self.run.path} {busy}", [".launcher"]), ExitStack() as stack:
+            forget_request(self.run)
+            self._template = template
             if self.plan.overwrite:
-                _discard_alone(self.run)
-            with ExitStack() as stack:
-                return self._run(output, self._enter_network(stack, output))
-        finally:
-            lock.release()
+                busy = "is being written by another process; wait for it"
+                with held(self.run, f"{self.run.path} {busy}", [".lock"]):
+                    discard(self.run)
+            return self._run(output, self._enter_network(stack, output))
 
     def _enter_network(self, stack: ExitStack, output: Callable[[str], None]) -> PrivateNetwork | None:
         """Make the hosts that were asked for, else a network that nobody else reaches; None: this machine's.
@@ -236,13 +229,3 @@ def visible_gpus() -> list[str]:
     found = sorted(Path("/proc/driver/nvidia/gpus").glob("*"))
     gpus = [str(index) for index in range(len(found))] if named is None else named.split(",")
     return gpus if any(gpus) and gpus[0] != "-1" else []
-
-
-def _discard_alone(run: RunDirectory) -> None:
-    lock = RunLock(run)
-    if not lock.acquire():
-        raise InputError(f"{run.path} is being written by another process; wait for it")
-    try:
-        discard(run)
-    finally:
-        lock.release()

@@ -1,6 +1,5 @@
 """``labkit doctor``: what this machine has, and what to do about each problem."""
 
-import errno
 import os
 import platform
 import re
@@ -24,6 +23,7 @@ from labkit.distributed.cpu import (
 from labkit.distributed.task import VARIABLE, find_task
 from labkit.errors import InputError, how_to_install, installed_version
 from labkit.experiments.precision import keep_seconds
+from labkit.run_directory.disk import check_writable, existing_folder
 from labkit.startup.process import usable_cores
 from labkit.startup.quiet_import import check_keras_backend, import_tensorflow
 
@@ -192,33 +192,17 @@ def _threads() -> Iterator[Finding]:
 def _disk() -> Iterator[Finding]:
     for subject, folder in (("data", home.data_home()), ("runs", home.runs_home())):
         try:
-            existing = _existing(folder)
-            free = shutil.disk_usage(existing).free
-        except OSError as error:  # a folder that may not be searched, a name that is too long
-            text = f"{folder} can't be examined: {error.strerror}"
+            check_writable(folder, subject)
+            free = shutil.disk_usage(existing_folder(folder, subject)).free
+        except InputError as error:
+            text = str(error).rpartition("; ")[0].removeprefix(f"{subject} ")
             yield Finding("problem", subject, text, "set LABKIT_HOME to a folder of yours")
             continue
         text = f"{folder}, {free / 2**30:.1f} GiB free"
-        if not existing.is_dir():
-            text = f"{folder}: {existing} is not a folder"
-            yield Finding("problem", subject, text, "set LABKIT_HOME to a folder of yours")
-        elif not os.access(existing, os.W_OK | os.X_OK):
-            yield Finding("problem", subject, f"{text}, not writable", "set LABKIT_HOME to a folder of yours")
-        elif free < LEAST_FREE_BYTES:
+        if free < LEAST_FREE_BYTES:
             yield Finding("problem", subject, text, "free some space, or set LABKIT_HOME to another disk")
         else:
             yield Finding("ok", subject, text)
-
-
-def _existing(folder: Path) -> Path:
-    """Return ``folder`` or its nearest ancestor that exists. Raises OSError where that can't be seen."""
-    for path in (folder, *folder.parents):
-        try:
-            path.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        return path
-    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
 
 
 def _data_sets(*, full: bool) -> Iterator[Finding]:

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 from labkit.commands.flags import DataDir, Flag, LocalPath, RunName, takes
 from labkit.errors import InputError, require_extra
 from labkit.export import api
-from labkit.home import expanded, shipped
+from labkit.home import shipped
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import check_folders
-from labkit.run_directory.disk import check_writable
+from labkit.run_directory.disk import output_file
 from labkit.run_directory.find import find_run, run_to_read
 from labkit.run_directory.worker_metrics import KEPT_STEPS
 from labkit.startup.child import python_command
@@ -76,7 +76,7 @@ def metrics(run: RunName, *, output: Annotated[LocalPath, Flag(metavar="FILE")] 
     found = run_to_read(run)
     from labkit.export.metrics import FORMATS, write_metrics
 
-    path = _output(output, tuple(FORMATS))
+    path = output_file(output, tuple(FORMATS))
     try:
         written = write_metrics(found, path)
     except OSError as error:
@@ -87,17 +87,6 @@ def metrics(run: RunName, *, output: Annotated[LocalPath, Flag(metavar="FILE")] 
     for note in written.notes:
         print(f"note: {note}")
     return 0
-
-
-def _output(text: str, endings: tuple[str, ...]) -> Path:
-    """Return the file to write. Raises InputError for another ending, a folder and one that can't be had."""
-    path = expanded(text)
-    if not path.name.endswith(endings):
-        raise InputError(f"--output is {str(path)!r}; allowed: a name that ends with {' or '.join(endings)}")
-    if path.is_dir():
-        raise InputError(f"--output {path} is a folder; give the name of a file")
-    check_writable(path.parent, "--output")
-    return path
 
 
 # ---- trace ---------------------------------------------------------------------------------------------
@@ -122,7 +111,7 @@ def trace(
     if not 1 <= steps <= KEPT_STEPS:
         raise InputError(f"--steps is {steps}; allowed: 1 to {KEPT_STEPS}")
     found = run_to_read(run)
-    path = _output(output or f"{found.name}-trace.json", tuple(FORMATS)).absolute()
+    path = output_file(output or f"{found.name}-trace.json", tuple(FORMATS)).absolute()
     timeline = read_timeline(found, steps)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_trace(timeline, path)
@@ -166,7 +155,7 @@ def report(
     named = list(dict.fromkeys(find_run(name).absolute() for name in runs))
     if len(named) > MAX_RUNS:
         raise InputError(f"{len(named)} runs are given; allowed: at most {MAX_RUNS} in a report")
-    path = _output(output, (".html", ".htm"))
+    path = output_file(output, (".html", ".htm"))
     for run in named:
         check_folders(RunDirectory(run))
     require_extra("app", ("streamlit", "msgspec", "tsdownsample", "PIL"), "labkit report")

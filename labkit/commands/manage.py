@@ -16,7 +16,7 @@ from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.disk import discard
 from labkit.run_directory.find import find_run, rename_run
 from labkit.run_directory.notes import Notes, change_notes, read_notes
-from labkit.run_directory.stop import LOCKS, held, list_trash, move_to_trash
+from labkit.run_directory.stop import LOCKS, idle, list_trash, move_to_trash
 from labkit.run_directory.stop import restore as restore_from_trash
 from labkit.run_directory.summary import Summaries
 
@@ -62,7 +62,7 @@ def delete(run: RunName, *, yes: bool = False, trash: bool = False) -> int:
         print(f"moved {found.name} to {trashed.path}; {way_back} brings it back")
         return 0
     status = found.read_status()
-    with held(found, "delete"):
+    with idle(found, "delete"):
         if not yes and not _confirmed(found, status):
             print("nothing was deleted")
             return 1

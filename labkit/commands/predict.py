@@ -12,7 +12,7 @@ from labkit.errors import InputError, require_extra
 from labkit.home import expanded
 from labkit.plurals import counted
 from labkit.run_directory.directory import replacing
-from labkit.run_directory.disk import check_writable
+from labkit.run_directory.disk import output_file
 from labkit.run_directory.find import run_to_read
 from labkit.tables import print_table
 
@@ -50,11 +50,7 @@ def predict(
         raise InputError(f"--top is {top}; allowed: 1 or more")
     if json and output is not None:
         raise InputError("--json prints and --output writes a file; give one of the two")
-    path = None if output is None else Path(expanded(output)).absolute()
-    if path is not None:
-        if path.suffix != ".csv" or path.is_dir():
-            raise InputError(f"--output is {output!r}; allowed: a file whose name ends in .csv")
-        check_writable(path.parent, "--output")
+    path = None if output is None else output_file(output, (".csv",)).absolute()
     file = Path(expanded(run)).absolute()
     if not is_exported(file):
         found = asking.predict(

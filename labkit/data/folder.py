@@ -3,7 +3,6 @@
 import fcntl
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TextIO
 
 from labkit.data.manifest import MANIFEST_NAME, Manifest
 from labkit.errors import InputError, reason_of
+from labkit.run_directory.disk import check_disk_space
 
 _LOCK_NAME = ".lock"
 _PREVIOUS_NAME = "manifest.previous.json"
@@ -91,12 +91,7 @@ def _acquire(directory: Path, announce: Callable[[str], None]) -> TextIO:
 
 def check_space(directory: Path, needed: int) -> None:
     """Raise InputError unless the disk of `directory` has `needed` bytes and 16 MiB free."""
-    free = shutil.disk_usage(directory).free
-    if free < needed + _SPARE_BYTES:
-        raise InputError(
-            f"{directory} has {free / 1e6:,.0f} MB free but needs {(needed + _SPARE_BYTES) / 1e6:,.0f} MB; "
-            "free some space or choose another --data-dir"
-        )
+    check_disk_space(directory, needed + _SPARE_BYTES, "--data-dir")
 
 
 def retire_manifest(directory: Path) -> None:

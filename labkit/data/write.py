@@ -206,6 +206,14 @@ def _write(task: ShardTask, report: Callable[[int], None]) -> Written:
     return Written(shard, counts.ravel().tolist(), hashes)
 
 
+def hashes_of(tasks: list[ShardTask], written: Mapping[str, Written]) -> dict[str, np.ndarray]:
+    """Return the hashes of the pixels of each split's images, uint64 [n], of all shards by their names."""
+    hashes: dict[str, list[int]] = {}
+    for task in tasks:
+        hashes.setdefault(task.split, []).extend(written[task.path.name].hashes)
+    return {split: np.array(part, np.uint64) for split, part in hashes.items()}
+
+
 class Journal:
     """What an interrupted preparation in a folder has done, so that the next one goes on there.
 

@@ -281,15 +281,19 @@ def _weights(network: Any, folder: Path, step: int) -> Difference | None:
     whole = changed = 0.0
     for variable, value, (layer, name) in zip(variables, made, variable_names(*parts), strict=True):
         kept = tf.convert_to_tensor(variable).numpy()
+        same = (kept == value) | (np.isnan(kept) & np.isnan(value))
+        # Where only one of two is finite, they differ more than any others.
+        gaps = np.where(same, 0.0, np.nan_to_num(np.abs(kept - value), nan=np.inf, posinf=np.inf))
         whole += float(np.linalg.norm(kept)) ** 2
-        changed += float(np.linalg.norm(kept - value)) ** 2
+        changed += float(np.linalg.norm(gaps)) ** 2
         if kept.tobytes() != value.tobytes():
-            where = np.unravel_index(np.nanargmax(np.abs(kept - value)), kept.shape)
+            where = np.unravel_index(gaps.argmax(), kept.shape)
             name = f"{name} of {layer}" if layer else name
             found.append(Difference(step, name, float(kept[where]), float(value[where])))
             variable.assign(value)
     largest = max(found, key=lambda difference: difference.size, default=None)
-    return largest and replace(largest, share=math.sqrt(changed / whole) if whole else math.inf)
+    share = changed / whole if whole else math.inf
+    return largest and replace(largest, share=math.inf if math.isnan(share) else math.sqrt(share))
 
 
 # ---- why a step may differ -----------------------------------------------------------------------------

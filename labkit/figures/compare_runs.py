@@ -117,7 +117,7 @@ class CompareRuns:
 
     def _measure(self, groups: Sequence[Group]) -> str:
         known = [name for name in known_measures(groups) if MEASURES[name].better]
-        return self.by if self.by in known or not known else known[0]  # type: ignore[return-value]
+        return self.by if self.by in known else next(iter(known), self.by or next(iter(MEASURES)))
 
     def _told(self, groups: Sequence[Group]) -> list[str]:
         """Return the lines below the table, as HTML."""

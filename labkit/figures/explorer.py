@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from labkit.analysis.predictions import Predictions, predictions_of_run, tested_split
+from labkit.config.config import recorded_config
 from labkit.errors import InputError
 from labkit.figures import predictions as plots
 from labkit.figures.widgets import live, run_directory_of, show
@@ -79,6 +80,7 @@ class PredictionExplorer:
 
         if self.run is None:
             raise InputError("only predictions were given; give the run")
+        recorded_config(self.run)  # refuses a run of another program
         step = self.predictions.summary.get("checkpoint_step")
         if step not in checkpoint_steps(self.run.checkpoints_path):
             raise InputError(

@@ -209,7 +209,7 @@ def panel_html(
     """
     last = rows[-1] if rows else {}
     step = last.get("step", 0)
-    share = step / total if total else 0.0
+    share = min(step / total, 1.0) if total else 0.0
     rates = [row["examples_per_second"] for row in rows[-AVERAGED:] if row.get("examples_per_second")]
     result = result_name(last)
     facts = [f"<b>{escape(name)}</b>", f"<b class='labkit-state'>{escape(state)}</b>"]
@@ -240,13 +240,15 @@ def _number(row: Mapping[str, Any], name: str) -> float:
 def curve_svg(
     name: str, unit: str, rows: Sequence[Mapping[str, Any]], resumed: Sequence[int], colour: str
 ) -> str:
-    """Return one metric by step as SVG: from step 0 to the last, and from 0 to the highest value.
+    """Return one metric by step as SVG: from step 0 to the last, and from 0, or less, to the highest value.
 
     A dotted line marks each step of ``resumed``.
     """
     every = -(-len(rows) // MAX_POINTS) or 1
     points = [(row["step"], row[name]) for row in rows[::every] if math.isfinite(_number(row, name))]
-    highest = 1.0 if name == "accuracy" else max((value for _, value in points), default=1.0) or 1.0
+    values = [0.0, *(value for _, value in points)]
+    lowest = min(values)
+    highest = 1.0 if name == "accuracy" else max(values) or float(not lowest)
     end = max(rows[-1]["step"], 1) if rows else 1
     width, height = WIDTH - LEFT - 8, HEIGHT - BOTTOM - TOP
 
@@ -260,7 +262,8 @@ def curve_svg(
         )
 
     floor = TOP + height
-    line = " ".join(f"{x(step):.1f},{floor - height * min(value / highest, 1):.1f}" for step, value in points)
+    shares = [(step, min((value - lowest) / (highest - lowest), 1)) for step, value in points]
+    line = " ".join(f"{x(step):.1f},{floor - height * share:.1f}" for step, share in shares)
     marks = "".join(
         f"<line x1='{x(step):.1f}' x2='{x(step):.1f}' y1='{TOP}' y2='{floor}' stroke='{MARK}' "
         "stroke-dasharray='2 3'/>"
@@ -269,7 +272,7 @@ def curve_svg(
     words = [
         text(LEFT, 12, f"training {name}, {unit}", "start"),
         text(LEFT - 4, TOP + 9, f"{highest:.3g}", "end"),
-        text(LEFT - 4, floor, "0", "end"),
+        text(LEFT - 4, floor, f"{lowest:.3g}", "end"),
         text(LEFT, floor + 14, "0", "middle"),
         text(LEFT + width, floor + 14, str(end), "end"),
         text(LEFT + width / 2, floor + 14, "step", "middle"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labkit.errors import InputError
 from labkit.figures.style import GREY, MARK, TEST, TRAIN, VALIDATION, drawing, shown_name
 from labkit.plurals import counted
 from labkit.training.scores import MAX_CONFUSION_CLASSES
@@ -24,20 +25,28 @@ MAX_BARS = 50  # of classes
 
 
 def image_grid(
-    images: NDArray[np.uint8], titles: Sequence[str] = (), rows: Sequence[str] = (), *, columns: int = 10
+    images: Sequence[NDArray[np.uint8]] | NDArray[np.uint8],
+    titles: Sequence[str] = (),
+    rows: Sequence[str] = (),
+    *,
+    columns: int = 10,
 ) -> "Figure":
     """Draw images in a grid, row by row.
 
     Args:
-        images: uint8 [n, height, width, channels], 1 or 3 channels.
+        images: uint8 [n, height, width, channels], 1 or 3 channels, or a list of images, of any sizes.
         titles: above the first images, one each; may be fewer than the images.
         rows: labels to the left of the first rows of the grid; may be fewer than the rows.
         columns: images in a row.
 
-    Raises ValueError if there is no image.
+    Raises InputError if there is no image, and for images of another kind.
     """
     if not len(images):
-        raise ValueError("no image to draw; give at least one")
+        raise InputError("no image to draw; give at least one")
+    for image in map(np.asarray, images):
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] not in (1, 3):
+            kind = f"{image.dtype} {list(image.shape)}"
+            raise InputError(f"an image is {kind}; allowed: uint8 [height, width, 1 or 3]")
     lines = -(-len(images) // columns)
     titled_lines = -(-len(titles) // columns)
     title_height = 0.15 * max((title.count("\n") + 1 for title in titles), default=0)
@@ -110,7 +119,8 @@ def prediction_detail(
     Args:
         predictions: of a split.
         index: position of the example.
-        heat: float [height, width], of ``labkit.analysis.network.occlusion_map``; None: without.
+        heat: float [height, width], of ``labkit.analysis.network.occlusion_map`` for the most probable class;
+            None: without.
         patch: side of the covered square in pixels, for the title.
     """
     true, predicted = (
@@ -127,7 +137,8 @@ def prediction_detail(
         if heat is not None:
             shade = draw_heat(axes[2], predictions.images[index], heat)
             axes[2].set_title(f"covered by {patch}×{patch} pixels")
-            figure.colorbar(shade, ax=axes[2], label=f"fall of the probability of {predicted}")
+            covered = shown_name(predictions.classes[predictions.probabilities[index].argmax()], 60)
+            figure.colorbar(shade, ax=axes[2], label=f"fall of the probability of {covered}")
     return figure
 
 

@@ -83,6 +83,7 @@ class Prepared:
         from labkit.data.augment import augment
         from labkit.data.hashes import augmentation_key
         from labkit.data.inputs import augmentation_of
+        from labkit.data.network_input import as_pixels
         from labkit.data.shards import load_split
         from labkit.figures import image_grid
         from labkit.figures.style import shown_name
@@ -98,14 +99,15 @@ class Prepared:
             names = [
                 shown_name(self.manifest.classes[label], 140 // len(index)) for label in list(first)[:10]
             ]
-        rows = {"stored": images[index]}
+        drawn, rows = [*images[index]], ["stored"]
         if augmentation := augmentation_of(self.config.data):
             key = augmentation_key(self.config.run.seed)
             for number in range(epochs):
                 epoch = np.full_like(index, number)
                 shown = augment(images[index], self.manifest, augmentation, key=key, epoch=epoch, index=index)
-                rows[f"epoch {number + 1}"] = shown
-        return image_grid(np.concatenate(list(rows.values())), names, list(rows), columns=len(index))
+                drawn += [*as_pixels(shown)]  # crops may be smaller
+                rows.append(f"epoch {number + 1}")
+        return image_grid(drawn, names, rows, columns=len(index))
 
     def network(self) -> "ModelSummary":
         """Say at which resolutions the network works, and return its stages as a table."""

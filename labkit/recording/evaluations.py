@@ -1,12 +1,13 @@
 """Predictions that another program made, checked and scored as labkit's own."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from labkit.errors import InputError
+from labkit.errors import InputError, short
+from labkit.parts.code import first_line
 from labkit.training.scores import single_label_scores
 
 _SMALLEST = 1e-30  # in place of a probability of 0, whose logarithm is no number
@@ -28,7 +29,10 @@ def checked_evaluation(
 
     Raises InputError, with what is allowed, for arrays that don't fit together.
     """
-    pixels, given, share = np.asarray(images), np.asarray(labels), np.asarray(probabilities, np.float32)
+    try:
+        pixels, given, share = np.asarray(images), np.asarray(labels), np.asarray(probabilities, np.float32)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise InputError(f"images, labels and probabilities aren't arrays: {first_line(error)}") from None
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[-1] not in (1, 3) or not len(pixels):
         raise InputError(
             f"images are {pixels.dtype} {list(pixels.shape)}; allowed: uint8 [n, height, width, 1 or 3]"
@@ -44,6 +48,8 @@ def checked_evaluation(
         raise InputError(f"labels are from {given.min()} to {given.max()}; allowed: 0 to {count - 1}")
     if not np.isfinite(share).all() or share.min() < 0 or np.abs(share.sum(axis=1) - 1).max() > 1e-3:
         raise InputError("probabilities have rows that aren't from 0 to 1 with the sum 1; give softmax's")
+    if classes is not None and (isinstance(classes, str) or not isinstance(classes, Iterable)):
+        raise InputError(f"classes is {short(classes)}; allowed: a list of {count} names")
     names = [f"class {number}" for number in range(count)] if classes is None else list(map(str, classes))
     if len(names) != count:
         raise InputError(f"classes has {len(names)} names; allowed: {count}, one for each probability")

@@ -50,7 +50,8 @@ class ImportedLog:
     def add(self, split: str, step: int, name: str, value: float, wall_time: float | None) -> None:
         """Take a number; of several for one step, the last one counts, and others than it are left out."""
         row = self.rows.setdefault((split, step), {"split": split, "step": step})
-        self.left_out["earlier value of a step"] += row.get(name, value) != value
+        # Compared as texts, as NaN isn't equal to itself.
+        self.left_out["earlier value of a step"] += str(row.get(name, value)) != str(value)
         row[name] = value
         if wall_time is not None:
             row["wall_time"] = wall_time

@@ -84,6 +84,8 @@ def start_run(
         raise InputError(
             "config is given with resume_from; a run that goes on keeps its own, so leave it out"
         )
+    if argument("overwrite", overwrite, bool) and resume_from is not None:
+        raise InputError("overwrite is True with resume_from, which goes on with a run; give one of the two")
     # JSON has no NaN and no Infinity: they become texts, too.
     settings = json.loads(json.dumps(dict(config or {}), default=str), parse_constant=str)
     run = place(name, job_dir)

@@ -129,13 +129,13 @@ _KINDS = get_type_hints(Status, include_extras=True)
 
 
 class _Inside:
-    """The path of a file or folder of a run, which has the same name in every run."""
+    """The path of a file or folder of a run, which has the same name in every run. Folders have no dot."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
 
     def __get__(self, run: "RunDirectory", owner: type) -> Path:
-        return run.path / self._name
+        return run.path / self.name
 
 
 class RunDirectory:
@@ -148,7 +148,6 @@ class RunDirectory:
     def name(self) -> str:
         return self.path.name
 
-    config_path = _Inside("config.json")
     environment_path = _Inside("environment.json")
     metrics_path = _Inside("metrics.jsonl")
     evaluations_path = _Inside("evaluations.jsonl")
@@ -176,19 +175,18 @@ class RunDirectory:
     predictions_path = _Inside("predictions")
     #: Copies of the files of code that the training ran.
     code_path = _Inside(CODE_FOLDER)
+    #: By which the directory is known as a run.
+    config_path = _Inside("config.json")
 
     @property
-    def folders(self) -> tuple[Path, ...]:
+    def files(self) -> list[Path]:
+        """The files that a run may have, that of its configuration last."""
+        return [self.path / name for name in _INSIDE if "." in name]
+
+    @property
+    def folders(self) -> list[Path]:
         """The folders that a training writes."""
-        return (
-            self.events_path,
-            self.checkpoints_path,
-            self.numerics_path,
-            self.media_path,
-            self.predictions_path,
-            self.cluster_path,
-            self.code_path,
-        )
+        return [self.path / name for name in _INSIDE if "." not in name]
 
     def exists(self) -> bool:
         """Return whether this directory holds a run."""
@@ -285,6 +283,9 @@ class RunDirectory:
         except OSError:
             # On a full disk there is no room for a second file, but still for the one that is there.
             overwrite(self.status_path, json.dumps(asdict(status)))
+
+
+_INSIDE = [one.name for one in vars(RunDirectory).values() if isinstance(one, _Inside)]
 
 
 def check_folders(run: RunDirectory) -> None:

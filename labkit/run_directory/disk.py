@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from labkit.errors import InputError
+from labkit.home import expanded
 from labkit.run_directory.directory import RunDirectory
 
 _FAILURES = {  # with what helps
@@ -62,7 +63,7 @@ def quiet_threads() -> Iterator[None]:
 
 def check_writable(path: Path, flag: str) -> None:
     """Raise InputError where the directory ``path`` can't be made or written to."""
-    existing = _existing(path, flag)
+    existing = existing_folder(path, flag)
     if not existing.is_dir():
         raise InputError(f"{flag} {path}: {existing} is not a directory; choose another directory")
     if not os.access(existing, os.W_OK | os.X_OK):
@@ -70,18 +71,32 @@ def check_writable(path: Path, flag: str) -> None:
         raise InputError(f"{flag} {path} can't be written: no permission in {existing}; {instead}")
 
 
-def check_disk_space(path: Path, needed: int) -> None:
+def check_disk_space(path: Path, needed: int, flag: str = "--job-dir") -> None:
     """Raise InputError where fewer than ``needed`` bytes are free on the disk of ``path``."""
-    free = shutil.disk_usage(_existing(path, "--job-dir")).free
+    free = shutil.disk_usage(existing_folder(path, flag)).free
     if free < needed:
         raise InputError(
-            f"--job-dir {path}: {free / 2**20:.0f} MiB free, the run needs {needed / 2**20:.0f} MiB; "
-            "free some space or name a directory on another disk"
+            f"{flag} {path}: {free / 2**20:,.0f} MiB free, {needed / 2**20:,.0f} MiB needed; free some space "
+            "or name a directory on another disk"
         )
 
 
-def _existing(path: Path, flag: str) -> Path:
-    """Return ``path`` or the nearest folder above it that exists."""
+def output_file(name: str, endings: tuple[str, ...]) -> Path:
+    """Return the file that ``--output`` names.
+
+    Raises InputError for another ending, a folder, and one that can't be written.
+    """
+    path = expanded(name)
+    if not path.name.endswith(endings):
+        raise InputError(f"--output is {str(path)!r}; allowed: a name that ends with {' or '.join(endings)}")
+    if path.is_dir():
+        raise InputError(f"--output {path} is a folder; give the name of a file")
+    check_writable(path.parent, "--output")
+    return path
+
+
+def existing_folder(path: Path, flag: str) -> Path:
+    """Return ``path`` or the nearest folder above it that exists. Raises InputError if it can't be seen."""
     try:
         while not path.exists():
             path = path.parent
@@ -117,21 +132,7 @@ def discard(run: RunDirectory) -> None:
     for folder in run.folders:
         if folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder)
-    for path in (
-        run.metrics_path,
-        run.evaluations_path,
-        run.layers_path,
-        run.machine_path,
-        run.status_path,
-        run.environment_path,
-        run.log_path,
-        run.console_path,
-        run.transfer_path,
-        run.certificate_path,
-        run.lineage_path,
-        run.stop_path,
-        run.pulled_path,
-        run.config_path,
-    ):
-        path.unlink(missing_ok=True)
+    for path in run.files:
+        if path != run.notes_path:
+            path.unlink(missing_ok=True)
     run.create()

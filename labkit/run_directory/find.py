@@ -21,7 +21,7 @@ from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.directory import check_folders, make_private, replacing
 from labkit.run_directory.files import locked
 from labkit.run_directory.notes import read_lineage, read_notes, write_lineage
-from labkit.run_directory.stop import held
+from labkit.run_directory.stop import idle
 from labkit.run_directory.summary import RunSummary
 
 # Beside the runs of labkit compare, replicas and search.
@@ -220,12 +220,10 @@ def _equals(summary: RunSummary, field: str, value: str) -> bool:
     if field == "tag":
         return value.lower() in (tag.lower() for tag in summary.notes.tags)
     own = _value(summary, field)
-    if str(own).lower() == value.lower():
-        return True
-    try:
-        return _is_number(own) and float(value) == own
-    except ValueError:
-        return False
+    with suppress(InputError):
+        if _is_number(own) and _limit(value, value) == own:
+            return True
+    return bool(str(own).lower() == value.lower())
 
 
 def _value(summary: RunSummary, field: str) -> Any:
@@ -261,7 +259,7 @@ def rename_run(old: RunDirectory, new: str) -> tuple[RunDirectory, list[str]]:
             raise InputError(
                 f"{old.name} belongs to {folder}, which finds its runs by their names; it keeps its name"
             )
-    with held(old, "stop"):
+    with idle(old, "stop"):
         known = {one.path: one for one in known_runs()}
         others = {one.path: one for one in list_runs(old.path.parent)} | known
         try:

@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def training_process(run: RunDirectory, only: int | None = None) -> int | None:
         return next(filter(None, (RunLock(run, name).holder(among) for name in LOCKS)), None)
     # Without /proc only the run's own word says which process holds the lock.
     status = run.read_status()
-    if status is None or status.host != socket.gethostname() or take_locks(run, release=True):
+    if status is None or status.host != socket.gethostname() or is_free(run):
         return None
     return status.pid
 
@@ -85,31 +85,32 @@ def forget_request(run: RunDirectory) -> None:
     run.stop_path.unlink(missing_ok=True)
 
 
-def take_locks(run: RunDirectory, *, release: bool = False) -> list[RunLock]:
-    """Take the run's locks and return them; an empty list where another process holds one.
-
-    ``release``: give them back at once.
-    """
-    locks = [RunLock(run, name) for name in LOCKS]
-    all_taken = all(lock.acquire() for lock in locks)
-    if release or not all_taken:
-        for lock in locks:
-            lock.release()
-    return locks if all_taken else []
+@contextmanager
+def held(run: RunDirectory, otherwise: str, names: Iterable[str] = LOCKS) -> Iterator[None]:
+    """Hold locks of a run. Raises InputError, saying ``otherwise``, where another process has one."""
+    with ExitStack() as stack:
+        for lock in (RunLock(run, name) for name in names):
+            if not lock.acquire():
+                raise InputError(otherwise)
+            stack.callback(lock.release)
+        yield
 
 
 @contextmanager
-def held(run: RunDirectory, what: str) -> Iterator[None]:
-    """Hold the locks of a run. Raises InputError where it trains. ``what`` is to be done."""
-    refuse_elsewhere(run, what)
-    locks = take_locks(run)
-    if not locks:
-        raise InputError(f"{run.name} is running; labkit stop {run.name} stops it")
-    try:
+def idle(run: RunDirectory, command: str) -> Iterator[None]:
+    """Hold the locks of a run. Raises InputError where it trains. ``command``: as of ``refuse_elsewhere``."""
+    refuse_elsewhere(run, command)
+    with held(run, f"{run.name} is running; labkit stop {run.name} stops it"):
         yield
-    finally:
-        for lock in locks:
-            lock.release()
+
+
+def is_free(run: RunDirectory) -> bool:
+    """Return whether no process writes the run."""
+    if not run.path.is_dir():
+        return True
+    with suppress(InputError), held(run, ""):
+        return True
+    return False
 
 
 def _takes_sigterm(process: int) -> bool:
@@ -156,26 +157,19 @@ def move_to_trash(run: RunDirectory, folders: Iterable[Path]) -> Trashed:
         raise InputError(f"{run.path} is a link; remove the link by hand, the run stays where it is")
     if run.name.startswith(".") or not run.exists():
         raise InputError(f"there is no run at {run.path}")
-    refuse_elsewhere(run, "stop")
-    locks: list[RunLock] = []
     try:
-        locks = take_locks(run)
-        if not locks:
-            raise InputError(f"{run.name} is running; labkit stop {run.name} stops it")
-        trash = _trash_of(folder)
-        trash.mkdir(exist_ok=True)
-        now = time.time()
-        target = trash / f"{run.name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
-        stem, number = target.name, 1
-        while os.path.lexists(target):
-            number += 1
-            target = trash / f"{stem}-{number}"
-        os.rename(run.path, target)
+        with idle(run, "stop"):
+            trash = _trash_of(folder)
+            trash.mkdir(exist_ok=True)
+            now = time.time()
+            target = trash / f"{run.name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
+            stem, number = target.name, 1
+            while os.path.lexists(target):
+                number += 1
+                target = trash / f"{stem}-{number}"
+            os.rename(run.path, target)
     except OSError as error:
         raise InputError(f"{run.path} can't be moved to the trash: {error.strerror}") from None
-    finally:
-        for lock in locks:
-            lock.release()
     return Trashed(target, run.name, now)
 
 

@@ -8,8 +8,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from labkit.distributed.membership import Membership
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.synchronous import SynchronousEngine
 from labkit.distributed.task import ClusterTask
-from labkit.errors import InputError, installed_version
+from labkit.errors import installed_version
 from labkit.home import checkout
 from labkit.models.initial_weights import Transfer
 from labkit.parts.code import keep_replaced, record
@@ -35,7 +35,7 @@ from labkit.run_directory.certificate import write_certificate
 from labkit.run_directory.disk import check_disk_space, discard, quiet_threads
 from labkit.run_directory.find import remember
 from labkit.run_directory.machine import machine_recorded
-from labkit.run_directory.stop import forget_request
+from labkit.run_directory.stop import forget_request, held
 from labkit.startup.interruption import StopRequest, stop_on_signals
 from labkit.startup.tf_compat import told_of_other_kernels, uses_onednn
 from labkit.tensorboard.events import debugger_dump
@@ -51,12 +51,15 @@ def train_alone(plan: TrainingPlan) -> TrainResult:
     """Train the run of ``plan`` in this process; see ``labkit.training.train.train``."""
     network, transfer = _prepare(plan)
     plan.run.create()
-    with _held(plan.run), stop_on_signals() as stop:
-        if plan.overwrite:
-            discard(plan.run)
-        dumped = debugger_dump(plan.run) if plan.config.distribution.debugger_dump else nullcontext()
-        with dumped:
-            return _train_session(plan, network, transfer, stop)
+    busy = "is being written by another process; stop it with labkit stop, or name another --job-dir"
+    with held(plan.run, f"{plan.run.path} {busy}"):
+        forget_request(plan.run)  # of an earlier session, perhaps of this process
+        with stop_on_signals() as stop:
+            if plan.overwrite:
+                discard(plan.run)
+            dumped = debugger_dump(plan.run) if plan.config.distribution.debugger_dump else nullcontext()
+            with dumped:
+                return _train_session(plan, network, transfer, stop)
 
 
 def train_as_task(plan: TrainingPlan, task: ClusterTask) -> TrainResult:
@@ -122,24 +125,6 @@ def _agreement(plan: TrainingPlan) -> str:
         f"configuration {hashlib.sha256(words.encode()).hexdigest()[:8]}, data {plan.manifest.checksum[:8]}, "
         f"{counted(plan.devices.num_local_replicas, 'replica')} per worker"
     )
-
-
-@contextmanager
-def _held(run: RunDirectory) -> Iterator[None]:
-    """Lock the run against writes by other processes. Raises InputError if another one holds the lock."""
-    lock, launcher = RunLock(run), RunLock(run, ".launcher")
-    if not (launcher.acquire() and lock.acquire()):
-        launcher.release()
-        raise InputError(
-            f"{run.path} is being written by another process; stop it with labkit stop, or name another "
-            "--job-dir"
-        )
-    forget_request(run)  # of an earlier session, perhaps of this process
-    try:
-        yield
-    finally:
-        lock.release()
-        launcher.release()
 
 
 def _prepare(

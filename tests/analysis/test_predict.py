@@ -194,7 +194,7 @@ def test_a_pattern_and_standard_input(smoke, pictures, capsys, monkeypatch):
     ("flags", "said"),
     [
         (["--top", "0"], "--top is 0"),
-        (["--output", "told.txt"], "ends in .csv"),
+        (["--output", "told.txt"], "ends with .csv"),
         (["--output", "told.csv", "--json"], "give one of the two"),
         (["--checkpoint", "99"], "99"),
     ],

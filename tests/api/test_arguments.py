@@ -84,10 +84,13 @@ CALLS = {
     "find_learning_rate": lambda run, bad: labkit.find_learning_rate(given(bad, 0)),
     "correct_data": lambda run, bad: labkit.correct_data(bad, name="x"),
     "correct_data name": lambda run, bad: labkit.correct_data("shapes", name=bad),
+    "predict skip_damaged": lambda run, bad: run.predict(["x.png"], skip_damaged=bad),
     "search": lambda run, bad: labkit.search(bad),
     "start_run": lambda run, bad: labkit.start_run(given(bad, 5)),
     "start_run config": lambda run, bad: labkit.start_run("mine", given(bad, 5)),
     "start_run total_steps": lambda run, bad: labkit.start_run("mine", total_steps=given(bad, "ten")),
+    "start_run overwrite": lambda run, bad: labkit.start_run("mine", overwrite=bad),
+    "start_run resume_from": lambda run, bad: labkit.start_run("mine", resume_from=given(bad, 0.5)),
     "start_run job_dir": lambda run, bad: labkit.start_run(job_dir=given(bad, 5)),
     "batch": lambda run, bad: run.batch(bad),
     "batch data_dir": lambda run, bad: run.batch(1, data_dir=given(bad, 5)),
@@ -122,6 +125,8 @@ DATA = ("dataset", "data_dir", "images", "name", "image_size", "resize", "archiv
 DATA += ("classes", "train_examples", "url", "skip_damaged", "npz", "tfrecords", "class_names")
 for name in DATA:
     CALLS[f"prepare_data {name}"] = lambda run, bad, name=name: labkit.prepare_data(**{name: given(bad, 1.5)})
+for name in ("sampler", "halving", "eta", "seeds", "repeats", "workers"):
+    CALLS[f"search {name}"] = lambda run, bad, name=name: labkit.search({"momentum": "0,1"}, **{name: bad})
 for name in fields_by_name():
     CALLS[f"field {name}"] = lambda run, bad, name=name: Config.from_flat({name: bad})
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from labkit.data.images import pictures
-from labkit.data.images.pictures import MAX_BYTES, read_picture
+from labkit.data.images.pictures import MAX_BYTES, fitted, read_picture
 from labkit.errors import InputError
 from tests.fuzzing import damaged_bytes, value_or_line
 
@@ -117,6 +117,14 @@ def test_a_network_without_colours_gets_grey():
     assert found.image.shape == (28, 28, 1)
     assert (found.image == 76).all()
     assert "grey" in " ".join(found.notes)
+
+
+@pytest.mark.parametrize("resize", [None, "crop", "letterbox"])
+def test_an_array_becomes_the_image_that_a_file_of_it_becomes(resize):
+    for channels in (1, 3):
+        shape, pixels = (32, 32, channels), np.asarray(noise(50, 40))
+        expected = read_picture(saved(noise(50, 40)), shape, resize).image
+        np.testing.assert_array_equal(fitted(pixels, shape, resize), expected)
 
 
 def bomb(width: int, height: int) -> bytes:

@@ -39,8 +39,8 @@ def test_the_exit_code_says_whether_there_is_a_problem(monkeypatch, capsys, leve
 @pytest.mark.parametrize(
     ("home", "refuses", "said"),
     [
-        ("file", None, "is not a folder"),
-        ("", lambda folder: False, "not writable"),
+        ("file", None, "is not a directory"),
+        ("", lambda folder: False, "no permission"),
         ("", PermissionError(13, "Permission denied"), "Permission denied"),
         ("x" * 5000, None, "name too long"),
     ],
@@ -50,11 +50,14 @@ def test_a_home_that_cannot_be_used_is_a_problem(tmp_path, monkeypatch, home, re
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path / home))
     if isinstance(refuses, OSError):
+        exists = doctor.Path.exists
 
         def refuse(folder):
-            raise refuses
+            if tmp_path in folder.parents:
+                raise refuses
+            return exists(folder)
 
-        monkeypatch.setattr(doctor, "_existing", refuse)
+        monkeypatch.setattr(doctor.Path, "exists", refuse)
     elif refuses:
         monkeypatch.setattr(doctor.os, "access", lambda folder, mode: False)
     found = of("data") + of("runs")

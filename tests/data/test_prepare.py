@@ -13,7 +13,7 @@ import pytest
 
 from labkit.data import shapes
 from labkit.data.cifar10 import sources
-from labkit.data.cifar10.archives import source_sha256
+from labkit.data.cifar10.archives import CIFAR10
 from labkit.data.folder import locked
 from labkit.data.manifest import find_manifest, load_manifest, verify_shards
 from labkit.data.prepare import prepare
@@ -43,7 +43,7 @@ def test_every_layout_gives_the_same_data_set(fake_cifar, tmp_path, prepared, la
 def test_a_differing_checksum_is_reported_and_recorded_not_fatal(tmp_path, archive, monkeypatch):
     result = prepare("cifar10", tmp_path / "1", archive=archive, **OPTIONS)
     assert any("not one of the published" in line for line in result.messages)
-    sha256 = source_sha256(archive)
+    sha256 = CIFAR10.sha256(archive)
     monkeypatch.setitem(
         sources.PUBLISHED, "cifar-10-python.tar.gz", sources.Published("http://x/", sha256, 1)
     )

@@ -191,6 +191,6 @@ def test_a_full_disk_and_a_folder_that_cannot_be_written_are_one_sentence(made, 
     monkeypatch.setattr(
         shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9 - 1000, 1000)
     )
-    with pytest.raises(InputError, match="0 MB free.*--data-dir"):
+    with pytest.raises(InputError, match="--data-dir .*: 0 MiB free"):
         made.first(tmp_path / "new")
     assert not (tmp_path / "new").exists()

@@ -2,17 +2,20 @@
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from labkit.distributed.cpu import cpu_model
 from labkit.distributed.devices import Devices
-from labkit.experiments.verify import Difference, VerifiedSteps
+from labkit.experiments.verify import Difference, VerifiedSteps, _weights
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.certificate import read_certificate, write_certificate
 from labkit.training.session import processors
@@ -116,6 +119,26 @@ def test_a_loss_that_differs_on_the_way_to_equal_weights_is_no_rounding():
     assert result.changed_row(1e-4) == found
     for weights in ({9: Difference(9, "kernel", 0.1, 0.2)}, {5: None}, {}):
         assert VerifiedSteps("", 1, 9, differences=[found], weights=weights).changed_row(1e-4) is None
+
+
+@pytest.mark.parametrize("kept", [np.array([np.nan, 2.0, 3.0]), np.array(np.nan), np.array([1.0, np.inf])])
+def test_a_weight_that_became_no_number_is_no_rounding(kept, monkeypatch):
+    variable = tf.Variable(np.ones_like(kept))
+
+    class Store:
+        def __init__(self, folder): ...
+
+        def restore(self, checkpoint, step):
+            variable.assign(kept)
+
+    monkeypatch.setattr("labkit.training.checkpoints.CheckpointStore", Store)
+    monkeypatch.setattr("labkit.optim.network.variable_names", lambda *parts: [("conv2d", "kernel")])
+    parts = dict.fromkeys(("model", "optimizer", "average"))
+    network = SimpleNamespace(state_variables=[variable], checkpoint=lambda: None, **parts)
+    found = _weights(network, Path(), 5)
+    assert found is not None and not np.isfinite(found.recorded) and found.size == math.inf
+    assert VerifiedSteps("the initial weights", 1, 5, weights={5: found}).changed_checkpoint(1e-4) is found
+    assert (variable.numpy() == 1).all()
 
 
 def test_a_removed_row_is_found_and_one_that_was_added_since_is_no_change(run, verify):

@@ -47,6 +47,15 @@ def test_training_images_of_classes_that_look_like_a_formula_are_drawn(tmp_path)
     assert plots.png(figure)
 
 
+def test_training_images_with_other_colours_or_of_another_size_are_drawn_as_pixels(tmp_path):
+    manifest = write_own(tmp_path)
+    for given in ({"brightness": 0.2}, {"crop_size": 32}):
+        config = Config.from_flat(given)
+        figure = Prepared(config, manifest, "", Devices("CPU", ("CPU:0",))).training_images(1)
+        shown = [axis.get_images()[0].get_array() for axis in figure.axes]
+        assert {image.dtype for image in shown} == {np.dtype(np.uint8)}
+
+
 def boxes(figure) -> list[list[Any]]:
     """Return where the titles of the images of a drawn figure stand, row by row."""
     FigureCanvasAgg(figure).draw()
@@ -77,6 +86,15 @@ def test_of_labels_that_are_numbers_a_notebook_tells_their_names_and_draws_each_
     figure = plots.training_curves(Curves([*rows(2.0, 1.0), *errors]), smoothing=0)
     assert figure.axes[1].get_title(loc="left") == "Mean absolute error"
     assert lines_by_label(figure.axes[1])["test"].get_xydata().tolist() == [[2, 0.5]]
+
+
+def test_of_several_labels_the_scale_names_the_class_whose_probability_was_measured():
+    whole = make_predictions()
+    labels = np.eye(3, dtype=np.int32)[whole.labels]
+    several = dataclasses.replace(whole, labels=labels, probabilities=np.full((6, 3), [0.6, 0.9, 0.1]))
+    figure = plots.prediction_detail(several, 0, np.ones((32, 32)), 4)
+    assert figure.axes[0].get_xlabel() == "predicted: cat, dog"
+    assert figure.axes[3].get_ylabel() == "fall of the probability of dog"
 
 
 def lines_by_label(axis) -> dict[str, object]:
@@ -112,10 +130,11 @@ def nothing_wrong():
         (lambda: plots.confusion_matrix(np.zeros((3, 3), int), CLASSES), None),
         (nothing_wrong, None),
         (lambda: plots.image_grid(np.zeros((0, 8, 8, 3), np.uint8)), "no image"),
+        (lambda: plots.image_grid(np.zeros((2, 8, 8, 3))), r"float64 \[8, 8, 3\]; allowed: uint8"),
         (lambda: plots.confusion_matrix(np.zeros((2, 3), int), CLASSES), r"allowed: \(3, 3\)"),
         (lambda: plots.worker_throughput({"worker:0": []}), "no row of a worker"),
     ],
-    ids=["no step", "grey", "no example", "no mistake", "no image", "wrong shape", "no row"],
+    ids=["no step", "grey", "no example", "no mistake", "no image", "floats", "wrong shape", "no row"],
 )
 def test_little_to_show_is_drawn_and_nothing_to_show_is_refused(draw, said):
     if said is None:

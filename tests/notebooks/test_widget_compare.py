@@ -44,6 +44,14 @@ def test_the_answer_is_below_the_table(runs):
     assert "Give runs of a second configuration" in CompareRuns(runs[0].path).html()
 
 
+def test_runs_without_any_result_are_drawn(tmp_path):
+    shown = CompareRuns([make_run(tmp_path, name, rows=[], seed=0) for name in "ab"], seeds_together=False)
+    for run in shown.runs.values():
+        write_json_atomic(run.status_path, {"state": "running", "step": 0, "total_steps": 5})
+    assert "have no test accuracy" in shown.html()
+    assert shown.figure().axes[1].get_title(loc="left") == "Test accuracy"
+
+
 def test_the_controls_replace_figure_and_table_in_place(runs):
     shown, figure, table = CompareRuns(runs), Shown(), Shown()
     panel = compare_runs._Panel(shown, figure, table, shown.groups())

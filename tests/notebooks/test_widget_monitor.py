@@ -56,10 +56,13 @@ def test_the_curve_reaches_from_the_first_step_to_the_last():
     svg = monitor.curve_svg("loss", "nats", [row(0, 4.0), row(10, 2.0), row(20, 0.0)], [], "#000")
     assert "steps 0 to 20" in svg
     assert "points='34.0,18.0 213.0,69.0 392.0,120.0'" in svg
+    below = monitor.curve_svg("loss", "nats", [row(0, -1.0), row(10, -2.0), row(20, -4.0)], [], "#000")
+    assert "points='34.0,43.5 213.0,69.0 392.0,120.0'" in below and ">-4</text>" in below
     many = monitor.curve_svg("loss", "nats", [row(step) for step in range(5000)], [], "#000")
     assert many.count(",") < 1000
     assert "points=''" in monitor.curve_svg("loss", "nats", [row(1, float("nan"))], [], "#000")
     assert "loss <b>nan</b>" in monitor.panel_html("mine", "running", [row(1), row(2, None)], 9, [])
+    assert "width:100.0%" in monitor.panel_html("mine", "running", [row(12)], 9, [])  # beyond its end
     assert "<script>" not in monitor.panel_html("<script>", "running", [], 0, [])
 
 

@@ -45,6 +45,7 @@ def test_a_csv_file_of_keras(tmp_path):
     assert run.state == "finished"
     assert run.metrics()["accuracy"].tolist() == [0.1, 0.5]
     assert np.isnan(run.metrics()["loss"][1])
+    assert run.status.message == ""  # NaN is a value, and nothing is left out
     assert run.metrics("validation")["loss"].tolist() == [2.0, 1.0]
     assert cli.main(["show", "log"]) == 0
 

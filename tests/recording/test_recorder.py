@@ -261,6 +261,16 @@ def test_a_full_disk_ends_no_training(monkeypatch):
             lambda run: run.predictions("test", np.zeros((2, 4, 4, 3), np.uint8), [0, 1], [[3, 1]] * 2),
             ["sum 1", "softmax"],
         ),
+        (
+            lambda run: run.predictions("test", np.zeros((1, 4, 4, 3), np.uint8), [0], [["high", "low"]]),
+            ["probabilities aren't arrays", "'high'"],
+        ),
+        (
+            lambda run: run.predictions(
+                "test", np.zeros((1, 4, 4, 3), np.uint8), [0], [[0, 1]], classes="ab"
+            ),
+            ["classes is 'ab'", "a list of 2 names"],
+        ),
     ],
 )
 def test_bad_values_are_one_line_and_leave_no_row(call, words):
@@ -270,6 +280,22 @@ def test_bad_values_are_one_line_and_leave_no_row(call, words):
             call(run)
     assert all(word in str(refusal.value) for word in words) and "\n" not in str(refusal.value)
     assert labkit.load_run("mine").metrics()["step"].tolist() == [3]
+
+
+def test_a_notebook_shows_recorded_predictions_and_says_how_to_add_them():
+    with labkit.start_run("mine") as run:
+        images = np.zeros((2, 4, 4, 1), np.uint8)
+        run.predictions("val", images, [0, 1], [[0.9, 0.1], [0.8, 0.2]], classes=["a", "b"])
+    with labkit.start_run("none") as run:
+        run.log(1, loss=1.0)
+    found = labkit.load_run("mine")
+    assert found.tested().wrong.tolist() == [False, True]
+    assert found.mistakes().detail(1).axes[0].get_xlabel() == "predicted: a"
+    with pytest.raises(InputError, match="neither its network nor its data"):
+        _ = found.mistakes().network
+    for call in (labkit.load_run("none").tested, labkit.load_run("none").predictions):
+        with pytest.raises(InputError, match="no predictions of the split 'test'; the program that recorded"):
+            call()
 
 
 @pytest.mark.parametrize(
@@ -286,6 +312,7 @@ def test_bad_values_are_one_line_and_leave_no_row(call, words):
         ({"name": "x", "config": [1]}, ["config is [1]", "names"]),
         ({"name": "there", "resume_from": 3}, ["resume_from is 3", "up to 0"]),
         ({"name": "there", "resume_from": 0, "config": {"a": 1}}, ["keeps its own"]),
+        ({"name": "there", "resume_from": 0, "overwrite": True}, ["overwrite is True", "one of the two"]),
     ],
 )
 def test_a_run_that_cannot_be_started_writes_nothing(home, given, words):

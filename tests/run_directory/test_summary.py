@@ -256,7 +256,7 @@ def test_what_a_configuration_says_agrees_with_the_whole_check(tmp_path):
 
 
 CHOICES = {
-    "good": ("accuracy>0.75", "accuracy>=80%", "tag=Paper", "paper"),
+    "good": ("accuracy>0.75", "accuracy>=80%", "accuracy=80%", "tag=Paper", "paper"),
     "poor": ("accuracy<0.75", "learning_rate>0.2", "learning_rate=0.5"),
     "none": ("state!=finished",),
     "sizes": ("mean_absolute_error<100", "mean_absolute_error=4.5"),

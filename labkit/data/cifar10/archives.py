@@ -72,12 +72,29 @@ class Form:
         return (f"{self.archive}-python.tar.gz",)
 
     def sha256(self, path: Path) -> str:
-        """Return what :func:`source_sha256` does."""
-        return source_sha256(path, self)
+        """Return the SHA-256 of an archive, or of the names and contents of a folder's batch files."""
+        if not path.is_dir():
+            return file_sha256(path)
+        digest = hashlib.sha256()
+        for file in _batch_paths(path, self):
+            digest.update(f"{file.name} {file_sha256(file)}\n".encode())
+        return digest.hexdigest()
 
     def read(self, path: Path) -> ImageData:
-        """Return what :func:`read_archive` does."""
-        return read_archive(path, self)
+        """Read a ``.tar.gz`` of either layout, the folder extracted from one, or that folder's parent.
+
+        Raises:
+            InputError: `path` is none of these, is truncated or damaged, holds links, devices or names that
+                lead elsewhere, misses or repeats a batch, or has a batch of a wrong size, label or type; the
+                file is named.
+        """
+        files = _folder_files(path, self) if os.path.isdir(path) else _archive_files(path, self)
+        python = {name: data for name, data in files.items() if self.python.fullmatch(name)}
+        if python:
+            return _assemble(path, python, self, "", _python_batch, self.meta, _python_classes)
+        if files:
+            return _assemble(path, files, self, ".bin", _binary_batch, self.binary_meta, _binary_classes)
+        raise InputError(f"{path} contains no {self.title} batches; {self.way_out}")
 
     @property
     def way_out(self) -> str:
@@ -122,35 +139,6 @@ def _cifar100(kind: str, label_at: int) -> Form:
 
 
 CIFAR100, CIFAR100_COARSE = _cifar100("fine", 1), _cifar100("coarse", 0)
-
-
-def read_archive(path: str | Path, form: Form = CIFAR10) -> ImageData:
-    """Read a ``.tar.gz`` of either layout, the folder extracted from one, or that folder's parent.
-
-    Raises:
-        InputError: `path` is none of these, is truncated or damaged, holds links, devices or names that lead
-            elsewhere, misses or repeats a batch, or has a batch of a wrong size, label or type; the file is
-            named.
-    """
-    path = Path(path)
-    files = _folder_files(path, form) if os.path.isdir(path) else _archive_files(path, form)
-    python = {name: data for name, data in files.items() if form.python.fullmatch(name)}
-    if python:
-        return _assemble(path, python, form, "", _python_batch, form.meta, _python_classes)
-    if files:
-        return _assemble(path, files, form, ".bin", _binary_batch, form.binary_meta, _binary_classes)
-    raise InputError(f"{path} contains no {form.title} batches; {form.way_out}")
-
-
-def source_sha256(path: str | Path, form: Form = CIFAR10) -> str:
-    """Return the SHA-256 of an archive, or of the names and contents of a folder's batch files."""
-    path = Path(path)
-    if not path.is_dir():
-        return file_sha256(path)
-    digest = hashlib.sha256()
-    for file in _batch_paths(path, form):
-        digest.update(f"{file.name} {file_sha256(file)}\n".encode())
-    return digest.hexdigest()
 
 
 def _batch_paths(folder: Path, form: Form) -> list[Path]:

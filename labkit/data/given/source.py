@@ -47,7 +47,7 @@ from labkit.data.subset import (
     strata,
     stratified_rows,
 )
-from labkit.data.write import Journal, Plan, Written, shard_tasks
+from labkit.data.write import Journal, Plan, Written, hashes_of, shard_tasks
 from labkit.errors import InputError
 from labkit.plurals import counted, listed
 
@@ -227,12 +227,7 @@ class GivenSource:
         )
 
         def doubts(written: Mapping[str, Written]) -> list[str]:
-            hashes: dict[str, list[int]] = {name: [] for name in rows}
-            for task in tasks:
-                hashes[task.split] += written[task.path.name].hashes
-            return remarks(
-                listing, facts, rows, {name: np.array(part, np.uint64) for name, part in hashes.items()}
-            )
+            return remarks(listing, facts, rows, hashes_of(tasks, written))
 
         return Plan(
             tasks,

@@ -86,12 +86,10 @@ def examine(content: bytes, size: int) -> Look:
     Raises:
         DamagedError: it is no picture of a known format, is truncated or damaged, or has too many pixels.
     """
-    image, (width, height) = _decoded(content, size)
-    if _orientation(image) >= 5:
-        width, height = height, width
-    grey = _is_deep_grey(image)
-    deep = _extrema(image, grey) if grey or _has_16_bits(content) else ()
-    return Look(width, height, _is_transparent(image), deep, grey)
+    image, (width, height) = _usable(content, size)
+    grey = is_deep_grey(image)
+    deep = extrema(image, grey) if grey or _has_16_bits(content) else ()
+    return Look(width, height, is_transparent(image), deep, grey)
 
 
 def square(content: bytes, size: int, resize: str, white: int | None = None) -> Image.Image:
@@ -110,8 +108,8 @@ def square(content: bytes, size: int, resize: str, white: int | None = None) -> 
         DamagedError: as by :func:`examine`.
     """
     try:
-        image, _ = _decoded(content, size)
-        return resized(_upright(image, white), size, resize)
+        image, _ = _usable(content, size)
+        return resized(upright(image, white), size, resize)
     except MemoryError:
         raise DamagedError("not enough memory to decode it") from None
 
@@ -124,26 +122,39 @@ def square_of_pixels(pixels: np.ndarray, size: int, resize: str) -> Image.Image:
 
 def pixels_of_picture(image: Image.Image) -> np.ndarray:
     """Return an open picture, upright and without transparency, as uint8 [height, width, 3]; 1 if grey."""
-    if image.mode == "L" and not _is_transparent(image) and _orientation(image) == 1:
+    if image.mode == "L" and not is_transparent(image) and orientation(image) == 1:
         return np.asarray(image)[..., None]
-    return np.asarray(_upright(image, None))
+    return np.asarray(upright(image, None))
 
 
-def _upright(image: Image.Image, white: int | None) -> Image.Image:
-    method = _UPRIGHT.get(_orientation(image))
+def upright(image: Image.Image, white: int | None) -> Image.Image:
+    """Return a decoded picture as RGB, as the camera was held. ``white``: as of :func:`square`."""
+    method = _UPRIGHT.get(orientation(image))
     image = _rgb(image, white)
     return image if method is None else image.transpose(method)
 
 
-def _decoded(content: bytes, size: int) -> tuple[Image.Image, tuple[int, int]]:
-    """Return the decoded first frame, and the width and height in the file.
+def _usable(content: bytes, size: int) -> tuple[Image.Image, tuple[int, int]]:
+    """Return what :func:`decoded` does. Raises DamagedError also for values beyond 16 bits."""
+    image, shape = decoded(content, size)
+    if has_other_values(image):
+        raise DamagedError("values other than 0 to 65,535; save it with 8 or 16 bits a channel")
+    return image, shape
 
-    Metadata that can't be read don't make the pixels unusable.
+
+def decoded(content: bytes, size: int, max_pixels: int = MAX_PIXELS) -> tuple[Image.Image, tuple[int, int]]:
+    """Return the decoded first frame, and the width and height of the upright picture.
+
+    Metadata that can't be read don't make the pixels unusable. A large JPEG is decoded at a part of its size,
+    but at least 3 times ``size``; 0 decodes it whole.
+
+    Raises:
+        DamagedError: it is no picture of a known format, is damaged, or has too many pixels in its header.
     """
     with suppress(Exception):
-        return _loaded(content, size)
+        return _loaded(content, size, max_pixels)
     try:
-        return _loaded(without_metadata(content), size)
+        return _loaded(without_metadata(content), size, max_pixels)
     except DamagedError:
         raise
     except UnidentifiedImageError:
@@ -153,25 +164,25 @@ def _decoded(content: bytes, size: int) -> tuple[Image.Image, tuple[int, int]]:
         raise DamagedError(f"damaged: {reason}") from None
 
 
-def _loaded(content: bytes, size: int) -> tuple[Image.Image, tuple[int, int]]:
+def _loaded(content: bytes, size: int, max_pixels: int) -> tuple[Image.Image, tuple[int, int]]:
     image = _opened(content)
-    written = image.size
-    if written[0] * written[1] > MAX_PIXELS:
+    width, height = image.size
+    if width * height > max_pixels:
         raise DamagedError(
-            f"{written[0]:,} × {written[1]:,} pixels; at most {MAX_PIXELS // 1_000_000} million allowed"
+            f"{width:,} × {height:,} pixels; at most {max_pixels // 1_000_000} million allowed"
         )
-    if isinstance(image, JpegImagePlugin.JpegImageFile):
-        # A large JPEG is decoded at a half, a quarter or an eighth, at least 3 times the wanted size.
+    if size and isinstance(image, JpegImagePlugin.JpegImageFile):
         image.draft(None, (int(_REDUCING_GAP * size),) * 2)
     image.load()
-    if image.mode == "F" or (image.mode == "I" and not _has_values_of_16_bits(image)):
-        raise DamagedError("values other than 0 to 65,535; save it with 8 or 16 bits a channel")
-    return image, written
+    return image, ((height, width) if orientation(image) >= 5 else (width, height))
 
 
-def _has_values_of_16_bits(image: Image.Image) -> bool:
-    values = np.asarray(image)
-    return bool((values >= 0).all() and (values <= DEEPEST).all())
+def has_other_values(image: Image.Image) -> bool:
+    """Return whether a picture has values of grey that aren't whole numbers from 0 to 65535."""
+    if image.mode != "I":
+        return image.mode == "F"
+    low, high = extrema(image, True)
+    return low < 0 or high > DEEPEST
 
 
 def _opened(content: bytes) -> Image.Image:
@@ -196,7 +207,7 @@ def _what_it_is(content: bytes) -> str:
     return f"{name}, not {allowed}" if name else f"not a picture in {allowed}"
 
 
-def _orientation(image: Image.Image) -> int:
+def orientation(image: Image.Image) -> int:
     """Return the orientation that the camera noted, 1 to 8; 1 where there is none that can be read."""
     if not _METADATA & image.info.keys():
         return 1
@@ -207,7 +218,8 @@ def _orientation(image: Image.Image) -> int:
     return value if isinstance(value, int) and value in _UPRIGHT else 1
 
 
-def _is_transparent(image: Image.Image) -> bool:
+def is_transparent(image: Image.Image) -> bool:
+    """Return whether a decoded picture may have transparent parts."""
     return image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
 
 
@@ -216,7 +228,8 @@ def white_of(highest: int) -> int:
     return int(2 ** max(highest.bit_length(), 8) - 1)
 
 
-def _is_deep_grey(image: Image.Image) -> bool:
+def is_deep_grey(image: Image.Image) -> bool:
+    """Return whether a decoded picture has values of grey with more than 8 bits."""
     return image.mode.startswith("I")
 
 
@@ -225,8 +238,8 @@ def _has_16_bits(content: bytes) -> bool:
     return content.startswith(b"\x89PNG") and content[24:25] == b"\x10"
 
 
-def _extrema(image: Image.Image, grey: bool) -> tuple[int, int]:
-    """Return the lowest and the highest value of all channels but transparency, 0 to 65535."""
+def extrema(image: Image.Image, grey: bool) -> tuple[int, int]:
+    """Return the lowest and the highest value: of grey as it is, of colours scaled to 0 to 65535."""
     values, factor = (np.asarray(image), 1) if grey else (np.asarray(image.convert("RGB")), 257)
     return int(values.min()) * factor, int(values.max()) * factor
 
@@ -234,12 +247,12 @@ def _extrema(image: Image.Image, grey: bool) -> tuple[int, int]:
 def _rgb(image: Image.Image, white: int | None) -> Image.Image:
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
-    if _is_deep_grey(image):  # Pillow's own conversion would clip it
-        white = white or white_of(_extrema(image, True)[1])
+    if is_deep_grey(image):  # Pillow's own conversion would clip it
+        white = white or white_of(extrema(image, True)[1])
         values = np.asarray(image).astype(np.int64).clip(0, white)
         grey = ((values * 255 + white // 2) // white).astype(np.uint8)
         return Image.fromarray(grey).convert("RGB")
-    if not _is_transparent(image):
+    if not is_transparent(image):
         return image.convert("RGB")
     picture = image.convert("RGBA")
     background = Image.new("RGBA", picture.size, (*_BACKGROUND, 255))

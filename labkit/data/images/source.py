@@ -34,7 +34,7 @@ from labkit.data.images.walk import shown
 from labkit.data.manifest import Manifest
 from labkit.data.request import SMALLEST_IMAGE, Request
 from labkit.data.subset import are_mixed, class_names, strata, stratified_rows, with_train_examples
-from labkit.data.write import Journal, Plan, Written, shard_tasks
+from labkit.data.write import Journal, Plan, Written, hashes_of, shard_tasks
 from labkit.errors import InputError
 from labkit.plurals import counted, listed
 
@@ -68,13 +68,9 @@ def choose_size(facts: Sequence[Fact]) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class Parts:
-    """The rows of each split, in the order in which they are written, and what is to be said of it.
-
-    ``held_out``: the number of validation images.
-    """
+    """The rows of each split, in the order in which they are written, and what is to be said of it."""
 
     rows: dict[str, np.ndarray]
-    held_out: int
     lines: tuple[str, ...]
 
 
@@ -153,7 +149,7 @@ def choose_splits(
         for name, part in rows.items()
         if len(part)
     }
-    return Parts(written, len(rows["validation"]), tuple(lines))
+    return Parts(written, tuple(lines))
 
 
 def shuffled(rows: np.ndarray, seed: int) -> np.ndarray:
@@ -292,14 +288,7 @@ class ImageSource:
             return _Pictures(listing.root, paths, sha256, size, self._resize, white)
 
         def doubts(written: Mapping[str, Written]) -> list[str]:
-            hashes = {
-                split: np.array(
-                    [one for task in tasks if task.split == split for one in written[task.path.name].hashes],
-                    np.uint64,
-                )
-                for split in parts.rows
-            }
-            return remarks(listing, facts, parts.rows, hashes)
+            return remarks(listing, facts, parts.rows, hashes_of(tasks, written))
 
         columns = dict(listing.columns)
         if len({(fact.width, fact.height) for fact in good}) > 1:  # of the files, before they got one size
@@ -333,7 +322,7 @@ class ImageSource:
             multi_label=listing.multi_label,
             image_shape=(size, size, 3),
             image_format="jpeg" if size > JPEG_ABOVE else "pixels",
-            validation_size=parts.held_out,
+            validation_size=len(parts.rows.get("validation", ())),
             train_examples=request.train_examples,
             doubts=doubts,
             files={name: [listing.paths[row] for row in rows] for name, rows in parts.rows.items()},

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labkit.errors import InputError
+from labkit.plurals import printable
 
 # What systems, network drives and programs leave in folders and archives, besides names with a dot first.
 _SYSTEM = frozenset(
@@ -52,7 +53,6 @@ _FILLERS = frozenset(
     )
 )
 _JOINED = re.compile(f"^({'|'.join(sorted(_SPLIT_WORDS, key=len, reverse=True))})({'|'.join(_FILLERS)})$")
-_JOINERS = "\u200c\u200d"  # Persian and the scripts of India need them
 
 
 def is_system(name: str) -> bool:
@@ -97,10 +97,7 @@ def natural(name: str) -> tuple[list[str | int], str]:
 
 def shown(text: str | Path) -> str:
     """Return text that is safe on a terminal: control characters and bytes of no script are escaped."""
-    return "".join(
-        mark if mark.isprintable() or mark in _JOINERS else mark.encode("unicode_escape").decode()
-        for mark in str(text)
-    )
+    return printable(str(text))
 
 
 @dataclass

@@ -38,8 +38,9 @@ from labkit.experiments.comparison.files import (
 from labkit.experiments.trials import Training, Trial, find_data_set, refuse_other_contents, run_trial
 from labkit.parts.code import with_whole_paths
 from labkit.parts.trust import files_of
-from labkit.run_directory import RunDirectory, RunLock, write_json_atomic
+from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.disk import check_writable
+from labkit.run_directory.stop import held
 from labkit.startup.child import python_command
 from labkit.startup.interruption import STOPPED
 from labkit.training.checks import refuse_cluster
@@ -278,25 +279,21 @@ def _locked(plan: ComparisonPlan) -> Iterator[None]:
     folder = plan.output
     made = [path for path in (folder, *folder.parents) if not path.exists()]  # the innermost first
     folder.mkdir(parents=True, exist_ok=True)
-    lock = RunLock(RunDirectory(folder))
-    if not lock.acquire():
-        raise InputError(
-            f"--output {folder} is being written by another process; wait or name another directory"
-        )
-    try:
-        recorded = read_request(folder)
-        request = plan.request.merged_with(recorded)  # earlier models and seeds stay in the table
-        if request != recorded:
-            write_json_atomic(request_path(folder), dataclasses.asdict(request))
-        yield
-    finally:
-        if made and not any(training.run.path.exists() for training in plan.trainings):
-            request_path(folder).unlink(missing_ok=True)
-            (folder / ".lock").unlink(missing_ok=True)
-            for path in made:
-                with contextlib.suppress(OSError):  # another process has put something there
-                    path.rmdir()
-        lock.release()
+    busy = f"--output {folder} is being written by another process; wait or name another directory"
+    with held(RunDirectory(folder), busy, [".lock"]):
+        try:
+            recorded = read_request(folder)
+            request = plan.request.merged_with(recorded)  # earlier models and seeds stay in the table
+            if request != recorded:
+                write_json_atomic(request_path(folder), dataclasses.asdict(request))
+            yield
+        finally:
+            if made and not any(training.run.path.exists() for training in plan.trainings):
+                request_path(folder).unlink(missing_ok=True)
+                (folder / ".lock").unlink(missing_ok=True)
+                for path in made:
+                    with contextlib.suppress(OSError):  # another process has put something there
+                        path.rmdir()
 
 
 def _do(training: Training, number: str, signals: Sequence[int], say: Callable[[str], None]) -> int | None:

@@ -109,9 +109,8 @@ def plan_search(
     for name in _INSTEAD.keys() & flags.keys():
         raise InputError(f"{fields_by_name()[name].flag} is {short(flags[name])}; {_INSTEAD[name]}")
     # A grid of nothing is one trial, of several seeds.
-    dimensions = (
-        {} if asked["sampler"] == "grid" and not space and asked["seeds"] != 1 else parse_space(space, flags)
-    )
+    of_seeds = argument("--sampler", asked["sampler"], str) == "grid" and not space and asked["seeds"] != 1
+    dimensions = {} if of_seeds else parse_space(space, flags)
     trials, workers = _number_of_trials(asked, dimensions), asked["workers"]
     first = {name: one.ends[0] for name, one in dimensions.items()}
     config = config_of(asked["preset"], with_values(flags, first))
@@ -181,15 +180,18 @@ def _number_of_trials(asked: Mapping[str, Any], space: Mapping[str, Dimension]) 
     for name, least in _LOWEST.items():
         value, flag = asked[name], "--" + name.replace("_", "-")
         allowed = f"a whole number of at least {least}"
-        if value is not None and argument(flag, value, int, allowed=allowed) < least:
+        found = argument(flag, value, int, optional=name in ("trials", "in_flight"), allowed=allowed)
+        if found is not None and found < least:
             raise InputError(f"{flag} is {value}; allowed: {allowed}")
     for name in ("minutes", "patience", "rung_seconds"):
         value, flag = asked[name], "--" + name.replace("_", "-")
-        if value is not None and not argument(flag, value, float) > 0:
+        found = argument(flag, value, float, optional=True)
+        if found is not None and not found > 0:
             raise InputError(f"{flag} is {value:g}; allowed: a number above 0")
     for name, known in _NAMES.items():
-        if asked[name] not in known:
-            raise InputError(f"--{name} is {short(asked[name])}; allowed: {', '.join(known)}")
+        allowed = ", ".join(known)
+        if argument(f"--{name}", asked[name], str, allowed=allowed) not in known:
+            raise InputError(f"--{name} is {short(asked[name])}; allowed: {allowed}")
     if asked["rung_seconds"] is not None and asked["halving"] == "none":
         raise InputError(
             f"--rung-seconds is {asked['rung_seconds']:g}; it needs --halving successive or asha"

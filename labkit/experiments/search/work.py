@@ -33,7 +33,7 @@ from labkit.run_directory.files import read_object
 from labkit.run_directory.machine import driver_library
 from labkit.run_directory.metrics import chosen_step, own_test
 from labkit.run_directory.reader import MetricsReader, read_metrics
-from labkit.run_directory.stop import take_locks
+from labkit.run_directory.stop import is_free
 from labkit.startup.child import EXIT_STATUS, UNTIL_SECONDS, UNTIL_STEP, python_command
 from labkit.startup.process import Child
 from labkit.startup.template import Template
@@ -87,11 +87,6 @@ def reached(
         "seconds": spent(reader, after, step),
         "test": test.get(objective),
     }
-
-
-def is_free(run: RunDirectory) -> bool:
-    """Return whether no process writes the run."""
-    return not run.path.is_dir() or bool(take_locks(run, release=True))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import pytest
 
 from labkit.commands import main as cli
 from labkit.data.cifar10 import archives
-from labkit.data.cifar10.archives import read_archive, source_sha256
+from labkit.data.cifar10.archives import CIFAR10
 from labkit.data.subset import ImageData
 from labkit.errors import InputError
 from labkit.startup.child import python_command
@@ -30,7 +30,7 @@ def test_both_layouts_give_the_same_data_in_every_form(fake_cifar, tmp_path, lay
     else:
         folder = fake_cifar.folder(tmp_path, layout)
         source = folder if form == "folder" else tmp_path
-    data = read_archive(source)
+    data = CIFAR10.read(source)
     for field, value in vars(fake_cifar).items():
         np.testing.assert_array_equal(getattr(data, field), value)
     assert data.train_images.dtype == data.test_images.dtype == np.uint8
@@ -41,7 +41,7 @@ def test_both_layouts_give_the_same_data_in_every_form(fake_cifar, tmp_path, lay
 @pytest.mark.parametrize("name", ["../data_batch_1", "/etc/passwd", "a/../../b", ".."])
 def test_names_that_point_outside_the_archive_are_refused(make_tar, tmp_path, name):
     with pytest.raises(InputError, match="points outside the archive"):
-        read_archive(make_tar(tmp_path / "a.tar.gz", {name: b"x"}))
+        CIFAR10.read(make_tar(tmp_path / "a.tar.gz", {name: b"x"}))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_links_and_devices_are_refused(make_tar, tmp_path, kind):
     member = tarfile.TarInfo("cifar-10-batches-py/data_batch_1")
     member.type, member.linkname = kind, "/etc/passwd"
     with pytest.raises(InputError, match="link or a device"):
-        read_archive(make_tar(tmp_path / "a.tar.gz", {"readme.html": b""}, (member,)))
+        CIFAR10.read(make_tar(tmp_path / "a.tar.gz", {"readme.html": b""}, (member,)))
 
 
 def test_an_archive_that_unpacks_to_too_much_is_refused(fake_cifar, tmp_path, monkeypatch):
@@ -59,19 +59,19 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(fake_cifar, tmp_path, mo
     member.size = 2**31
     (tmp_path / "a.tar").write_bytes(member.tobuf())
     with pytest.raises(InputError, match="unpacks to more than"):
-        read_archive(tmp_path / "a.tar")
+        CIFAR10.read(tmp_path / "a.tar")
     with tarfile.open(tmp_path / "many.tar", "w") as archive:
         for number in range(2000):
             archive.addfile(tarfile.TarInfo(f"{number}"))
     with pytest.raises(InputError, match="more than 1,000 members"):
-        read_archive(tmp_path / "many.tar")
+        CIFAR10.read(tmp_path / "many.tar")
     source = fake_cifar.archive(tmp_path / "a.tar.gz", "binary")
     unpacked = gzip.decompress(source.read_bytes())
     monkeypatch.setattr(archives, "_MAX_UNPACKED", len(unpacked))
-    read_archive(source)
+    CIFAR10.read(source)
     source.write_bytes(gzip.compress(unpacked + bytes(4096)))  # what follows the end
     with pytest.raises(InputError, match="unpacks to more than"):
-        read_archive(source)
+        CIFAR10.read(source)
 
 
 def _small_archive(layout: str, compression: str) -> bytes:
@@ -107,13 +107,13 @@ def test_each_truncation_and_flipped_byte_of_an_archive_is_refused_or_gives_the_
     whole = _small_archive(layout, compression)
     path = tmp_path / "a.tar"
     path.write_bytes(whole)
-    data = read_archive(path)
+    data = CIFAR10.read(path)
     cut = [whole[:size] for size in range(len(whole))]
     flipped = [whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :] for at in range(len(whole))]
     refused = 0
     for damaged in (*cut, *flipped):
         path.write_bytes(damaged)
-        found, line = value_or_line(lambda: read_archive(path))
+        found, line = value_or_line(lambda: CIFAR10.read(path))
         assert "a.tar" in line if found is None else _same(found, data)
         refused += found is None
     # What is read all the same: the time, system and name that a compressor noted, or padding behind its end.
@@ -128,7 +128,7 @@ def test_each_truncation_and_flipped_byte_of_a_pickle_is_refused_or_gives_images
     for at in places:
         for damaged in (whole[:at], whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :]):
             (folder / name).write_bytes(damaged)
-            data, line = value_or_line(lambda: read_archive(folder))
+            data, line = value_or_line(lambda: CIFAR10.read(folder))
             if data is None:
                 assert name in line
             else:
@@ -180,16 +180,16 @@ def test_a_batch_file_that_cannot_be_read_is_named(fake_cifar, tmp_path, monkeyp
     folder = fake_cifar.folder(tmp_path, "binary")
     monkeypatch.setattr("pathlib.Path.read_bytes", refuse)  # root may read everything
     with pytest.raises(InputError, match="batches.meta.txt cannot be read: Permission denied"):
-        read_archive(folder)
+        CIFAR10.read(folder)
 
 
 def test_a_repeated_and_a_sixth_batch_are_refused(fake_cifar, make_tar, tmp_path):
     files = {f"a/{name}": content for name, content in fake_cifar.files("binary").items()}
     files["b/data_batch_2.bin"] = files["a/data_batch_2.bin"]
     with pytest.raises(InputError, match="data_batch_2.bin twice"):
-        read_archive(make_tar(tmp_path / "a.tar.gz", files))
+        CIFAR10.read(make_tar(tmp_path / "a.tar.gz", files))
     with pytest.raises(InputError, match="unexpected data_batch_6.bin"):
-        read_archive(fake_cifar.folder(tmp_path, "binary", **{"data_batch_6.bin": b""}))
+        CIFAR10.read(fake_cifar.folder(tmp_path, "binary", **{"data_batch_6.bin": b""}))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -197,7 +197,7 @@ def test_a_missing_file_is_named(fake_cifar, tmp_path, layout):
     for number, name in enumerate(fake_cifar.files(layout)):
         folder = fake_cifar.folder(tmp_path / str(number), layout, **{name: None})
         with pytest.raises(InputError, match=f"lacks {name}"):
-            read_archive(folder)
+            CIFAR10.read(folder)
 
 
 _PLANES = np.zeros((20, 3072), np.uint8)
@@ -228,14 +228,14 @@ def test_a_damaged_batch_is_named(fake_cifar, tmp_path, batch, message):
     else:
         folder = fake_cifar.folder(tmp_path, "python", data_batch_4=pickle.dumps(batch))
     with pytest.raises(InputError, match=f"data_batch_4.*{message}"):
-        read_archive(folder)
+        CIFAR10.read(folder)
 
 
 def test_class_names_must_exist_and_differ(fake_cifar, tmp_path):
     for number, text in enumerate([b"", b"cat\ncat\n", "k\u00e4fer\n".encode()]):
         folder = fake_cifar.folder(tmp_path / str(number), "binary", **{"batches.meta.txt": text})
         with pytest.raises(InputError, match="batches.meta.txt"):
-            read_archive(folder)
+            CIFAR10.read(folder)
 
 
 def test_other_sources_are_refused_with_a_hint(tmp_path, make_tar):
@@ -244,7 +244,7 @@ def test_other_sources_are_refused_with_a_hint(tmp_path, make_tar):
     make_tar(tmp_path / "other.tar.gz", {"readme": b"x"})
     for name in ("text", "folder", "other.tar.gz", "nothing"):
         with pytest.raises(InputError) as caught:
-            read_archive(tmp_path / name)
+            CIFAR10.read(tmp_path / name)
         assert name in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -252,10 +252,10 @@ def test_other_sources_are_refused_with_a_hint(tmp_path, make_tar):
 def test_a_folders_checksum_depends_only_on_its_batches(fake_cifar, tmp_path, layout):
     first = fake_cifar.folder(tmp_path / "1", layout)
     second = fake_cifar.folder(tmp_path / "2", layout, readme=b"other")
-    assert source_sha256(first) == source_sha256(second) == source_sha256(tmp_path / "2")
+    assert CIFAR10.sha256(first) == CIFAR10.sha256(second) == CIFAR10.sha256(tmp_path / "2")
     name = sorted(fake_cifar.files(layout))[1]
     (second / name).write_bytes((second / name).read_bytes()[:-1] + b"?")
-    assert source_sha256(first) != source_sha256(second)
+    assert CIFAR10.sha256(first) != CIFAR10.sha256(second)
 
 
 def test_a_long_header_is_refused_before_it_is_read(tmp_path):
@@ -268,10 +268,10 @@ def test_a_long_header_is_refused_before_it_is_read(tmp_path):
             archive.write(bytes(2**20))
     assert (tmp_path / "a.tar.gz").stat().st_size < 3e6
     code = (
-        "import resource, sys; from labkit.data.cifar10.archives import read_archive\n"
+        "import resource, sys; from pathlib import Path; from labkit.data.cifar10.archives import CIFAR10\n"
         "from labkit.errors import InputError\n"
         "resource.setrlimit(resource.RLIMIT_AS, (1_500_000_000,) * 2)\n"
-        "try:\n    read_archive(sys.argv[1])\n"
+        "try:\n    CIFAR10.read(Path(sys.argv[1]))\n"
         "except InputError as error:\n    print(error)\n"
     )
     command = python_command("-c", code, tmp_path / "a.tar.gz")

@@ -233,7 +233,7 @@ def test_a_full_disk_is_said_before_and_while_pixels_are_kept(tmp_path, monkeypa
 
     monkeypatch.setattr(iterables, "_BLOCK_BYTES", 500)
     monkeypatch.setattr(iterables, "check_space", full)
-    with pytest.raises(InputError, match="MB free but needs"):
+    with pytest.raises(InputError, match="--data-dir .* MiB free"):
         prepare("mine", tmp_path / "new", examples={"train": _pairs(IMAGES, LABELS)})
     monkeypatch.undo()
 
