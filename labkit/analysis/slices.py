@@ -33,10 +33,6 @@ class Slice:
     low: float
     high: float
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return dict(vars(self))
-
 
 def names_of_slices(manifest: Manifest, split: str) -> list[str]:
     """Return what the images of a split can be told apart by."""

@@ -1,5 +1,6 @@
 """``labkit evaluate``: the metrics of a run's checkpoints."""
 
+import math
 from typing import Annotated, Any, Literal
 
 from labkit import api
@@ -113,7 +114,7 @@ def _print_slices(run: RunDirectory, manifest: Manifest, split: str, step: int, 
             one.name[:LONGEST_NAME],
             f"{one.count:,}",
             f"{one.value:{form}}",
-            f"{one.low:{form}} to {one.high:{form}}",
+            "–" if math.isnan(one.low) else f"{one.low:{form}} to {one.high:{form}}",
         )
         for one in found
     ]
