@@ -358,9 +358,9 @@ def expected(checked: Checked, draft: Draft, runs: Iterable[RunSummary]) -> tupl
     """Return the seconds that the trainings of a form take one after the other, and the run that tells it.
 
     It is the newest run with the same network, data, batch and precision; validations come on top. None where
-    there is no such run, or the number of steps isn't known.
+    there is no such run, the number of steps isn't known, or several workers share the cores.
     """
-    if checked.config is None or draft.lists.keys() & set(SAME):
+    if checked.config is None or _launcher(draft) or draft.lists.keys() & set(SAME):
         return None
     config, data = checked.config, prepared(_data_directory(draft), checked.config.data.dataset)
     config = config.with_steps_for(data.count("train")) if data else config

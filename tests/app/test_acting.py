@@ -127,7 +127,13 @@ def test_the_time_of_trainings_is_told_by_a_run_like_them(make_run):
     for sizes in ("64", "32, 64"):
         draft.shown["train_batch_size"] = sizes
         assert expected(check(draft), draft, [summary]) is None
-    draft.shown |= {"train_batch_size": "32", "block": "bottleneck", "num_layers": "20"}
+    draft.shown |= {"train_batch_size": "32", "learning_rate": "0.1"}
+    assert expected(check(draft), draft, [summary])
+    draft.workers = 2
+    assert check(draft).config is not None
+    assert expected(check(draft), draft, [summary]) is None, "workers share the cores"
+    draft.workers = 1
+    draft.shown |= {"block": "bottleneck", "num_layers": "20"}
     configure(run, **preset_values("smoke") | {"num_layers": 20})
     [summary] = state.summaries([run], 9.0)
     assert check(draft).config is not None
