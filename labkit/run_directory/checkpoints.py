@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from labkit.errors import InputError
+from labkit.errors import InputError, short
 from labkit.run_directory.files import read_object
 
 _NAME = re.compile(r"step-(\d{8,})")
@@ -53,6 +53,8 @@ def check_checkpoint(folder: Path, checkpoint: str) -> None:
     if not steps:
         is_over = read_object(folder.parent / "status.json").get("state") == "finished"
         way = "any more; restore it from a copy, or train anew" if is_over else "yet; train the run further"
+        if there := read_object(folder.parent / "pulled.json").get("from"):
+            way = f"of a run that was pulled; copy the folder of this name from {short(there)}"
         raise InputError(f"{folder} holds no checkpoint {way}")
     is_step = checkpoint.isascii() and checkpoint.isdecimal() and len(checkpoint) < 20
     if checkpoint not in ("best", "last") and not (is_step and int(checkpoint) in steps):

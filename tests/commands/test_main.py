@@ -279,6 +279,8 @@ def test_the_2017_command_line_trains_and_then_has_nothing_left_to_do(tmp_path):
 
     shutil.rmtree(job_dir / "checkpoints")
     assert "no checkpoint any more; restore it from a copy" in refused("evaluate", job_dir)
+    (job_dir / "pulled.json").write_text('{"from": "gpu7:runs/first"}')
+    assert "was pulled; copy the folder of this name from 'gpu7:runs/first'" in refused("evaluate", job_dir)
 
 
 def test_a_pipe_gets_each_line_at_once():
