@@ -97,7 +97,7 @@ def _data(run: RunDirectory, config: Config, data_dir: str | None, check: bool) 
             raise
     return (
         recorded,
-        f"the data set {recorded.dataset} isn't here; the export takes what {run.name} recorded of it",
+        f"the data of {run.name}, {recorded.dataset}, aren't here; the export takes what it recorded of them",
     )
 
 
