@@ -201,6 +201,8 @@ def test_a_configuration_survives_as_arguments():
     fixed |= {
         "cutout_size": 0,
         "random_resized_crop": 0.0,
+        "brightness": 0.0,
+        "contrast": 0.0,
         "mixup_alpha": 0.0,
         "cutmix_alpha": 0.0,
     }  # what others need

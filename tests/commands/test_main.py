@@ -37,6 +37,8 @@ def test_every_field_is_a_flag(captured, monkeypatch):
         "staircase_epochs": 350.0,
         "cutout_size": 0,  # the other value of --use-distortion-for-training allows no other
         "random_resized_crop": 0.0,  # the same
+        "brightness": 0.0,
+        "contrast": 0.0,
         "learning_rate_schedule": "one_cycle",
         "num_layers": 8,
         "resnet_version": 1,
