@@ -14,6 +14,7 @@ from labkit.config import Config, fields_by_name
 from labkit.config.architectures import model_name
 from labkit.config.config import recorded_config
 from labkit.config.data_sets import AUTO, GENERATED, fold_name, prepare_command
+from labkit.data.folds import is_made_of
 from labkit.data.inputs import choose_input_path, resolved_crop
 from labkit.data.manifest import Manifest, find_manifest, load_manifest, verify_shards
 from labkit.data.prepare import prepare
@@ -253,7 +254,7 @@ def _with_fold(
     found = find_manifest(folder, name)
     if found is not None and found.source.get("fold") != fold:
         raise InputError(f"--fold {fold} would be {found.directory}, which holds other data; rename those")
-    if found is None or found.source["sha256"] != manifest.checksum:
+    if found is None or not is_made_of(manifest, found):
         if announce is None:
             command = prepare_command(name, str(folder))
             raise InputError(f"--fold {fold} isn't prepared; in a cluster do it first: {command}")
