@@ -19,13 +19,14 @@ from labkit.data.inputs import choose_input_path, resolved_crop
 from labkit.data.manifest import Manifest, find_manifest, load_manifest, verify_shards
 from labkit.data.prepare import prepare
 from labkit.data.resolve import find_data_set, resolve
-from labkit.errors import InputError
+from labkit.errors import InputError, short
 from labkit.models.weight_source import find_weight_source, read_name_map
 from labkit.parts.code import check_unchanged
 from labkit.parts.trust import digest_of, files_of
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import check_folders
 from labkit.run_directory.disk import check_disk_space, check_writable, holds_something_else
+from labkit.run_directory.files import read_object
 from labkit.run_directory.find import missing_config
 from labkit.startup.quiet_import import import_tensorflow
 from labkit.training.checks import check_fits, check_targets
@@ -119,6 +120,8 @@ def nothing_left(run: RunDirectory) -> str:
     more = f"for more steps: {fork_command(run, step, train_steps=2 * step)}"
     if not run.checkpoint_steps():
         more = "its checkpoints are gone, so it can't go on; --overwrite trains it anew"
+        if there := read_object(run.pulled_path).get("from"):
+            more = f"its checkpoints weren't pulled; to go on, copy their folder from {short(there)}"
     return f"nothing left to do: {run.path} is finished at step {step}; it was trained on {how}; {more}"
 
 
