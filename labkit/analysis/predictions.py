@@ -258,7 +258,7 @@ def of_another_checkpoint(run: RunDirectory, predictions: Predictions) -> str:
         return ""
     return (
         f"these test predictions are of step {step}, and the test result of {run.name} is that of step "
-        f"{own}; labkit evaluate {shlex.quote(str(run.path))} --checkpoint {own} writes those"
+        f"{own}; {how_to_predict(run, f' --checkpoint {own}')}"
     )
 
 

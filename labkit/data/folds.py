@@ -73,6 +73,12 @@ class _Pooled:
         return [self.base.checksum, self.rows.tolist()]
 
 
+def is_made_of(base: Manifest, fold: Manifest) -> bool:
+    """Return whether a data set hasn't changed since the fold was made of it."""
+    now = beside(base)
+    return base.checksum == fold.source["sha256"] and fold.source.get("beside", now) == now
+
+
 class FoldSource:
     """The data set that a fold is named after; see ``labkit.data.prepare.Source``.
 
@@ -94,11 +100,9 @@ class FoldSource:
 
     def changes(self, present: Manifest, *, decided: bool) -> list[str]:
         base = find_manifest(self._request.data_dir, self._name)  # a fold is whole without it
-        source = present.source
-        changed = base is not None and (
-            base.checksum != source["sha256"] or source.get("beside", now := beside(base)) != now
-        )
-        return [f"preparing again: {self._name} has changed"] if changed else []
+        if base is None or is_made_of(base, present):
+            return []
+        return [f"preparing again: {self._name} has changed"]
 
     def plan(self, journal: Journal | None) -> Plan:
         base = load_manifest(self._request.data_dir, self._name)

@@ -54,15 +54,29 @@ def source_of(argument: str, *values: Any) -> str:
     """
     imports: dict[str, str] = {}
     parts: dict[str, str] = {}
+    called: dict[str, Any] = {}
     for value in values:
-        _add(argument, value.__name__, value, imports, parts)
+        _add(argument, value.__name__, value, imports, parts, called)
     return "\n".join(sorted(imports.values())) + "\n\n\n" + "\n\n\n".join(parts.values()) + "\n"
 
 
-def _add(argument: str, name: str, value: Any, imports: dict[str, str], parts: dict[str, str]) -> None:
-    """Add the definition of a name, behind those of the names that it uses."""
-    if name in imports or name in parts:
+def _add(
+    argument: str,
+    name: str,
+    value: Any,
+    imports: dict[str, str],
+    parts: dict[str, str],
+    called: dict[str, Any],
+) -> None:
+    """Add the definition of a name, behind those of the names that it uses. ``called``: values by name."""
+    if name in called:
+        if called[name] is not value and repr(called[name]) != repr(value):
+            raise InputError(
+                f"{argument} has two values of the name {name!r}: {short(called[name])[:60]} and "
+                f"{short(value)[:60]}; give them other names"
+            )
         return
+    called[name] = value
     if isinstance(value, ModuleType):
         imports[name] = f"import {value.__name__}" + _as(name, value.__name__)
     elif home := _module_of(value):
@@ -71,7 +85,7 @@ def _add(argument: str, name: str, value: Any, imports: dict[str, str], parts: d
         parts[name] = ""  # so that a function may call itself
         text = _text(argument, name, value)
         for used, other in _used(value, text).items():
-            _add(argument, used, other, imports, parts)
+            _add(argument, used, other, imports, parts, called)
         del parts[name]
         parts[name] = text
     else:
@@ -304,7 +318,8 @@ def _reference(argument: str, value: Any, folder: Path) -> str:
         raise InputError(f"{argument} is {short(value)[:100]}; allowed: {ALLOWED[argument]}")
     path = None if is_keras else file_of(value)
     if path is None:
-        path = folder / f"{name}.py"
+        path = folder / argument / f"{name}.py"  # another argument's may have the name, too
+        path.parent.mkdir(exist_ok=True)
         path.write_text(source_of(argument, value), encoding="utf-8")
     return f"{path}:{name}"
 

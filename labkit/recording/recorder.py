@@ -24,6 +24,7 @@ from labkit.errors import InputError, reason_of, short
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory, RunLock, Status, write_json_atomic
 from labkit.run_directory.disk import check_writable, discard, holds_something_else
+from labkit.run_directory.files import read_object
 from labkit.run_directory.find import remember
 from labkit.run_directory.machine import machine_recorded
 from labkit.run_directory.metrics import MetricsWriter
@@ -71,7 +72,8 @@ def start_run(
         total_steps: of the whole training, for its progress; steps may be fewer or more.
         job_dir: the run directory, in place of ``name``.
         overwrite: discards a run that is there.
-        resume_from: goes on with the run that is there after this step; rows of later steps no longer count.
+        resume_from: goes on with the run that is there after this step; rows of later steps no longer count,
+            and their predictions are removed.
 
     Raises InputError, with nothing written, for a name that can't be, a folder with something else, a run
     that is there without ``overwrite`` or ``resume_from``, and one that another process writes.
@@ -150,6 +152,14 @@ def opened(run: RunDirectory, overwrite: bool) -> RunLock:
     return lock
 
 
+def _discard_predictions(run: RunDirectory, after: int) -> None:
+    for path in run.predictions_path.glob("*.json"):
+        step = read_object(path).get("checkpoint_step")
+        if isinstance(step, int) and step > after:
+            path.with_suffix(".npz").unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+
+
 class Recorder:
     """Writes a run directory while another program trains; see ``start_run``.
 
@@ -179,6 +189,7 @@ class Recorder:
         self._rows: MetricsWriter | None = MetricsWriter(run.metrics_path)
         if resume_from is not None:
             self._rows.mark_resume_point(resume_from)
+            _discard_predictions(run, after=resume_from)
         else:
             write_json_atomic(run.config_path, {RECORDED_BY: "labkit.start_run", "settings": settings})
         versions = {"versions": {"python": sys.version.split()[0]}, "command": sys.argv}

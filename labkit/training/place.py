@@ -14,17 +14,19 @@ from labkit.config import Config, fields_by_name
 from labkit.config.architectures import model_name
 from labkit.config.config import recorded_config
 from labkit.config.data_sets import AUTO, GENERATED, fold_name, prepare_command
+from labkit.data.folds import is_made_of
 from labkit.data.inputs import choose_input_path, resolved_crop
 from labkit.data.manifest import Manifest, find_manifest, load_manifest, verify_shards
 from labkit.data.prepare import prepare
 from labkit.data.resolve import find_data_set, resolve
-from labkit.errors import InputError
+from labkit.errors import InputError, short
 from labkit.models.weight_source import find_weight_source, read_name_map
 from labkit.parts.code import check_unchanged
 from labkit.parts.trust import digest_of, files_of
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import check_folders
 from labkit.run_directory.disk import check_disk_space, check_writable, holds_something_else
+from labkit.run_directory.files import read_object
 from labkit.run_directory.find import missing_config
 from labkit.startup.quiet_import import import_tensorflow
 from labkit.training.checks import check_fits, check_targets
@@ -118,6 +120,8 @@ def nothing_left(run: RunDirectory) -> str:
     more = f"for more steps: {fork_command(run, step, train_steps=2 * step)}"
     if not run.checkpoint_steps():
         more = "its checkpoints are gone, so it can't go on; --overwrite trains it anew"
+        if there := read_object(run.pulled_path).get("from"):
+            more = f"its checkpoints weren't pulled; to go on, copy their folder from {short(there)}"
     return f"nothing left to do: {run.path} is finished at step {step}; it was trained on {how}; {more}"
 
 
@@ -253,7 +257,7 @@ def _with_fold(
     found = find_manifest(folder, name)
     if found is not None and found.source.get("fold") != fold:
         raise InputError(f"--fold {fold} would be {found.directory}, which holds other data; rename those")
-    if found is None or found.source["sha256"] != manifest.checksum:
+    if found is None or not is_made_of(manifest, found):
         if announce is None:
             command = prepare_command(name, str(folder))
             raise InputError(f"--fold {fold} isn't prepared; in a cluster do it first: {command}")

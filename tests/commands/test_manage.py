@@ -186,11 +186,20 @@ def test_a_run_is_continued_with_the_same_data_of_todays_home(folder, resumed, t
     assert resumed[0][1].data.data_dir is None, "nobody chose it"
 
 
+def test_a_run_that_was_pulled_without_checkpoints_doesnt_begin_anew(folder, resumed):
+    run = make_run(folder, "mine", state="interrupted", step=7)
+    run.pulled_path.write_text('{"from": "gpu7:runs/mine"}')
+    code, _, err = answer("resume", "mine")
+    assert code == 2 and "copy the folder of this name from 'gpu7:runs/mine'" in err and not resumed
+
+
 @pytest.mark.parametrize("words", ["", "--train-steps 200", "--steps 200 --lr=0.5"])
 def test_a_finished_run_and_other_settings_are_answered_with_the_command_that_goes_on(words, folder, resumed):
     run = make_run(folder, "mine")
     if not words:
         assert "its checkpoints are gone, so it can't go on" in answer("resume", "mine")[1]
+        run.pulled_path.write_text('{"from": "gpu7:runs/mine"}')
+        assert "to go on, copy their folder from 'gpu7:runs/mine'" in answer("resume", "mine")[1]
         (run.checkpoints_path / "step-00000020").mkdir(parents=True)
     code, out, err = answer("resume", "mine", *words.split())
     assert not resumed

@@ -18,7 +18,7 @@ from labkit.data.prepare import prepare
 from labkit.data.related import common_images
 from labkit.data.shards import load_split, read_stored
 from labkit.errors import InputError
-from labkit.training.place import place_run
+from labkit.training.place import place_run, prepared_data_set
 from labkit.training.plan import plan_data
 from tests.data.test_corrected import recorded
 from tests.multilabel import prepare_small
@@ -114,7 +114,11 @@ def test_columns_that_change_reach_folds_and_corrections(tmp_path):
             json.dumps({"dataset": "seen", "checksum": base.checksum, "marks": {"train": {"0": mark}}})
         )
         corrected = labkit.correct_data("seen", name="right", marks=tmp_path / "m.json", data_dir=tmp_path)
-        for made in (fold(base, 2), corrected):
+        trained = labkit.Config.from_flat(
+            {"dataset": "seen", "fold": f"1/{COUNT}", "data_dir": str(tmp_path)}
+        )
+        own = prepared_data_set(trained, may_prepare=True)[0]
+        for made in (fold(base, 2), own, corrected):
             assert set(columns_of(made, "train")["camera"]) == {camera}
     assert not prepare(fold_name("seen", f"2/{COUNT}"), tmp_path).did_work
 

@@ -300,6 +300,14 @@ def test_folds_that_differ_by_the_same_dont_show_a_better_model(folder):
     assert "all folds differ by the same" in told and "is better" not in told
 
 
+def test_folds_with_the_same_accuracy_have_no_interval(folder):
+    write_request(folder, ["resnet8"], 1, folds=2)
+    for number in (1, 2):
+        write_run(folder, "resnet8", 0, accuracy=0.5, fold=f"{number}/2")
+    [told] = [note for note in read_comparison(folder).notes() if "validation accuracy" in note]
+    assert "the same in each, so nothing tells" in told and "interval" not in told
+
+
 # ---- plot ----------------------------------------------------------------------------------------------
 
 

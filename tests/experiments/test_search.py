@@ -87,6 +87,15 @@ def test_a_space_has_fields_networks_and_arguments_of_parts():
         with_values({"num_layers": 8}, {"model": "resnet20"})
 
 
+def test_choices_in_a_list_may_have_commas(tmp_path):
+    nets = tmp_path / "one, two" / "nets.py"
+    nets.parent.mkdir()
+    nets.write_bytes(Path(own_nets.__file__).read_bytes())
+    choices = {"model": ("resnet8", f"{nets}:mlp"), "metrics": ("auc,f1_macro", "f1_macro,auc")}
+    found = parse_space({name: list(values) for name, values in choices.items()}, {})
+    assert {name: one.choices for name, one in found.items()} == choices
+
+
 BAD_INPUT = {
     "nothing to search": ([], "name settings"),
     "an unknown field": (["--space", "learning_rat=0.1,0.2"], "did you mean|see labkit train"),

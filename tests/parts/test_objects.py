@@ -113,6 +113,24 @@ def test_what_cannot_be_a_file_is_refused_in_one_line():
         assert said in str(refused.value) and "\n" not in str(refused.value)
 
 
+def test_two_functions_of_one_name_are_told_apart():
+    def times(factor):
+        def loss(labels, logits):
+            return factor * logits[:, 0]
+
+        return loss
+
+    refused = pytest.raises(InputError, match=r"two values of the name 'loss'.*other names")
+    with refused, as_files({"metrics": [times(1), times(2)]}):
+        pass
+    with as_files({"metrics": [times(1), "auc"], "loss": times(2)}) as flags:
+        texts = [Path(flags[name].partition(":")[0]).read_text() for name in ("metrics", "loss")]
+    assert ["factor = 1" in text for text in texts] == [True, False]
+    with as_files({"loss": times(1), "augment": times(2)}) as flags:  # either may be written first
+        texts = [Path(flags[name].partition(":")[0]).read_text() for name in ("loss", "augment")]
+    assert ["factor = 1" in text for text in texts] == [True, False]
+
+
 @pytest.mark.slow
 def test_a_saved_model_is_trained_from_its_weights(tmp_path, shapes):
     model = own_nets.mlp((32, 32, 3), 10, units=4)

@@ -207,6 +207,26 @@ def test_a_kill_takes_no_row_back(home):
     assert labkit.load_run("x").status.total_steps == 1000
 
 
+def test_predictions_of_steps_that_no_longer_count_are_removed():
+    images, shares = np.zeros((2, 8, 8, 1), np.uint8), [[0.9, 0.1]] * 2
+    with labkit.start_run("y") as run:
+        for step, split in ((1, "validation"), (5, "test")):
+            run.log(step, loss=1.0)
+            run.predictions(split, images, [0, 1], shares)
+    with labkit.start_run("y", resume_from=3) as run:
+        run.log(4, loss=1.0)
+    found = labkit.load_run("y")
+    assert found.tested().summary["step"] == 1  # of validation, which was before
+    with pytest.raises(InputError, match="no predictions of the split 'test'; the program that recorded it"):
+        found.predictions("test")
+    with labkit.start_run("y", resume_from=4) as run:
+        run.reached(5)
+        run.predictions("test", images, [0, 1], shares)
+        run.log(6, split="test", loss=0.5)
+    with pytest.warns(UserWarning, match="is that of step 6; the program that recorded it can add them"):
+        labkit.load_run("y").predictions("test")
+
+
 def test_a_full_disk_ends_no_training(monkeypatch):
     with labkit.start_run("mine") as run:
         run.log(1, loss=1.0)

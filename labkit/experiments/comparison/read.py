@@ -225,6 +225,9 @@ def _not_finished(run: RunMetrics) -> str:
     return f"{run.name}: {run.state} at step {run.step}" + (f": {run.message}" if run.message else "")
 
 
+_NOTHING_TELLS = "so nothing tells how sure that is"
+
+
 def told_of_folds(models: Sequence[ModelMetrics], folds: int) -> list[str]:
     """Return what cross-validation tells of the models, as sentences; none before two folds are finished."""
     known = {model.name: found for model in models if folds and len(found := model.validated) > 1}
@@ -233,10 +236,10 @@ def told_of_folds(models: Sequence[ModelMetrics], folds: int) -> list[str]:
     lines = []
     for name, found in known.items():
         told = fold_interval(list(found.values()), folds)
-        lines.append(
-            f"{name}: validation accuracy {100 * told.mean:.2f} % over {told.count} folds, 95 % interval "
-            f"{100 * max(told.low, 0):.2f} to {100 * min(told.high, 1):.2f} %"
-        )
+        sure = f"95 % interval {100 * max(told.low, 0):.2f} to {100 * min(told.high, 1):.2f} %"
+        if math.isclose(told.low, told.high):  # as few folds of few images may give by chance
+            sure = f"the same in each, {_NOTHING_TELLS}"
+        lines.append(f"{name}: validation accuracy {100 * told.mean:.2f} % over {told.count} folds, {sure}")
     best = max(known, key=lambda name: statistics.fmean(known[name].values()))
     for name in known:
         both = [fold for fold in known[best] if fold in known[name]]
@@ -244,8 +247,8 @@ def told_of_folds(models: Sequence[ModelMetrics], folds: int) -> list[str]:
             continue
         told = fold_interval([known[best][fold] - known[name][fold] for fold in both], folds)
         shown = "neither is shown to be better" if told.contains_zero else f"{best} is better"
-        if told.mean and math.isclose(told.low, told.high):  # as few folds of few images may give by chance
-            shown = "all folds differ by the same, so nothing tells how sure that is"
+        if told.mean and math.isclose(told.low, told.high):
+            shown = f"all folds differ by the same, {_NOTHING_TELLS}"
         lines.append(f"{best} against {name}, fold by fold: {told}: {shown}")
     return [
         *lines,

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ def parse_space(space: Any, given: Mapping[str, Any]) -> dict[str, Dimension]:
     for name, values in space.items():
         choices = values if isinstance(values, Iterable) else [values]
         field, _, argument = str(name).partition(".")
-        text = values if isinstance(values, str) else ",".join(_text(field, one) for one in choices)
+        texts = values.split(",") if isinstance(values, str) else [_text(field, one) for one in choices]
         (field,) = by_field({field: None})
         info, called = fields_by_name()[field], f"{field}.{argument}" if argument else field
         problem = ""
@@ -58,10 +58,10 @@ def parse_space(space: Any, given: Mapping[str, Any]) -> dict[str, Dimension]:
         try:
             if problem:
                 raise InputError(f"{problem}; leave it out")
-            parsed[called] = _dimension(text, None if argument else info)
+            parsed[called] = _dimension(texts, None if argument else info)
         except (ValueError, SyntaxError) as error:
             told = error if isinstance(error, InputError) else f"allowed: {_FORMS}"
-            raise InputError(f"--space {called}={text}: {told}") from None
+            raise InputError(f"--space {called}={','.join(texts)}: {told}") from None
     return parsed
 
 
@@ -89,14 +89,18 @@ def _arguments(value: Any, info: FieldInfo) -> Mapping[str, Any]:
     return arguments_of(value) if isinstance(value, str) else value or {}
 
 
-def _dimension(text: str, info: FieldInfo | None) -> Dimension:
-    """Return the values that a text names. ``info``: of their field; None for an argument of a part.
+def _dimension(texts: Sequence[str], info: FieldInfo | None) -> Dimension:
+    """Return the values that choices, or a single range, name.
+
+    Args:
+        texts: the choices.
+        info: of their field; None for an argument of a part.
 
     Raises InputError, and ValueError or SyntaxError for what has none of the forms.
     """
-    found = _RANGE.fullmatch(text)
+    found = _RANGE.fullmatch(",".join(texts))
     if not found:
-        choices = tuple(_value(one.strip(), info) for one in text.split(","))
+        choices = tuple(_value(one.strip(), info) for one in texts)
         if len(choices) < 2 or len(set(map(repr, choices))) < len(choices):
             raise InputError("allowed: at least two values, each once; a single one is a flag of its own")
         return Dimension("choice", choices=choices)
