@@ -44,7 +44,8 @@ def page() -> None:
 
     found = look()
     state.watch("table", look, REFRESH_SECONDS, seen=found)
-    actions.report()
+    with st.container():  # of each report, also an empty one: without it, the table below could be drawn anew
+        actions.report()
     if not runs:
         state.say_no_runs()
     else:
@@ -57,14 +58,15 @@ def _controls_and_table(labels: dict[str, str], found: list[RunSummary]) -> None
     hidden = sum(summary.notes.archived for summary in found)
     listed = found if view.archived else [summary for summary in found if not summary.notes.archived]
     wanted = listed
-    try:
-        if view.text.strip():
-            text = re.sub(r"\s*([!<>]?=|[<>])\s*", r"\1", view.text)  # "accuracy > 0.8" is one condition
-            wanted = chosen_runs(listed, shlex.split(text), field_aliases())
-    except InputError as error:
-        _all_are_shown(state.clean(error))
-    except ValueError:
-        _all_are_shown("the filter has a quotation mark without its partner.")
+    with st.container():
+        try:
+            if view.text.strip():
+                text = re.sub(r"\s*([!<>]?=|[<>])\s*", r"\1", view.text)  # "accuracy > 0.8" is one condition
+                wanted = chosen_runs(listed, shlex.split(text), field_aliases())
+        except InputError as error:
+            _all_are_shown(state.clean(error))
+        except ValueError:
+            _all_are_shown("the filter has a quotation mark without its partner.")
     ticked = set(table.ticked(TABLE))
     actions.bar([run for run in wanted if run.path in ticked], labels)
     if not wanted:
@@ -123,9 +125,7 @@ def _controls(others: dict[str, str]) -> tuple[View, DeltaGenerator]:
                 help="Also each setting of the configuration.",
                 width=420,
             )
-        archived = st.toggle(
-            "Archived", key="archived", bind="query-params", help="Shows archived runs, too."
-        )
+        archived = st.toggle("Archived", key="archived", bind="query-params", help="Shows archived runs too.")
         beside = st.container(width=170)
     return View(text, tuple(shown), tuple(by), archived), beside
 

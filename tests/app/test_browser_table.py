@@ -247,6 +247,8 @@ def test_groups_have_mean_and_spread_and_their_runs_and_one_box_for_all(six, run
 def test_a_refresh_moves_no_tick_and_no_row_that_is_read(six, runs_folder, served, visit, make_run):
     page = visit.page
     opened(page, served, runs_folder)
+    table = page.locator(".lk-runs").first
+    table.evaluate("(table) => { table.isTheFirst = true; }")
     six[5].write_status(six[5].read_status())  # it was active just now, like one of several that train
     make_run("newest")
     becomes(page, lambda: short(page), ["newest", *NEWEST])
@@ -260,10 +262,11 @@ def test_a_refresh_moves_no_tick_and_no_row_that_is_read(six, runs_folder, serve
     page.get_by_role("button", name="Undo").click()
     page.get_by_text("8 runs", exact=True).wait_for()
     page.get_by_text("1 selected: rate-0.1-seed-2", exact=True).wait_for()
-    still(page.locator(ROWS).first)  # what stood above the table goes once the page is drawn
+    still(page.locator(ROWS).first)  # "Moved to the trash" above the table goes once the page is drawn
     box(page, "rate-0.2-seed-1").check()
     box(page, "rate-0.2-seed-3").click(modifiers=["Shift"])
     page.get_by_text("4 selected").wait_for()
+    assert table.evaluate("(table) => table.isTheFirst"), "the table was drawn anew: its order is another"
     page.get_by_role("checkbox", name="Tick all").check()
     page.get_by_text("8 selected").wait_for()
     page.get_by_role("button", name="Compare").click()

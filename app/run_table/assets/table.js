@@ -4,7 +4,6 @@
 // Rows are grids of their own, so that those out of sight are laid out only once they come into sight; the roles
 // are written down because a grid is no row of a table to each browser.
 const open = new Set(); // the groups whose runs are shown; the module stays loaded, so Back finds them open
-let last; // the key of the row that was ticked last: a table that is drawn anew meanwhile still knows it
 
 const ROLES = { table: 'table', thead: 'rowgroup', tbody: 'rowgroup', tr: 'row', td: 'cell' };
 const make = (parent, tag, name, text) => {
@@ -299,10 +298,10 @@ function tick(host, event, line) {
   let lines = line ? [line] : [...host.rows.values()];
   if (line && event.shiftKey) { // all from the one that was ticked before
     const shown = shownRows(host);
-    const [from, to] = [shown.indexOf(host.rows.get(last)), shown.indexOf(line)].sort((a, b) => a - b);
+    const [from, to] = [shown.indexOf(host.rows.get(host.last)), shown.indexOf(line)].sort((a, b) => a - b);
     if (from >= 0) lines = shown.slice(from, to + 1);
   }
-  last = line?.row.key;
+  host.last = line?.row.key;
   const { checked } = event.target;
   for (const key of lines.flatMap((one) => keysOf(host, one.row))) {
     if (checked) host.ticked.add(key);
