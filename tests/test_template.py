@@ -100,11 +100,13 @@ def test_a_forked_task_sees_what_a_program_sees(trained):
         assert forked == program
 
 
+@pytest.mark.long
 def test_forked_tasks_share_no_chance(trained):
     chances = [chance for _, _, chance in trained.values()]
     assert all(len(set(drawn)) == len(chances) for drawn in zip(*chances, strict=True)), chances
 
 
+@pytest.mark.long
 def test_a_forked_training_is_the_same_to_the_last_bit(trained):
     runs = {name: RunDirectory(path) for name, (path, *_) in trained.items()}
     certificates = [replace(read_certificate(run), rows="") for run in runs.values()]  # rows hold times
@@ -123,6 +125,7 @@ def test_a_forked_training_is_the_same_to_the_last_bit(trained):
     assert files["forked"] == files["program"] == files["forked again"]
 
 
+@pytest.mark.long
 def test_a_refusal_travels_as_from_a_program(template, tmp_path):
     ends = []
     for source in (None, template):
@@ -181,6 +184,7 @@ def test_all_that_a_forked_task_started_ends_with_it(template, endless, end, cod
         until_gone(task, other)
 
 
+@pytest.mark.long
 def test_a_forked_task_ends_with_its_parent(template, endless):
     with Child(endless, template=template) as child:
         task, other = family(child)
@@ -190,6 +194,7 @@ def test_a_forked_task_ends_with_its_parent(template, endless):
         other.kill()  # nobody is left who could
 
 
+@pytest.mark.long
 def test_a_task_goes_on_without_its_template_and_the_next_is_a_program(endless, capfd):
     with closing(made()) as template, Child(endless, template=template) as child:
         task, other = family(child)
@@ -204,6 +209,7 @@ def test_a_task_goes_on_without_its_template_and_the_next_is_a_program(endless, 
         until_gone(task, other)
 
 
+@pytest.mark.long
 def test_a_template_that_hangs_is_killed_and_holds_nobody_up(monkeypatch, capfd):
     monkeypatch.setattr(module, "FORK_SECONDS", 0.5)
     with closing(made()) as template:
@@ -228,6 +234,7 @@ with closing(Template(of_cluster=True)) as template:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("when", ["while it imports", "while a task runs", "behind its template"])
 def test_all_ends_with_the_launcher(endless, when):
     launcher = psutil.Popen(
@@ -249,6 +256,7 @@ def test_all_ends_with_the_launcher(endless, when):
 # ---- who forks -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_trials_begin_once_the_template_can_fork(tmp_path):
     trial, forked, ends = Trial(REFUSED, log=tmp_path / "log"), [], []
     with closing(Template(of_cluster=False)) as template:
@@ -263,6 +271,7 @@ def test_trials_begin_once_the_template_can_fork(tmp_path):
     assert forked and all(forked)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("callbacks", "no_gpu", "forks"), [(None, True, True), (PROBE, True, False), (None, False, False)]
 )

@@ -78,7 +78,7 @@ def test_the_data_set_isnt_needed(smoke, pictures, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("resize", ["crop", "letterbox"])
+@pytest.mark.parametrize("resize", ["crop", pytest.param("letterbox", marks=pytest.mark.long)])
 def test_a_picture_is_fitted_as_those_of_the_data_set(tmp_path, resize):
     random = np.random.default_rng(0)
     for name in ("cat", "dog"):

@@ -104,6 +104,7 @@ def test_many_clients_get_right_answers_and_memory_stays(served, pictures, expec
     assert process.memory_info().rss - before < 400 * 2**20
 
 
+@pytest.mark.long
 def test_an_answer_has_as_many_classes_as_are_asked_for(served, pictures, expected):
     told = served.post(pictures[3], "predict?top=3").json()
     best = np.argsort(-expected[1][3], kind="stable")[:3]

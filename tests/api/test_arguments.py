@@ -185,6 +185,7 @@ def test_values_of_numpy_of_another_type_are_refused(value: object) -> None:
         Config.from_flat({"train_steps": value})
 
 
+@pytest.mark.long
 def test_numpy_values_in_prepare_data(tmp_path: Path) -> None:
     classes = np.array(["ring", "disc"])
     given = {"dataset": np.str_("shapes"), "data_dir": tmp_path, "classes": classes}

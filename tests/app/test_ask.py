@@ -34,7 +34,7 @@ def several(tmp_path_factory) -> RunDirectory:
     return train(folder, "run", dataset="shapes_multilabel", loss="sigmoid")
 
 
-@pytest.fixture(params=["trained", "several"])
+@pytest.fixture(params=["trained", pytest.param("several", marks=pytest.mark.long)])
 def run(request) -> RunDirectory:
     return request.getfixturevalue(request.param)
 

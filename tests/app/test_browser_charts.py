@@ -217,6 +217,7 @@ def places(page: Any) -> list[dict[str, float]]:
     return [chart.bounding_box() for chart in page.locator(".lk-chart").all()]
 
 
+@pytest.mark.long
 def test_a_slim_head_and_the_batch_beside_charts_that_stay_in_their_places(server, browser):
     with visiting(browser, viewport={"width": 1280, "height": 720}) as visit:
         page = visit.page

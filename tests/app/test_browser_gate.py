@@ -117,6 +117,7 @@ def test_a_request_is_answered_only_under_a_name_of_the_server_and_never_in_a_fr
     assert asked(served, Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate")[0] == 200, "a link elsewhere"
 
 
+@pytest.mark.long
 def test_one_variable_names_the_hosts_of_a_proxy(tmp_path):
     with dashboard(tmp_path, LABKIT_HOSTS="lab.example, *.cloud.example") as (address, _):
         assert asked(address, Host="lab.example")[0] == asked(address, Host="a.cloud.example")[0] == 200
@@ -144,6 +145,7 @@ def test_a_name_that_was_made_to_lead_here_gets_one_sentence(served, visit):
     assert "is no name of this dashboard" in visit.page.inner_text("body")
 
 
+@pytest.mark.long
 def test_with_a_token_nothing_acts_before_it_is_given_and_all_after(locked, visit):
     page = visit.page
     page.goto(f"{locked}/start")

@@ -82,6 +82,7 @@ NEWEST = ["0.1 1", "0.1 2", "0.1 3", "0.2 1", "0.2 2", "0.2 3"]
 BEST = ["0.2 3", "0.2 2", "0.2 1", "0.1 2", "0.1 1", "0.1 3"]
 
 
+@pytest.mark.long
 def test_a_name_opens_its_run_and_back_finds_the_table_as_it_was(six, runs_folder, served, visit):
     page = visit.page
     opened(page, served, runs_folder, "&columns=Test+accuracy&columns=learning_rate")
@@ -140,6 +141,7 @@ def test_the_order_is_in_the_address_and_stays_until_another_is_chosen(six, runs
     visit.went_well()
 
 
+@pytest.mark.long
 def test_a_row_and_its_curve_mark_each_other_and_its_eye_hides_it(six, runs_folder, served, visit):
     levels(six)
     page = visit.page
@@ -363,6 +365,7 @@ def test_the_browser_notifies_once_somebody_has_asked_for_it(six, runs_folder, s
     visit.went_well()
 
 
+@pytest.mark.long
 def test_names_and_values_are_text_whatever_they_hold(make_run, runs_folder, served, visit):
     page = visit.page
     image = "<img src=x onerror=document.title='hit'>"

@@ -46,6 +46,7 @@ def open_part(page: str, run: RunDirectory, part: str = "") -> AppTest:
     return finished(open_page(page, run, **({"part": part} if part else {})))
 
 
+@pytest.mark.long
 def test_every_part_is_drawn_with_links_and_without_the_markup_of_a_class(run):
     shown = {part: open_part("data", run, part) for part in PARTS}
     for at in shown.values():

@@ -128,6 +128,7 @@ def test_ones_own_picture_is_predicted_and_what_is_none_gives_a_sentence(trained
     assert "isn't a picture" in words(checked(at.run()))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_damaged_checkpoint_leaves_what_was_recorded(trained_home, tmp_path):
     damaged = RunDirectory(shutil.copytree(trained_home.path, tmp_path / "damaged"))

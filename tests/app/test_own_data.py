@@ -59,16 +59,15 @@ def test_every_page_shows_any_name_as_text(run, page):
         assert "my_pets__1" in shown
 
 
-@pytest.mark.parametrize(
-    ("page", "part"),
-    [pytest.param("image", "", marks=pytest.mark.long), ("data", "Samples"), ("data", "Augmentation")],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("page", "part"), [("image", ""), ("data", "Samples"), ("data", "Augmentation")])
 def test_the_file_of_an_image_is_named(run, page, part):
     at = open_page(page, run, **({"part": part} if part else {}))
     shown = html_of(at if page == "image" else finished(at))
     assert "&lt;i&gt;0&amp;.png" in shown and "<i>" not in shown
 
 
+@pytest.mark.long
 def test_every_part_of_the_data_page_is_drawn_and_names_the_source(run):
     for part in ("Balance and pixels", "Duplicates", "Source"):
         shown = words(finished(open_page("data", run, part=part)))
@@ -89,6 +88,7 @@ def test_the_form_offers_what_is_prepared_and_checks_what_is_typed(run):
     assert "allowed: up to 64 letters" in check(draft).errors["dataset"]
 
 
+@pytest.mark.long
 def test_a_data_set_that_is_gone_leaves_the_command_that_prepares_it(run, tmp_path, monkeypatch):
     moved = run.path.parents[1] / "data" / "my_pets__1"
     moved.rename(tmp_path / "elsewhere")
@@ -114,6 +114,7 @@ def many(classes: int, examples: int = 3000) -> Predictions:
     return Predictions(images, labels, probabilities, np.arange(examples), names)
 
 
+@pytest.mark.long
 def test_a_matrix_of_many_classes_has_those_with_the_most_mistakes():
     whole, part = matrix.confusion(many(60)), matrix.confusion(many(3000))
     assert whole.numbers is None and len(whole.rows) == 60
@@ -127,6 +128,7 @@ def test_a_matrix_of_many_classes_has_those_with_the_most_mistakes():
     assert part.cell_of((left_out, 8)) is None
 
 
+@pytest.mark.long
 def test_images_too_large_for_the_predictions_are_read_from_the_data_set(run, monkeypatch):
     before = load_predictions(run)
     assert isinstance(before.images, np.ndarray)

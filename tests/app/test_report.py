@@ -224,6 +224,7 @@ def opened(offline: Visit, tmp_path: Path) -> Callable[[RunDirectory], Any]:
     return open_report
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.browser
 def test_a_report_opens_from_its_file_without_a_network_and_its_charts_zoom(

@@ -108,6 +108,7 @@ def test_a_run_that_diverges_says_where_and_a_replay_shows_the_same(tmp_path):
     assert not run.numerics_path.exists()
 
 
+@pytest.mark.long
 def test_the_first_tensor_is_found_in_every_phase(tmp_path):
     """Forward, backward, update and state, each made non-finite by hand in one network."""
     from labkit.data.batch_of_step import batch_of_step

@@ -47,7 +47,13 @@ def test_what_a_callback_remembers_comes_back_from_the_checkpoint(tmp_path):
     assert [one.seen for one in second] == [20, 19]
 
 
-@pytest.mark.parametrize("state", [np.zeros(3), {1: 2}, {"a": (1, 2)}, float("nan")])
+@pytest.mark.parametrize(
+    "state",
+    [
+        np.zeros(3),
+        *(pytest.param(one, marks=pytest.mark.long) for one in ({1: 2}, {"a": (1, 2)}, float("nan"))),
+    ],
+)
 def test_a_state_that_would_not_come_back_as_it_is_ends_the_run_at_its_start(state, tmp_path):
     class Keeps(labkit.Callback):
         def state(self):
@@ -98,6 +104,7 @@ def looked(tmp_path_factory, shapes):
     return found, RunDirectory(path)
 
 
+@pytest.mark.long
 def test_outputs_and_gradients_are_those_of_the_network(looked):
     found, _ = looked
     images, labels = found["batch"]

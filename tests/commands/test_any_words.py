@@ -91,6 +91,7 @@ def place(tmp_path_factory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", GOOD_BEGINNINGS)
 def test_any_words_behind_a_command_are_answered_or_refused_in_one_line(place, command):
     @settings(max_examples=80, deadline=None)

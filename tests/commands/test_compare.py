@@ -115,6 +115,7 @@ def test_every_field_is_of_the_budget_of_a_run_or_of_no_weight():
     assert {*budget_of(Config()), *of_no_weight} == set(shared_fields())
 
 
+@pytest.mark.long
 def test_a_length_in_epochs_becomes_the_steps_of_the_budget(output, faked):
     command = arguments(output, "resnet8", 1, train_steps=None, epochs=0.05, train_batch_size=50)
     for _ in range(2):  # the second call finds the same comparison
@@ -124,6 +125,7 @@ def test_a_length_in_epochs_becomes_the_steps_of_the_budget(output, faked):
     assert json.loads((output / "comparison.json").read_text())["budget"]["train_steps"] == 9
 
 
+@pytest.mark.long
 def test_each_fold_is_trained_once_and_the_same_command_finds_them(output, faked, tmp_path):
     data_dir = prepare_tiny(tmp_path / "data").directory.parent
     command = [*arguments(output, "resnet8", 1, data_dir=data_dir), "--folds", "3"]
@@ -138,6 +140,7 @@ def test_each_fold_is_trained_once_and_the_same_command_finds_them(output, faked
     assert len(read_comparison(output).runs) == 3
 
 
+@pytest.mark.long
 def test_one_fold_for_all_is_a_setting_like_others(output, faked, tmp_path):
     data_dir = prepare_tiny(tmp_path / "data").directory.parent
     command = [*arguments(output, "resnet8", 1, data_dir=data_dir), "--fold", "2/3"]
@@ -147,6 +150,7 @@ def test_one_fold_for_all_is_a_setting_like_others(output, faked, tmp_path):
     assert RunDirectory(output / "resnet8-seed0").read_config()["data"]["dataset"] == "shapes-fold-2-of-3"
 
 
+@pytest.mark.long
 def test_a_preset_gives_the_recipe_and_the_names_the_models(output, faked):
     assert cli.main(
         ["compare", "--preset", "resnet20_one_cycle", "--models", "vgg11,wide_resnet10_0.5", "--seeds", "1",
@@ -268,6 +272,7 @@ def test_a_second_comparison_at_the_same_time_is_refused(output, faked, capsys):
     assert starts(output) == []
 
 
+@pytest.mark.long
 def test_without_its_request_a_comparison_is_known_by_its_runs(output, faked):
     assert cli.main(arguments(output, "resnet8", 1)) == 0
     (output / "comparison.json").unlink()
@@ -279,6 +284,7 @@ def test_without_its_request_a_comparison_is_known_by_its_runs(output, faked):
         plan(output, "resnet8", 1, train_steps=9)
 
 
+@pytest.mark.long
 def test_a_measurement_of_a_run_that_was_removed_is_not_kept(output, faked):
     assert cli.main(arguments(output, "resnet8", 1)) == 0
     run = RunDirectory(output / "resnet8-seed0")

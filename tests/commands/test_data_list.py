@@ -53,6 +53,7 @@ def test_an_empty_folder_leads_to_the_command_that_fills_it(tmp_path, capsys):
     assert main(["data", "list", "--data-dir", str(tmp_path / "nowhere")]) == 2
 
 
+@pytest.mark.long
 def test_doctor_knows_the_data_sets_of_ones_own(data_dir):
     [found] = [finding for finding in findings() if finding.subject == "pets"]
     assert found.level == "ok" and "60 train" in found.text

@@ -41,7 +41,7 @@ def test_the_list_as_json(without_tensorflow, capsys):
     }  # fmt: skip
 
 
-DEEP = ("resnet110", "imagenet_", "mobilenet")  # seconds to build
+DEEP = ("resnet110", "resnet56", "resnet44", "se_resnet56", "imagenet_", "mobilenet", "vit")  # slow to build
 
 
 @pytest.mark.parametrize(

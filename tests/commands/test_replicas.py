@@ -27,6 +27,7 @@ def pretended(monkeypatch):
     monkeypatch.setattr(Layout, "command", replica_training.command)
 
 
+@pytest.mark.long
 def test_table_figure_and_losses_are_printed_and_written(pretended, tmp_path):
     command = ["replicas", "--output", tmp_path, *TWO, "--num-layers", "14", "--tolerance", "2e-7"]
     code, shown, _ = answer(*command)

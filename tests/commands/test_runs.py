@@ -133,6 +133,7 @@ def hurt(tmp_path_factory):
     return whole_run(folder, "hurt")
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), name=st.sampled_from(FILES))
 def test_a_damaged_run_is_listed_and_shown(hurt, data, name):

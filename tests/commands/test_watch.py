@@ -126,6 +126,7 @@ def test_a_training_that_is_killed_is_lost(tmp_path):
     assert "first: lost" in told.out
 
 
+@pytest.mark.long
 def test_addresses_get_each_line_and_a_broken_one_holds_nothing_up(hook):
     address, got = hook
     labkit.start_run("first").finish()
@@ -170,6 +171,7 @@ def test_bad_input_is_one_line(words, part):
     assert part in refused("watch", *words)
 
 
+@pytest.mark.long
 def test_without_runs_it_waits_for_ctrl_c():
     labkit.start_run("old").finish()
     child = subprocess.Popen(

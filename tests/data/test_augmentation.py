@@ -117,7 +117,7 @@ def batches_of(prepared, data, replicas, replica, *, start=0, stop=4, **settings
 
 
 @pytest.mark.parametrize("standardization", ["dataset", "per_image"])
-@pytest.mark.parametrize("mixed", [None, "mixup_alpha", "cutmix_alpha"])
+@pytest.mark.parametrize("mixed", [None, "mixup_alpha", pytest.param("cutmix_alpha", marks=pytest.mark.long)])
 def test_an_asynchronous_worker_sees_the_images_of_one_process(prepared, mixed, standardization):
     values = {"train_batch_size": 12, "standardization": standardization} | ({mixed: 1.0} if mixed else {})
     config = Config.from_flat(values)
@@ -200,6 +200,7 @@ def test_cutmix_covers_a_rectangle_and_mixes_the_labels_by_its_area(prepared, pa
         np.testing.assert_array_equal(np.concatenate(parts), images)
 
 
+@pytest.mark.long
 def test_rectangles_have_the_areas_of_the_paper():
     generator = np.random.default_rng(0)
     cuts = [cut_of_step(3, step, 1.0, 32, 48) for step in range(4000)]

@@ -1,5 +1,6 @@
 """The batch that NumPy makes is the batch that the training gets, bit by bit."""
 
+import functools
 import subprocess
 import sys
 
@@ -17,6 +18,8 @@ from labkit.data.inputs import Augmentation, augmentation_of
 from labkit.data.network_input import as_input, network_input_of, shrunk, standardize
 from labkit.data.pipeline import train_dataset
 from labkit.models.variants import shrunk as shrunk_by_tensorflow
+
+long = functools.partial(pytest.param, marks=pytest.mark.long)
 
 
 def _assert_same_as_training(manifest, data, *, seed, step):
@@ -81,7 +84,7 @@ def test_every_augmentation_gives_the_same_images(prepared, augmentation, seed, 
     assert standardize(found, prepared).tobytes() == standardize(wanted, prepared).numpy().tobytes()
 
 
-@pytest.mark.parametrize("path", ["memory", pytest.param("streaming", marks=pytest.mark.long)])
+@pytest.mark.parametrize("path", ["memory", long("streaming")])
 @pytest.mark.parametrize(
     ("step", "settings"),
     [
@@ -91,11 +94,11 @@ def test_every_augmentation_gives_the_same_images(prepared, augmentation, seed, 
         (3, {"use_distortion_for_training": False, "crop_size": 24}),
         (5, {"crop_size": 24, "crop_padding": 0, "brightness": 63, "contrast": 0.8, "train_batch_size": 13}),
         (5, {"crop_size": 20, "brightness": 63, "contrast": 0.8, "standardization": "per_image"}),
-        (19, {"crop_size": 24, "brightness": 63, "contrast": 0.8, "mixup_alpha": 1.0}),
+        long(19, {"crop_size": 24, "brightness": 63, "contrast": 0.8, "mixup_alpha": 1.0}),
         (4, {"random_rotation": 20, "train_batch_size": 13}),
-        (7, {"trivial_augment": True, "train_batch_size": 13, "contrast": 0.2}),
+        long(7, {"trivial_augment": True, "train_batch_size": 13, "contrast": 0.2}),
         (8, {"cutmix_alpha": 1.0, "train_batch_size": 13}),
-        (9, {"cutmix_alpha": 0.3, "standardization": "per_image", "crop_size": 24, "brightness": 63}),
+        long(9, {"cutmix_alpha": 0.3, "standardization": "per_image", "crop_size": 24, "brightness": 63}),
         (6, {"mixup_alpha": 0.2, "standardization": "per_image", "cutout_size": 8, "seed": 11}),
     ],
 )
@@ -115,6 +118,7 @@ def test_a_balanced_batch_is_that_of_the_training(prepared, step):
     _assert_same_as_training(prepared, Config.from_flat(values).data, seed=7, step=step)
 
 
+@pytest.mark.long
 def test_a_batch_with_several_labels_for_each_image(tmp_path):
     from tests.multilabel import prepare_small
 

@@ -18,6 +18,7 @@ def _grid(smallest, count=4000, seed=0, epoch=0, side=128):
     return crop_grid(smallest, **draws, height=side, width=side)
 
 
+@pytest.mark.long
 @settings(max_examples=12, deadline=None)
 @given(
     shape=st.tuples(st.integers(1, 40), st.integers(1, 40), st.sampled_from((1, 3))),

@@ -17,7 +17,9 @@ def drawn():
     return shapes.generate(train_count=3000, test_count=1000)
 
 
-@pytest.mark.parametrize("targets", ["class", "classes", "numbers"])
+@pytest.mark.parametrize(
+    "targets", ["class", *(pytest.param(name, marks=pytest.mark.long) for name in ("classes", "numbers"))]
+)
 def test_the_layout_is_cifar10s_and_the_seed_decides_every_byte(drawn, targets):
     counts = {"train_count": 3000, "test_count": 1000}
     first = drawn if targets == "class" else shapes.generate(**counts, targets=targets)

@@ -388,6 +388,7 @@ def test_a_process_whose_main_thread_hangs_ends_with_its_line_and_code_75():
     assert done.stderr == "labkit: lost peer: worker:1 has ended\n"
 
 
+@pytest.mark.long
 def test_a_blocked_stream_does_not_keep_a_lost_process_alive():
     script = (
         "import os, sys, threading\n"

@@ -53,6 +53,7 @@ def test_a_fork_that_changes_nothing_ends_as_its_parent(parent, tmp_path, step):
     assert_bit_equal(checkpoint_values(parent.path, STEPS), checkpoint_values(made.path, STEPS))
 
 
+@pytest.mark.long
 def test_a_fork_of_a_step_without_a_checkpoint_knows_which_one_validation_chose(parent, tmp_path):
     code, made = fork(parent, tmp_path / "made", "--at", "5")
     assert code == 0

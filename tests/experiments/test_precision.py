@@ -59,6 +59,7 @@ def test_without_instructions_for_it_nothing_is_measured(machine, monkeypatch):
     assert not machine
 
 
+@pytest.mark.long
 def test_a_run_records_and_keeps_what_was_chosen(tmp_path):
     precision.keep_seconds(0.05, 0.1)
     fields = FIELDS | {"deterministic": False}  # which would stay so in this process

@@ -56,6 +56,7 @@ def test_it_is_drawn_and_shown_as_a_table():
     assert "<caption><b>Learning-rate range test" in test._repr_html_()
 
 
+@pytest.mark.long
 def test_a_real_one_leaves_the_run_of_its_directory_as_it_is(trained, data_dir):
     before = tree(trained)
     fields = FIELDS | {"data_dir": data_dir, "job_dir": trained}

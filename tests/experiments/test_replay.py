@@ -89,6 +89,7 @@ def _gradient_norms_by_the_velocities(run: Path, states: dict) -> dict[str, floa
     return {layer: float(np.sqrt(square)) for layer, square in norms.items()}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_command_writes_pictures_tables_and_arrays(run, tmp_path, capsys):
     assert command("replay", str(run), "--step", "7", "--output", str(tmp_path / "out")) == 0
@@ -174,6 +175,7 @@ def test_a_step_that_cant_be_made_again(run, tmp_path, monkeypatch, capsys, argu
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_a_step_whose_row_is_damaged(run, tmp_path, capsys):
     path = shutil.copytree(run, tmp_path / "run")
     lines = (path / "metrics.jsonl").read_text().splitlines()

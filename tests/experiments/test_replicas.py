@@ -173,6 +173,7 @@ def test_one_replica_is_trained_once_and_the_others_with_and_without(pretended, 
     assert run_names(tmp_path) == ["1-devices", "2-processes-own-statistics", "2-processes-synchronized"]
 
 
+@pytest.mark.long
 def test_finished_runs_are_not_trained_again_and_layouts_can_be_added(pretended, monkeypatch, tmp_path):
     def compared(*layouts: str, **values: object) -> tuple[ReplicaComparison, list[str]]:
         said: list[str] = []
@@ -204,6 +205,7 @@ def narrow(input_shape, num_classes):
     return f"a network for {input_shape} and {num_classes} classes"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("values", "depth"),
     [
@@ -342,6 +344,7 @@ def test_it_is_said_in_words_whether_the_layouts_agree_and_why_not():
     assert losses_of().largest == 0
 
 
+@pytest.mark.long
 def test_the_figure_shows_losses_and_differences():
     found = comparison(
         losses_of(**{"2_processes": 3e-6, "4_logical_devices": 0}), losses_of(False, **{"2_processes": 1e-2})

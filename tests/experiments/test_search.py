@@ -185,6 +185,7 @@ def test_objects_are_files_that_stay_and_the_same_call_finds_its_search(monkeypa
         parse_space({"optimizer": [keras.optimizers.Adam(0.5), "sgd"]}, {})
 
 
+@pytest.mark.long
 def test_a_folder_of_another_search_and_one_without_any(tmp_path, capsys):
     search(tmp_path / "a", *RATE, "--trials", "2", "--sampler", "random")
     before = {path: path.read_bytes() for path in (tmp_path / "a").glob("*.json")}
@@ -207,6 +208,7 @@ def test_a_folder_of_another_search_and_one_without_any(tmp_path, capsys):
     assert before == {path: path.read_bytes() for path in (tmp_path / "a").glob("*.json")}
 
 
+@pytest.mark.long
 def test_a_search_of_somebody_else_runs_no_code_here(tmp_path, capsys):
     search(tmp_path / "a", *RATE, "--trials", "2", "--sampler", "random")
     asked = json.loads((tmp_path / "a" / "search.json").read_text())
@@ -376,6 +378,7 @@ def test_a_search_killed_at_any_moment_is_the_search_never_killed(kills, undistu
         ]
 
 
+@pytest.mark.long
 def test_rungs_by_seconds_give_slow_trainings_fewer_steps(tmp_path):
     """Those of the rows count, until the next validation; also after a kill. The last rung is the end."""
     words = ["--space", "momentum=0.55,0.8,0.9", "--sampler", "grid", "--halving", "successive"]
@@ -436,6 +439,7 @@ def test_a_second_search_in_the_folder_has_to_join(tmp_path):
     assert SearchResult(folder).progress.state == "interrupted"
 
 
+@pytest.mark.long
 def test_trials_that_fail_hang_or_have_no_value_are_named_and_not_fatal(tmp_path):
     words = ["--space", "momentum=0.11,0.22,0.33,0.9", "--sampler", "grid", "--patience", "3"]
     found = search(tmp_path / "search", *words)
@@ -446,6 +450,7 @@ def test_trials_that_fail_hang_or_have_no_value_are_named_and_not_fatal(tmp_path
     assert found.trials[0].values == {"momentum": 0.9}
 
 
+@pytest.mark.long
 def test_a_search_whose_trials_all_fail_fails_with_the_first_reason(tmp_path):
     words = ["--space", "momentum=0.11,0.33", "--sampler", "grid"]
     found = search(tmp_path / "search", *words, code=1)
@@ -453,6 +458,7 @@ def test_a_search_whose_trials_all_fail_fails_with_the_first_reason(tmp_path):
     assert "the first failed: loss is nan at step 3" in found.progress.message
 
 
+@pytest.mark.long
 def test_a_full_disk_ends_the_search_and_the_same_command_goes_on(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(work, "TRIAL_BYTES", 2**60)
     words = ["search", "--output", str(tmp_path / "search"), *COMMON, *RATE, "--trials", "2"]

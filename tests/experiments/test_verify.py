@@ -85,6 +85,7 @@ def test_a_changed_bit_of_a_row_is_named_with_and_without_the_certificate(run, v
     assert verify(run, "--from", str(STEPS))[0] == 2
 
 
+@pytest.mark.long
 def test_another_processor_explains_a_difference_in_rounding(run, verify, monkeypatch):
     flip(run.metrics_path, digit_of_loss(run, STEPS))
     run.certificate_path.unlink()
@@ -168,6 +169,7 @@ def test_a_changed_bit_of_a_weight_is_named(run, verify, step):
     assert re.search(rf"checkpoints/{folder.name}: [a-z_ ]*\w+/\w+ was changed", said)
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_another_step_is_no_rounding(run, verify):
     run.certificate_path.unlink()
     config = json.loads(run.config_path.read_text())

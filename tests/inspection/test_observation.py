@@ -236,6 +236,7 @@ def session_of(**fields: object):
     return Network(config, manifest, devices, data_format)
 
 
+@pytest.mark.long
 def test_layers_that_are_not_trained_have_no_gradient_until_they_thaw_and_images_may_grow():
     session = session_of(
         num_layers=8,

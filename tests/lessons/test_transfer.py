@@ -57,6 +57,7 @@ def test_a_training_depends_on_its_arguments_alone(trainer):
     assert abs(scratch.before[name] - first.before[name]).max() > 0.01
 
 
+@pytest.mark.long
 def test_a_probe_reads_what_is_there(trainer):
     rng = np.random.default_rng(0)
     labels = np.arange(60) % 3

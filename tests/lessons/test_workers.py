@@ -93,6 +93,7 @@ def test_spans_of_all_workers_are_of_one_clock() -> None:
         assert before.begin < behind.begin
 
 
+@pytest.mark.long
 def test_a_wait_that_never_ends_names_who_waits_for_whom_and_the_next_run_works() -> None:
     def waits(worker: Worker) -> None:
         if worker.rank == 1:
@@ -124,6 +125,7 @@ def test_what_a_worker_raises_is_one_sentence_with_its_line() -> None:
         workers_of(2).run(lambda worker: worker.rank and worker.send(5, np.zeros(1)))
 
 
+@pytest.mark.long
 def test_a_killed_worker_is_named_or_where_that_is_allowed_the_others_are_told() -> None:
     def waits(worker: Worker) -> str:
         if worker.rank == 1:
@@ -156,6 +158,7 @@ def test_no_other_user_can_read_the_key_of_the_workers() -> None:
     assert not re.search(rb"[0-9a-f]{16}", shown.pop())
 
 
+@pytest.mark.long
 @pytest.mark.skipif(why_no_hosts() is not None, reason="no network namespaces")
 def test_a_link_of_a_chosen_rate_takes_the_time_of_its_bytes() -> None:
     def one_way(worker: Worker, size: int) -> None:

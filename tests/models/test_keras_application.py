@@ -47,6 +47,7 @@ def test_layers_are_named_by_stage_and_use_labkits_normalization(plain):
     assert {(layer.epsilon, layer.decay) for layer in norms} == {(1e-3, ModelConfig().norm_decay)}
 
 
+@pytest.mark.long
 def test_the_seed_decides_the_weights(plain):
     same, other = build(), build(seed=1)
     for mine, again, different in zip(
@@ -61,7 +62,7 @@ def test_the_seed_decides_the_weights(plain):
     [
         ({"data_format": "channels_first"}, 1e-4),
         pytest.param({"precision": "float64"}, 1e-4, marks=pytest.mark.long),
-        ({"precision": "mixed_bfloat16"}, 0.3),
+        pytest.param({"precision": "mixed_bfloat16"}, 0.3, marks=pytest.mark.long),
     ],
     ids=str,
 )

@@ -30,6 +30,7 @@ SHORT = {"train_steps": 12, "validate_every_steps": 4, "keep_checkpoints": 9}
 home = pytest.fixture(scope="module", autouse=True)(tiny_home)
 
 
+@pytest.mark.long
 def test_a_training_that_pauses_and_goes_on_is_the_one_that_never_paused(tmp_path, monkeypatch):
     straight, paused = tmp_path / "straight", tmp_path / "paused"
     assert labkit(*train_arguments(straight, **SHORT)) == 0

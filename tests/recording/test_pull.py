@@ -154,6 +154,7 @@ def test_a_run_that_is_started_over_leaves_nothing_of_the_earlier_one(ssh, there
     assert not (run.path / "media").exists()
 
 
+@pytest.mark.long
 def test_what_somebody_brought_is_never_removed(ssh, there, monkeypatch, capsys):
     record(there).finish()
     source = f"gpu7:{there}"
@@ -174,6 +175,7 @@ def test_what_somebody_brought_is_never_removed(ssh, there, monkeypatch, capsys)
     assert not run.metrics_path.exists() or not run.metrics_path.read_text()
 
 
+@pytest.mark.long
 def test_runs_of_ones_own_are_never_written_over(ssh, there, capsys):
     record(there, steps=2).finish()
     record(there, "other", steps=2).finish()
@@ -191,6 +193,7 @@ def test_runs_of_ones_own_are_never_written_over(ssh, there, capsys):
     assert losses(there.parent / "elsewhere" / "first") == [1, 1 / 2]
 
 
+@pytest.mark.long
 def test_a_copy_that_is_followed_is_locked(ssh, there):
     run = record(there)
     follower = Pull(f"gpu7:{there}", labkit.home.runs_home(), ssh.split()).follow(0.1)
@@ -205,6 +208,7 @@ def test_a_copy_that_is_followed_is_locked(ssh, there):
     follower.close()
 
 
+@pytest.mark.long
 def test_a_line_is_lost_and_comes_back(ssh, there, monkeypatch):
     run = record(there)
     copies = Pull(f"gpu7:{there}/first", labkit.home.runs_home(), ssh.split())

@@ -85,6 +85,7 @@ def in_time():
     signal.alarm(0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_every_command_answers_whatever_a_file_of_a_run_is(name, kind, tmp_path, in_time, monkeypatch):
     monkeypatch.chdir(tmp_path)

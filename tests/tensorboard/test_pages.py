@@ -101,6 +101,7 @@ def test_scalars_are_the_metrics_also_before_the_damage_of_a_file(ask, trained):
         assert ask("plugin/histograms/histograms", run=f"{name}/extras", tag="weights/stem_conv1/kernel")
 
 
+@pytest.mark.long
 def test_histograms_and_distributions_of_all_layers_and_images_of_the_first_batch(ask):
     run = "fast/extras"
     tags = set(ask("plugin/histograms/tags")[run])

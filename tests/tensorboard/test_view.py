@@ -68,6 +68,7 @@ def test_the_server_ends_with_the_process_that_started_it_even_if_that_is_killed
     assert not alive
 
 
+@pytest.mark.long
 def test_the_same_runs_have_one_server_and_it_starts_again_after_its_end(runs, monkeypatch):
     first, second = (labkit.load_run(run.path) for run in runs)
     board = first.tensorboard(second)

@@ -88,6 +88,7 @@ def test_folders(tmp_path):
     _refused(tmp_path, "its folders look like the classes, so give --images .*/given/a", root)
 
 
+@pytest.mark.long
 def test_too_many_classes(tmp_path):
     assert layouts.MAX_CLASSES == 10_000
     root = tmp_path / "many"

@@ -86,6 +86,7 @@ print(result.manifest.checksum, *(m in sys.modules for m in ("tensorflow", "kera
 """
 
 
+@pytest.mark.long
 def test_a_killed_call_with_several_processes_goes_on_without_tensorflow(pets, tmp_path):
     whole = prepare(None, tmp_path / "all", images=pets, examples_per_shard=4).manifest
 
