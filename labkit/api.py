@@ -216,7 +216,7 @@ def prepare_data(
             ``--tfrecords`` holds.
         train: examples of your own, of which the data set ``dataset`` is made: a pair of arrays (images,
             labels), a dict of arrays with ``image``, ``label`` and columns of what else is known of each
-            image (texts or numbers, for ``labkit evaluate --by``), or what gives one example after the
+            image (texts, numbers or dates, for ``labkit evaluate --by``), or what gives one example after the
             other. Images are uint8, or floats from 0 to 1 or from 0 to 255, [n, height, width] or with 1
             or 3 channels in a fourth dimension. Labels are whole numbers from 0, [n], or zeros and ones,
             [n, classes]: with several ones in a row, an image has several labels. Examples one after the

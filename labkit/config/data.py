@@ -213,6 +213,11 @@ class DataConfig(FieldOwner):
                 f"--mixup-alpha is {self.mixup_alpha} and --cutmix-alpha {self.cutmix_alpha}; both mix "
                 "pairs of images; leave one of them out"
             )
+        if self.train_batch_size == 1 and (self.mixup_alpha or self.cutmix_alpha):
+            raise InputError(
+                "--train-batch-size is 1; allowed with --mixup-alpha or --cutmix-alpha, which mix the images "
+                "of a batch: at least 2"
+            )
         if self.balanced_sampling and self.input_path == "streaming":
             raise InputError(
                 "--balanced-sampling is on with --input-path streaming, which reads the images in the order "

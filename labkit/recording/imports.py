@@ -17,6 +17,7 @@ from labkit.config.config import RECORDED_BY
 from labkit.data.tfrecord import masked_checksums
 from labkit.errors import InputError, reason_of, short
 from labkit.home import expanded
+from labkit.plurals import without_secrets
 from labkit.recording.recorder import SPLITS, opened, place, refuse_other_contents
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.find import remember
@@ -309,7 +310,7 @@ def _write(run: RunDirectory, log: ImportedLog, by: str, overwrite: bool) -> Non
     lock = opened(run, overwrite)
     try:
         write_json_atomic(run.config_path, {RECORDED_BY: by, "settings": {}})
-        write_json_atomic(run.environment_path, {"command": sys.argv})
+        write_json_atomic(run.environment_path, {"command": without_secrets(sys.argv)})
         log.take_percents()
         rows = sorted(log.rows.values(), key=lambda row: (row["step"], row["split"] != "train"))
         with closing(MetricsWriter(run.metrics_path)) as writer:

@@ -21,7 +21,7 @@ from labkit import home
 from labkit.config.config import RECORDED_BY, recorded_by
 from labkit.config.fields import argument
 from labkit.errors import InputError, reason_of, short
-from labkit.plurals import counted
+from labkit.plurals import counted, without_secrets
 from labkit.run_directory import RunDirectory, RunLock, Status, write_json_atomic
 from labkit.run_directory.disk import check_writable, discard, holds_something_else
 from labkit.run_directory.files import read_object
@@ -192,7 +192,7 @@ class Recorder:
             _discard_predictions(run, after=resume_from)
         else:
             write_json_atomic(run.config_path, {RECORDED_BY: "labkit.start_run", "settings": settings})
-        versions = {"versions": {"python": sys.version.split()[0]}, "command": sys.argv}
+        versions = {"versions": {"python": sys.version.split()[0]}, "command": without_secrets(sys.argv)}
         write_json_atomic(run.environment_path, versions)
         self._reader = MetricsReader(run.metrics_path)
         self._media: MediaWriter | None = None

@@ -113,6 +113,7 @@ def test_flags_override_the_preset_and_none_clears_an_optional_field(captured):
             "--preset smoke --num-gpus 3 --simulate-missing-gpus",
             ["--train-batch-size is 32 with 3 replicas", "(--train-batch-size is of --preset smoke)"],
         ),
+        ("--train-batch-size 1 --mixup-alpha 0.2", ["--train-batch-size is 1", "at least 2"]),
         ("--sync perhaps", ["--sync", "perhaps", "True or False"]),
         ("--data-format NCHW", ["--data-format", "NCHW", "channels_first"]),
         ("--dataset cifar10", ["cifar10", "labkit data prepare"]),

@@ -1,5 +1,6 @@
 """``labkit.start_run``: what another program records is a run, whatever happens to the program."""
 
+import json
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from labkit.analysis.results import grouped, read_results
 from labkit.config.config import recorded_config
 from labkit.errors import InputError
 from labkit.recording import recorder as module
+from labkit.recording.imports import import_csv
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import RunLock
 from labkit.run_directory.media import INDEX, MediaReader
@@ -55,6 +57,17 @@ def test_what_is_logged_is_read_as_of_any_run():
     assert found.metrics("validation")["accuracy"].tolist() == [0.2, 0.4]
     summary = RunDirectory(found.path).read_status().metrics
     assert (summary["last_step"], summary["best_accuracy"]) == (4, 0.4)
+
+
+def test_no_secret_of_the_command_line_is_recorded(home, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["mine.py", "--api-key", "k3y", "--rate=1"])
+    with labkit.start_run("own"):
+        pass
+    (home / "log.csv").write_text("step,loss\n1,0.5\n")
+    import_csv(home / "log.csv", name="imported")
+    for name in ("own", "imported"):
+        record = json.loads(RunDirectory(labkit.load_run(name).path).environment_path.read_text())
+        assert record["command"] == ["mine.py", "--api-key", "***", "--rate=1"]
 
 
 @pytest.mark.parametrize(("total", "steps"), [(50, 8), (5, 8)])

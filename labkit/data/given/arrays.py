@@ -8,6 +8,7 @@ import struct
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,9 @@ def entries(here: str, example: Mapping[Any, Any]) -> tuple[str, str]:
 
 
 def as_text(value: Any) -> str | None:
-    """Return what a column keeps of a value: text, numbers and whether something is so; None of others."""
+    """Return what a column keeps of a value: text, numbers, dates, True and False; None of others."""
+    if isinstance(value, np.datetime64 | date):  # first, as datetime64[ns] would become a number
+        return str(value)
     value = value.item() if isinstance(value, np.generic | np.ndarray) and value.size == 1 else value
     value = value.decode(errors="replace") if isinstance(value, bytes) else value
     return str(value) if isinstance(value, str | int | float) else None
@@ -89,7 +92,7 @@ def part_of_named_arrays(where: str, arrays: Mapping[str, Any]) -> Part:
             columns[name] = [text for value in arrays[name] if (text := as_text(value)) is not None]
             if len(columns[name]) != len(part.labels):
                 raise InputError(
-                    f"the column {name!r} of {where} has {len(columns[name]):,} texts and numbers for "
+                    f"the column {name!r} of {where} has {len(columns[name]):,} texts, numbers and dates for "
                     f"{counted(len(part.labels), 'image')}; give one for each"
                 )
     return replace(part, columns=columns)

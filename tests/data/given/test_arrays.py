@@ -188,13 +188,15 @@ def test_whole_floats_are_numbers_and_it_is_said_how_they_become_classes(tmp_pat
 
 def test_columns_beside_arrays_stay_with_their_images(tmp_path):
     cameras = [f"camera {place % 7}" for place in range(40)]
-    train = {"image": IMAGES, "label": LABELS, "camera": cameras, "age": np.arange(40)}
+    days = np.datetime64("2026-01-01", "ns") + np.arange(40) * np.timedelta64(1, "D")
+    train = {"image": IMAGES, "label": LABELS, "camera": cameras, "age": np.arange(40), "day": days}
     manifest = _prepare(tmp_path, train=train).manifest
     assert manifest.splits == _prepare(tmp_path / "without").manifest.splits
     for split in manifest.splits:
         known = columns_of(manifest, split)
-        for image, camera, age in zip(load_split(manifest, split)[0], *known.values(), strict=True):
+        for image, camera, age, day in zip(load_split(manifest, split)[0], *known.values(), strict=True):
             assert (image == IMAGES[int(age)]).all() and camera == cameras[int(age)]
+            assert day == str(days[int(age)])
     one_by_one = [dict(zip(train, row, strict=True)) for row in zip(*train.values(), strict=True)]
     assert not _prepare(tmp_path, train=one_by_one).did_work
     assert not _prepare(tmp_path, train=(IMAGES, LABELS)).did_work  # asks for no columns
@@ -211,11 +213,11 @@ BAD = {
     "lengths": ({"train": (IMAGES, LABELS[:-1])}, "40 images and 39 labels; give a label for each"),
     "length of a column": (
         {"train": {"image": IMAGES, "label": LABELS, "camera": ["a"]}},
-        "the column 'camera' of train has 1 texts and numbers for 40 images; give one for each",
+        "the column 'camera' of train has 1 texts, numbers and dates for 40 images; give one for each",
     ),
     "a column of arrays": (
         {"train": {"img": IMAGES, "label": LABELS, "box": IMAGES}},
-        "has 0 texts and numbers",
+        "has 0 texts, numbers and dates",
     ),
     "a dict without labels": (
         {"train": {"image": IMAGES, "y": LABELS}},
