@@ -16,7 +16,6 @@ from labkit.errors import InputError
 from labkit.home import expanded
 from labkit.parts.trust import accept, check_trust, digest_of, files_of, is_accepted
 from labkit.run_directory import RunDirectory, Status
-from labkit.run_directory.checkpoints import check_checkpoint
 from labkit.run_directory.find import find_run
 from labkit.run_directory.notes import read_lineage
 from labkit.run_directory.stop import ask_to_stop, forget_request, refuse_elsewhere, training_process
@@ -120,8 +119,6 @@ def resume(
     if process is not None:
         raise InputError(f"{found.name} is running in process {process}; labkit stop {run} stops it")
     refuse_elsewhere(found, "resume")
-    if found.pulled_path.is_file():  # it would begin at step 0, and its rows would no longer count
-        check_checkpoint(found.checkpoints_path, "last")
     files = files_of(config)
     check_trust(found, config, files, trust=trust)
     if (words := _how_a_cluster_continues(found, config)) is not None:

@@ -24,6 +24,7 @@ from labkit.models.weight_source import find_weight_source, read_name_map
 from labkit.parts.code import check_unchanged
 from labkit.parts.trust import digest_of, files_of
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.checkpoints import check_checkpoint
 from labkit.run_directory.directory import check_folders
 from labkit.run_directory.disk import check_disk_space, check_writable, holds_something_else
 from labkit.run_directory.files import read_object
@@ -102,7 +103,11 @@ def _state_of(run: RunDirectory, recorded: Config, config: Config) -> str:
             f"--job-dir {run.path} holds a run with another configuration: {'; '.join(differences)}; "
             + way_out
         )
-    return "finished" if status is not None and status.state == "finished" else "resumable"
+    if status is not None and status.state == "finished":
+        return "finished"
+    if run.pulled_path.is_file():  # it would begin at step 0, and its rows would no longer count
+        check_checkpoint(run.checkpoints_path, "last")
+    return "resumable"
 
 
 def fork_command(run: RunDirectory, step: int, **settings: Any) -> str:

@@ -10,8 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from labkit.cluster.flags import train_arguments
 from labkit.commands import main as cli
 from labkit.commands import manage, train
+from labkit.config.config import recorded_config
 from labkit.distributed.heartbeat import Heartbeat, heartbeat_path, write_heartbeat
 from labkit.parts.trust import digest_of
 from labkit.run_directory import RunDirectory, RunLock
@@ -186,11 +188,15 @@ def test_a_run_is_continued_with_the_same_data_of_todays_home(folder, resumed, t
     assert resumed[0][1].data.data_dir is None, "nobody chose it"
 
 
-def test_a_run_that_was_pulled_without_checkpoints_doesnt_begin_anew(folder, resumed):
-    run = make_run(folder, "mine", state="interrupted", step=7)
+def test_a_run_that_was_pulled_without_checkpoints_doesnt_begin_anew(folder, tmp_path):
+    prepare_tiny(tmp_path / "data")
+    run = make_run(folder, "mine", state="interrupted", step=7, input_path="memory")
     run.pulled_path.write_text('{"from": "gpu7:runs/mine"}')
-    code, _, err = answer("resume", "mine")
-    assert code == 2 and "copy the folder of this name from 'gpu7:runs/mine'" in err and not resumed
+    for words in (
+        ["resume", "mine"],
+        train_arguments(recorded_config(run).replace({"job_dir": str(run.path)})),
+    ):
+        assert "copy the folder of this name from 'gpu7:runs/mine'" in refused(*words)
 
 
 @pytest.mark.parametrize("words", ["", "--train-steps 200", "--steps 200 --lr=0.5"])
