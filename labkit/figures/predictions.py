@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labkit.config.fields import argument
 from labkit.errors import InputError
 from labkit.figures.style import GREY, MARK, TEST, TRAIN, VALIDATION, drawing, shown_name
 from labkit.plurals import counted
@@ -47,6 +48,8 @@ def image_grid(
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] not in (1, 3):
             kind = f"{image.dtype} {list(image.shape)}"
             raise InputError(f"an image is {kind}; allowed: uint8 [height, width, 1 or 3]")
+    if argument("columns", columns, int) < 1:
+        raise InputError(f"columns is {columns}; allowed: a whole number of at least 1")
     lines = -(-len(images) // columns)
     titled_lines = -(-len(titles) // columns)
     title_height = 0.15 * max((title.count("\n") + 1 for title in titles), default=0)

@@ -18,9 +18,11 @@ import numpy as np
 
 from labkit.config import OptimizerConfig
 from labkit.config.fields import argument
+from labkit.errors import InputError
 from labkit.figures import runs
 from labkit.figures.style import SHOWN_PER_INCH, drawing, png
 from labkit.optim.schedules import learning_rate_at
+from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import run_to_read
 from labkit.run_directory.worker_metrics import read_worker_metrics
@@ -216,9 +218,15 @@ def slider(draw: "Callable[[Any], Figure]", values: Sequence[Any], label: str, *
         values: at most about 15, since each adds a picture to the notebook.
         label: what the slider changes, such as ``"step"``; a value is shown as ``step 3``.
         start: the number of the value that is shown first.
+
+    Raises InputError for no values, and for a ``start`` that is the number of none.
     """
     from IPython.display import HTML, display
 
+    if not len(values):
+        raise InputError("values is empty; give at least one")
+    if not 0 <= argument("start", start, int) < len(values):
+        raise InputError(f"start is {start} of {counted(len(values), 'value')}; allowed: 0 to one below that")
     figures = [draw(value) for value in values]
     display(figures[start])
     display(HTML(_slider_html(figures, [f"{label} {value}" for value in values], label, start)))

@@ -87,6 +87,17 @@ def test_a_space_has_fields_networks_and_arguments_of_parts():
         with_values({"num_layers": 8}, {"model": "resnet20"})
 
 
+class Unprintable:
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize("space", [{"momentum": [0.5, Unprintable()]}, {"model": Unprintable()}, {7: "1,2"}])
+def test_what_is_no_space_is_refused_in_one_line(space):
+    with pytest.raises(InputError, match="--space .*; allowed: "):
+        parse_space(space, {})
+
+
 def test_choices_in_a_list_may_have_commas(tmp_path):
     nets = tmp_path / "one, two" / "nets.py"
     nets.parent.mkdir()

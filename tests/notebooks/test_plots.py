@@ -130,11 +130,22 @@ def nothing_wrong():
         (lambda: plots.confusion_matrix(np.zeros((3, 3), int), CLASSES), None),
         (nothing_wrong, None),
         (lambda: plots.image_grid(np.zeros((0, 8, 8, 3), np.uint8)), "no image"),
+        (lambda: plots.image_grid(np.zeros((2, 8, 8, 3), np.uint8), columns=0), "columns is 0; allowed"),
         (lambda: plots.image_grid(np.zeros((2, 8, 8, 3))), r"float64 \[8, 8, 3\]; allowed: uint8"),
         (lambda: plots.confusion_matrix(np.zeros((2, 3), int), CLASSES), r"allowed: \(3, 3\)"),
         (lambda: plots.worker_throughput({"worker:0": []}), "no row of a worker"),
     ],
-    ids=["no step", "grey", "no example", "no mistake", "no image", "floats", "wrong shape", "no row"],
+    ids=[
+        "no step",
+        "grey",
+        "no example",
+        "no mistake",
+        "no image",
+        "no column",
+        "floats",
+        "wrong shape",
+        "no row",
+    ],
 )
 def test_little_to_show_is_drawn_and_nothing_to_show_is_refused(draw, said):
     if said is None:

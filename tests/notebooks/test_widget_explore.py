@@ -8,6 +8,7 @@ from IPython.core.formatters import DisplayFormatter
 
 from labkit import figures as plots
 from labkit.analysis.curves import Curves
+from labkit.errors import InputError
 from labkit.figures import runs, widgets
 from tests.notebooks.test_plots import rows, worker_rows
 
@@ -68,3 +69,9 @@ def test_a_slider_has_the_figure_of_its_start_before_it_and_holds_every_frame(mo
     assert len(re.findall(r'<img alt="[^"]+" [^>]*src="data:image/png;base64,[A-Za-z0-9+/=]+"', html)) == 3
     assert 'data-captions="step 1|step 2|step 5"' in html and "<span>step 2</span>" in html
     assert not re.search(r"https?:", html), "it needs no network"
+    for values, start, words in (
+        ([], 0, "values is empty"),
+        ([1, 2], 2, "start is 2 of 2 values; allowed: 0 to"),
+    ):
+        with pytest.raises(InputError, match=words):
+            widgets.slider(draw, values, "step", start=start)

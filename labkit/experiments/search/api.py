@@ -99,8 +99,8 @@ def search(
         if space is None and folder and join is not None:
             request = joined(folder, [*flags, *(["preset"] if preset else [])])
         else:
-            names = [str(name).partition(".")[0] for name in space] if isinstance(space, Mapping) else []
-            varies = {field for name in names for field in by_field({name: None})}
+            names = [name for name in space if isinstance(name, str)] if isinstance(space, Mapping) else []
+            varies = {field for name in names for field in by_field({name.partition(".")[0]: None})}
             fixed = {name: given[name] for name in given if name in flags or name not in varies}
             folder, request = plan_search(space, fixed, asked, folder, signals)
         folder.mkdir(parents=True, exist_ok=True)

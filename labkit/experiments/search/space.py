@@ -42,7 +42,9 @@ def parse_space(space: Any, given: Mapping[str, Any]) -> dict[str, Dimension]:
     parsed: dict[str, Dimension] = {}
     for name, values in space.items():
         choices = values if isinstance(values, Iterable) else [values]
-        field, _, argument = str(name).partition(".")
+        if not isinstance(name, str):
+            raise InputError(f"--space has {short(name)}; allowed: names of settings, as texts")
+        field, _, argument = name.partition(".")
         texts = values.split(",") if isinstance(values, str) else [_text(field, one) for one in choices]
         (field,) = by_field({field: None})
         info, called = fields_by_name()[field], f"{field}.{argument}" if argument else field
@@ -79,7 +81,10 @@ def _text(field: str, choice: Any) -> str:
                 f"--space {field} has {short(choice)[:60]}, which sets {others}, too; "
                 "name its class, and give its settings beside the space"
             )
-        return str(given[field])
+        try:
+            return str(given[field])
+        except Exception:  # of a class of somebody's own
+            raise InputError(f"--space {field} has {short(choice)}; allowed: texts and numbers") from None
 
 
 def _arguments(value: Any, info: FieldInfo) -> Mapping[str, Any]:
