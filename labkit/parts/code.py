@@ -4,12 +4,15 @@ A process runs a file's content if it was told to do so by this account: on the 
 ``import labkit``, or earlier (``labkit.parts.trust``). Tables, charts and rows never come here.
 """
 
+import ast
 import difflib
 import hashlib
+import os
 import shlex
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -151,6 +154,7 @@ def module_of(flag: str, path: Path, content: bytes) -> ModuleType:
     sys.modules[name] = module  # where dataclasses and pickle look for the classes of the file
     _being_run.add(name)
     try:
+        refuse_imports_from_beside(f"{flag} {path}", content)
         exec(compile(content, str(path), "exec"), vars(module))
     except InputError:
         raise
@@ -165,6 +169,42 @@ def module_of(flag: str, path: Path, content: bytes) -> ModuleType:
     finally:
         _being_run.discard(name)
     return module
+
+
+def refuse_imports_from_beside(what: str, content: bytes | str) -> None:
+    """Raise InputError where code imports a module that lies beside the script or notebook of this process.
+
+    The run would train, and nobody could resume or evaluate it. Raises SyntaxError for what isn't Python.
+    """
+    for node in ast.walk(ast.parse(content)):
+        modules = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            modules = [node.module]
+        for module in (one.partition(".")[0] for one in modules):
+            if _is_beside(module):
+                raise InputError(
+                    f"{what} imports {module}, which lies beside your script or notebook, but a run keeps "
+                    f"one file; write all that it needs into one file, or install {module} as a package"
+                )
+
+
+def _is_beside(module: str) -> bool:
+    main = sys.modules["__main__"]
+    places = [os.getcwd()]
+    if getattr(main, "__spec__", None) is None and getattr(main, "__file__", None):  # a script
+        places.append(os.path.dirname(os.path.abspath(str(main.__file__))))
+    beside = {os.path.realpath(place) for place in places}
+    paths = list(sys.path)
+    at = next((at for at, path in enumerate(paths) if os.path.realpath(path or ".") in beside), None)
+    if sys.flags.safe_path or at is None:
+        return False
+    own = paths.pop(at)  # the same folder may be there once more, as that of a package
+    finders = [finder for finder in sys.meta_path if finder is not PathFinder]
+    return (
+        PathFinder.find_spec(module, [own]) is not None
+        and PathFinder.find_spec(module, paths) is None
+        and not any(finder.find_spec(module, None) for finder in finders)
+    )
 
 
 def allowed_content(flag: str, path: Path) -> bytes:

@@ -23,6 +23,7 @@ from typing import Any
 
 from labkit.config.optimizer import KERAS_LOSSES, KERAS_OPTIMIZERS, LEFT_TO_LABKIT
 from labkit.errors import InputError, short
+from labkit.parts.code import refuse_imports_from_beside
 from labkit.run_directory.directory import replacing
 
 
@@ -50,14 +51,16 @@ def source_of(argument: str, *values: Any) -> str:
         argument: that the user gave them as, for the error.
         values: the functions or classes.
 
-    Raises InputError if a source, or something that one uses, can't be written into a file.
+    Raises InputError if a source, or something that one uses, can't be written into a file for all.
     """
     imports: dict[str, str] = {}
     parts: dict[str, str] = {}
     called: dict[str, Any] = {}
     for value in values:
         _add(argument, value.__name__, value, imports, parts, called)
-    return "\n".join(sorted(imports.values())) + "\n\n\n" + "\n\n\n".join(parts.values()) + "\n"
+    text = "\n".join(sorted(imports.values())) + "\n\n\n" + "\n\n\n".join(parts.values()) + "\n"
+    refuse_imports_from_beside(argument, text)
+    return text
 
 
 def _add(

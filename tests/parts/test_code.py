@@ -1,5 +1,9 @@
 """Code of one's own: run by who consents to its bytes, kept with the run, and refused once it has changed."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from labkit.cluster.flags import acts
@@ -10,6 +14,7 @@ from labkit.errors import InputError
 from labkit.parts import code
 from labkit.parts.trust import accept, files_of, is_accepted
 from labkit.run_directory import RunDirectory, write_json_atomic
+from labkit.startup.child import import_path
 from tests.commands.made_runs import make_run
 
 NET = """
@@ -159,6 +164,25 @@ def test_a_file_that_imports_one_beside_it_is_told_that_a_run_keeps_one(net):
         InputError, match=r"imports helper\.py beside it, but a run keeps one file; write what it"
     ):
         build(config)
+
+
+def test_what_only_this_script_finds_is_refused_before_a_run_needs_it(tmp_path):
+    (tmp_path / "helper.py").write_text("import yaml\nSCALE = 2\n")
+    (tmp_path / "script.py").write_text(
+        "import helper, yaml\n"
+        "from labkit.parts.objects import as_files, source_of\n"
+        "def good(labels, logits):\n    return yaml.dump(logits)\n"
+        "def bad(labels, logits):\n    return logits * helper.SCALE\n"
+        "assert 'import yaml' in source_of('loss', good)\n"
+        "with as_files({'loss': bad}):\n    pass\n"
+    )
+    command = [sys.executable, "script.py"]
+    environment = os.environ | {"PYTHONPATH": import_path()}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    last = done.stderr.splitlines()[-1]
+    assert (
+        "InputError: loss imports helper, which lies beside your script or notebook, but a run keeps" in last
+    )
 
 
 def test_a_file_that_trains_when_it_is_read_is_told_to_guard_that(tmp_path):
