@@ -334,8 +334,9 @@ class TrainLoop:
     def _save_is_overdue(self) -> bool:
         """Return whether a checkpoint is due by time; always False except in the chief, which saves."""
         seconds = self.config.run.checkpoint_every_seconds
-        age = time.monotonic() - self.saved_at
-        return self.writes and seconds is not None and age >= seconds
+        if not self.writes or seconds is None or self.saved_step == self.step:
+            return False
+        return time.monotonic() - self.saved_at >= seconds
 
     def _save(self) -> str | None:
         """Save a checkpoint of this step. Returns what went wrong, or None.

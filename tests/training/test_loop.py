@@ -70,6 +70,13 @@ def test_a_stop_saves_and_going_on_from_there_equals_no_stop(whole, data_dir, tm
         assert [(row["step"], row["loss"]) for row in ours] == [(row["step"], row["loss"]) for row in theirs]
 
 
+@pytest.mark.timeout(60)
+def test_without_a_second_between_checkpoints_each_step_has_one(data_dir, tmp_path):
+    job_dir = tmp_path / "run"
+    assert train(job_dir, data_dir, train_steps=3, checkpoint_every_seconds=0) == 0
+    assert saved_steps(job_dir) == [0, 1, 2, 3]
+
+
 def test_a_loss_that_is_not_finite_fails_the_run_and_names_the_step(data_dir, tmp_path):
     job_dir = tmp_path / "run"
     assert train(job_dir, data_dir, learning_rate=1e18, checkpoint_every_steps=100) == 1
