@@ -23,13 +23,14 @@ from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.find import remember
 from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.reader import read_metrics, summary_of
-from labkit.run_directory.rows import is_step
+from labkit.run_directory.rows import NOT_FINITE, is_step
 
 EVENTS = "*tfevents*"
 ROWS_AT_ONCE = 10_000
 # epoch_loss, batch_loss and evaluation_loss_vs_iterations, as keras.callbacks.TensorBoard names them.
 _KERAS = re.compile(r"(epoch|batch|evaluation)_(.+?)(?:_vs_iterations)?")
 _PARTS = re.compile(r"[/_.\s-]")
+_TAKEN = ("split", "step", NOT_FINITE, "resumed_at_step")  # what rows have beside metrics
 
 
 @dataclass
@@ -50,6 +51,9 @@ class ImportedLog:
 
     def add(self, split: str, step: int, name: str, value: float, wall_time: float | None) -> None:
         """Take a number; of several for one step, the last one counts, and others than it are left out."""
+        if name in _TAKEN:
+            self.left_out[f"value of {name}, a name that rows need"] += 1
+            return
         row = self.rows.setdefault((split, step), {"split": split, "step": step})
         # Compared as texts, as NaN isn't equal to itself.
         self.left_out["earlier value of a step"] += str(row.get(name, value)) != str(value)

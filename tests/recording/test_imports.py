@@ -21,7 +21,7 @@ def home(tmp_path, monkeypatch):
     return tmp_path / "home"
 
 
-def scalar(step: int, **values) -> bytes:
+def scalar(step: int, /, **values) -> bytes:
     shown = [
         Summary.Value(tag=tag.replace("__", "/"), tensor=value)
         if isinstance(value, TensorProto)
@@ -48,6 +48,19 @@ def test_a_csv_file_of_keras(tmp_path):
     assert run.status.message == ""  # NaN is a value, and nothing is left out
     assert run.metrics("validation")["loss"].tolist() == [2.0, 1.0]
     assert cli.main(["show", "log"]) == 0
+
+
+@pytest.mark.parametrize("name", ["step", "resumed_at_step", "not_finite"])
+def test_a_column_by_a_name_that_rows_need_is_left_out_and_told(tmp_path, name):
+    path = tmp_path / "log.csv"  # Lightning's CSVLogger writes epoch and step
+    path.write_text(f"epoch,{name},loss\n1,49,2.5\n2,99,2.0\n")
+    assert cli.main(["import", "csv", str(path), "--step", "epoch"]) == 0
+    run = labkit.load_run("log")
+    assert run.metrics()["step"].tolist() == [1, 2] and run.metrics()["loss"].tolist() == [2.5, 2.0]
+    assert run.status.message == f"left out: 2 × value of {name}, a name that rows need"
+    write_events(tmp_path / "logs", [scalar(5, **{name: 3.0, "loss": 1.5})])
+    assert cli.main(["import", "tensorboard", str(tmp_path / "logs")]) == 0
+    assert labkit.load_run("logs").metrics()["step"].tolist() == [5]
 
 
 def test_accuracies_in_percent_become_fractions_and_nothing_is_called_damaged(tmp_path, capsys):
