@@ -38,7 +38,7 @@ class KerasRecorder(keras.callbacks.Callback):
         self._given |= {"name": name, "config": config}
         self._recorder: Recorder | None = None
         self._step = 0
-        self._epoch = 0
+        self._epoch = -1
         self._batches = 0  # of this epoch
         self._summed: dict[str, tuple[float, float]] = {}  # over these batches: total and weight of a metric
         self._learning_rate = 0.0
@@ -50,16 +50,16 @@ class KerasRecorder(keras.callbacks.Callback):
         return self._recorder
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        steps, epochs = self.params.get("steps"), self.params.get("epochs")
-        total = self._step + steps * epochs if steps and epochs else None
         if self._recorder is None:
-            self._recorder = start_run(**self._given, total_steps=total)
+            self._recorder = start_run(**self._given)
         else:
-            path, step = self._recorder.path, self._step
-            self._recorder = start_run(job_dir=path, total_steps=total, resume_from=step)
+            self._recorder = start_run(job_dir=self._recorder.path, resume_from=self._step)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        self._epoch, self._batches, self._summed = epoch, 0, {}
+        # A second fit counts from 0 again, or from initial_epoch.
+        self._epoch, self._batches, self._summed = max(epoch, self._epoch + 1), 0, {}
+        if steps := self.params.get("steps"):
+            self.recorder.reached(self._step, self._step + steps * (self.params["epochs"] - epoch))
 
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         # Behind the batch, that of a schedule is the next one's.
@@ -87,7 +87,7 @@ class KerasRecorder(keras.callbacks.Callback):
         values = {name: value for name, value in (logs or {}).items() if name.startswith("val_")}
         if values:
             found: dict[str, Any] = {name.removeprefix("val_"): value for name, value in values.items()}
-            self.recorder.log(self._step, split="validation", **found, epoch=epoch + 1.0)
+            self.recorder.log(self._step, split="validation", **found, epoch=self._epoch + 1.0)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
         self.recorder.finish()

@@ -255,10 +255,11 @@ class Recorder:
         self._steps[split] = step
         self._append(row)
 
-    def reached(self, step: int) -> None:
-        """Say that a step is done, without a row."""
-        if _step(step) > self._status.step:
-            self._status = replace(self._status, step=_step(step))
+    def reached(self, step: int, total_steps: int | None = None) -> None:
+        """Say that a step is done, without a row; and how many there will be, once that is known."""
+        before = self._status
+        total = before.total_steps if total_steps is None else _step(total_steps, "total_steps")
+        self._status = replace(before, step=max(before.step, _step(step)), total_steps=total)
 
     def log_image(self, step: int, name: str, image: Any) -> None:
         """Keep an image: uint8, or float from 0 to 1, [height, width] or [height, width, 1 or 3]."""

@@ -82,6 +82,24 @@ def test_a_data_set_of_unknown_length_and_a_second_fit(tmp_path, monkeypatch):
     assert (run.state, run.step) == ("finished", 16)
 
 
+def test_epochs_go_on_in_a_further_fit_and_the_total_counts_those_to_come(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    inputs = np.arange(8, dtype="float32")[:, None]
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    recorder = labkit.KerasRecorder("fit")
+    given = {"batch_size": 4, "verbose": 0, "validation_data": (inputs, inputs), "callbacks": [recorder]}
+    ends = []
+    for epochs in ({"epochs": 2}, {"epochs": 4, "initial_epoch": 2}, {"epochs": 1}):
+        model.fit(inputs, inputs, **given, **epochs)
+        status = labkit.load_run("fit").status
+        ends.append((status.step, status.total_steps))
+    assert ends == [(4, 4), (8, 8), (10, 10)]
+    run = labkit.load_run("fit")
+    assert run.metrics()["epoch"].tolist() == [step / 2 for step in range(1, 11)]
+    assert run.metrics("validation")["epoch"].tolist() == [1, 2, 3, 4, 5]
+
+
 def test_weighted_metrics_and_the_learning_rate_are_those_of_the_batch(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
     inputs = np.arange(8, dtype="float32")[:, None]
