@@ -71,12 +71,12 @@ def check_fits(config: Config, manifest: Manifest) -> None:
             "prepared without a validation split; leave it out, or prepare one: "
             f"{validation_command(manifest)}"
         )
-    examples = manifest.count("train")
-    passes = f" with {data.accumulate_steps} passes a step" if data.accumulate_steps > 1 else ""
+    examples, passes = manifest.count("train"), data.accumulate_steps
     if data.images_per_step > examples:
+        by = f" with --accumulate-steps {passes}" if passes > 1 else ""
         raise InputError(
-            f"--train-batch-size is {data.train_batch_size}{passes}; allowed: at most {examples}, "
-            f"the training examples of {manifest.dataset} in {manifest.directory}"
+            f"--train-batch-size is {data.train_batch_size}{by}; allowed: at most {examples // passes}, as "
+            f"{manifest.dataset} in {manifest.directory} has {examples} training examples"
         )
     whole = min(manifest.image_shape[:2])
     side = data.crop_size or whole

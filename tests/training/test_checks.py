@@ -24,6 +24,7 @@ MANIFEST = SimpleNamespace(
     ("flag", "most", "fields"),
     [
         ("--train-batch-size", 1000, lambda value: {"train_batch_size": value}),
+        ("--train-batch-size", 333, lambda value: {"train_batch_size": value, "accumulate_steps": 3}),
         ("--crop-size", 32, lambda value: {"crop_size": value}),
         ("--cutout-size", 31, lambda value: {"cutout_size": value}),
         ("--cutout-size", 23, lambda value: {"cutout_size": value, "crop_size": 24}),
