@@ -3,6 +3,7 @@ first NaN or Infinity comes from.
 """
 
 import math
+import shlex
 import shutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -93,7 +94,8 @@ class CheckNumerics(Callback):
             what = f"loss is {loss}, but every tensor is finite when one device makes the step again"
         else:
             what = first.sentence(network.devices.num_replicas)
-        return f"step {step}: {what}; {kept_in}: labkit replay {run.path} --step {step}; {WAY_OUT}"
+        command = shlex.join(["labkit", "replay", str(run.path), "--step", str(step)])
+        return f"step {step}: {what}; {kept_in}: {command}; {WAY_OUT}"
 
 
 def builtin_callbacks(run: RunConfig) -> list[Callback]:

@@ -152,7 +152,7 @@ def report(
         runs: Directories of runs, or their names. Several are compared.
         output: File to write; one that is there is replaced.
     """
-    named = list(dict.fromkeys(find_run(name).absolute() for name in runs))
+    named = list(dict.fromkeys(find_run(name) for name in runs))
     if len(named) > MAX_RUNS:
         raise InputError(f"{len(named)} runs are given; allowed: at most {MAX_RUNS} in a report")
     path = output_file(output, (".html", ".htm"))

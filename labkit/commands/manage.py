@@ -136,7 +136,9 @@ def note(
     if missing := [name for name in remove_tag if name not in read_notes(found).tags]:
         raise InputError(f"{found.name} has no tag {missing[0]!r}; its tags: {_tags(read_notes(found))}")
     if step is not None and step_text is None:
-        raise InputError(f"STEP is {step}, without a text; write labkit note {run} {step} 'what happened'")
+        raise InputError(
+            f"STEP is {step}, without a text; write labkit note {shlex.quote(run)} {step} 'what happened'"
+        )
     if step is not None and step_text and step > (last := Summaries(describe).of([found])[0].step or 0):
         raise InputError(f"STEP is {step}; allowed: up to {last}, the last step of {found.name} so far")
     archived = archive if archive or unarchive else None

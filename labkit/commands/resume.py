@@ -43,7 +43,7 @@ def stop(run: RunName, *, wait_seconds: Seconds = 120.0) -> int:
     give_up = time.monotonic() + wait_seconds
     while training_process(found, process) is not None:
         if time.monotonic() >= give_up:
-            print(f"process {process} still trains {found.name}; labkit stop {run} waits again")
+            print(f"process {process} still trains {found.name}; labkit stop {shlex.quote(run)} waits again")
             return 1
         time.sleep(0.1)
     forget_request(found)
@@ -61,7 +61,7 @@ def _hint(run: RunDirectory, status: Status | None, name: str) -> str:
     except InputError as error:
         return f"; {error}"
     words = _how_a_cluster_continues(run, config) if _consented(config) else None
-    return f"; labkit resume {name} continues it" if words is None else f"; to continue, {words}"
+    return f"; labkit resume {shlex.quote(name)} continues it" if words is None else f"; to continue, {words}"
 
 
 def _consented(config: "Config") -> bool:
@@ -117,7 +117,9 @@ def resume(
         return 0
     process = training_process(found)
     if process is not None:
-        raise InputError(f"{found.name} is running in process {process}; labkit stop {run} stops it")
+        raise InputError(
+            f"{found.name} is running in process {process}; labkit stop {shlex.quote(run)} stops it"
+        )
     refuse_elsewhere(found, "resume")
     files = files_of(config)
     check_trust(found, config, files, trust=trust)

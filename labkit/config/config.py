@@ -226,8 +226,8 @@ def fields_by_name() -> dict[str, FieldInfo]:
 
 
 def field_aliases() -> dict[str, str]:
-    """Return the field's name of each of its names in other programs."""
-    return {alias: name for name, info in fields_by_name().items() for alias in info.aliases}
+    """Return the field's name of each of its names: its own, and those in other programs."""
+    return {alias: name for name, info in fields_by_name().items() for alias in (name, *info.aliases)}
 
 
 def by_field(

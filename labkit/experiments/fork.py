@@ -1,5 +1,6 @@
 """``labkit fork``: a run that shares another one's past up to a step, and goes on with other settings."""
 
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -81,7 +82,7 @@ def fork(
         write_json_atomic(made.config_path, as_recorded(forked).to_json())
         accept(forked, files)
         total = forked.run.train_steps
-        message = f"forked from {parent.name} at step {step}; labkit resume {path.name} goes on"
+        message = f"forked from {parent.name} at step {step}; labkit resume {shlex.quote(path.name)} goes on"
         made.write_status(
             Status(state="interrupted", step=step, total_steps=total, message=message, heartbeat=time.time())
         )

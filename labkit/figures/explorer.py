@@ -1,6 +1,7 @@
 """``PredictionExplorer``: the predictions of a run, the most confident mistakes first."""
 
 import os
+import shlex
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -83,9 +84,8 @@ class PredictionExplorer:
         recorded_config(self.run)  # refuses a run of another program
         step = self.predictions.summary.get("checkpoint_step")
         if step not in checkpoint_steps(self.run.checkpoints_path):
-            raise InputError(
-                f"checkpoint of step {step} is gone; labkit evaluate {self.run.path} makes new predictions"
-            )
+            command = shlex.join(["labkit", "evaluate", str(self.run.path)])
+            raise InputError(f"checkpoint of step {step} is gone; {command} makes new predictions")
         return load_network(self.run, str(step))
 
     def _occlusion(self, index: int, patch: int) -> Any:

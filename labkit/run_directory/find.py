@@ -10,6 +10,7 @@ import difflib
 import operator
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -48,8 +49,8 @@ def find_run(name: str) -> Path:
     """
     paths = (Path(name), home.runs_home() / name)
     for path in paths:
-        if RunDirectory(path).exists():
-            return path
+        if (run := RunDirectory(path)).exists():
+            return run.path
     for path in paths:
         if reason := missing_config(RunDirectory(path)):
             raise InputError(f"{path}: {reason}")
@@ -171,7 +172,7 @@ Condition = Callable[[RunSummary], bool]
 def chosen_runs(
     summaries: Iterable[RunSummary], texts: Iterable[str], aliases: Mapping[str, str] | None = None
 ) -> list[RunSummary]:
-    """Return the runs that all of ``texts`` fit. ``aliases``: other names of settings, with their own.
+    """Return the runs that all of ``texts`` fit. ``aliases``: names of settings, with the setting's own.
 
     A text that isn't ``FIELD=VALUE`` (or with ``!=``, ``>``, ``<``, ``>=``, ``<=``) fits a run that has it in
     its name, state, data set, model, tags or note. Case doesn't matter. A run without the value fits no
@@ -180,8 +181,10 @@ def chosen_runs(
     Raises InputError for an unknown field, with the nearest known one, and for a limit that isn't a number.
     """
     summaries = list(summaries)
-    known = [*dict.fromkeys([*FIELDS, *(name for summary in summaries for name in summary.values)])]
-    conditions = [_condition(text, known, {"tags": "tag", **(aliases or {})}) for text in texts]
+    aliases = {"tags": "tag", **(aliases or {})}
+    names = (name for summary in summaries for name in summary.values)
+    known = [*dict.fromkeys([*FIELDS, *aliases.values(), *names])]
+    conditions = [_condition(text, known, aliases) for text in texts]
     return [summary for summary in summaries if all(fits(summary) for fits in conditions)]
 
 
@@ -290,4 +293,5 @@ def _still_naming(other: RunDirectory, run: RunDirectory, new: RunDirectory) -> 
     if start in (run.name, str(run.path)):
         yield f"note: {other.name} records that it started from {start}, its name until now"
     if re.search(rf"(?<![\w-]){re.escape(run.name)}(?![\w-])", read_notes(other).note):
-        yield f"note: the note on {other.name} names {run.name}; labkit note {other.name} --text changes it"
+        command = f"labkit note {shlex.quote(other.name)} --text"
+        yield f"note: the note on {other.name} names {run.name}; {command} changes it"

@@ -74,9 +74,12 @@ def refuse_elsewhere(run: RunDirectory, command: str) -> None:
     """
     status = run.read_status()
     if status and status.host != socket.gethostname() and status.liveness() in ACTIVE_STATES:
+        # Of a pulled run, the host is HOST:FOLDER, where HOST may be an IPv6 address in brackets.
+        pulled = run.pulled_path.is_file()
+        there = re.sub(r"^[^:\[]*(\[[^]]*\])?:", "", status.host) if pulled else str(run.path)
         raise InputError(
             f"{run.name} is running on host {status.host!r}, this is {socket.gethostname()!r}; "
-            f"there: labkit {command} {shlex.quote(str(run.path))}"
+            f"there: labkit {command} {shlex.quote(there)}"
         )
 
 
@@ -100,7 +103,7 @@ def held(run: RunDirectory, otherwise: str, names: Iterable[str] = LOCKS) -> Ite
 def idle(run: RunDirectory, command: str) -> Iterator[None]:
     """Hold the locks of a run. Raises InputError where it trains. ``command``: as of ``refuse_elsewhere``."""
     refuse_elsewhere(run, command)
-    with held(run, f"{run.name} is running; labkit stop {run.name} stops it"):
+    with held(run, f"{run.name} is running; labkit stop {shlex.quote(run.name)} stops it"):
         yield
 
 

@@ -72,6 +72,13 @@ def test_a_training_is_asked_to_save_and_is_waited_for(folder, training):
     assert process.wait(10) == 0
 
 
+def test_the_command_that_continues_a_run_holds_for_a_name_with_spaces(folder, training):
+    training(make_run(folder, "my run"))
+    assert "labkit stop 'my run' stops it" in refused("resume", "my run")
+    assert "labkit stop 'my run' stops it" in refused("delete", "my run", "--yes")
+    assert "labkit resume 'my run' continues it" in answer("stop", "my run").out
+
+
 def test_a_launcher_is_asked_before_the_task_that_writes(folder, training):
     run = make_run(folder, "mine")
     chief = training(run, "stubborn", ".lock")
@@ -197,6 +204,13 @@ def test_a_run_that_was_pulled_without_checkpoints_doesnt_begin_anew(folder, tmp
         train_arguments(recorded_config(run).replace({"job_dir": str(run.path)})),
     ):
         assert "copy the folder of this name from 'gpu7:runs/mine'" in refused(*words)
+
+
+@pytest.mark.parametrize("host", ["gpu7", "me@gpu7", "[fe80::1]", "me@[fe80::1]"])
+def test_of_a_run_that_is_pulled_the_folder_there_is_named(folder, host):
+    run = make_run(folder, "mine", state="running", heartbeat=time.time())
+    run.pulled_path.write_text(f'{{"from": "{host}:my runs/mine"}}')
+    assert refused("stop", "mine").rstrip().endswith("there: labkit stop 'my runs/mine'")
 
 
 @pytest.mark.parametrize("words", ["", "--train-steps 200", "--steps 200 --lr=0.5"])

@@ -110,6 +110,8 @@ def test_mistakes(folder, arguments, words):
 def test_no_runs_says_where_it_looked(folder):
     assert f"no runs in {folder}" in answer("runs").out
     assert json.loads(answer("runs", "--json").out) == []
+    for setting in ("optimizer=sgd", "lr>0.1"):  # is one, though no run is there to have it
+        assert f"no runs in {folder}" in answer("runs", "--filter", setting).out
 
 
 def test_nan_is_shown_and_is_null_in_json(folder):

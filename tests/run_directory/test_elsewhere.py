@@ -43,6 +43,13 @@ def test_a_run_elsewhere_is_listed_with_its_path_and_found_by_its_name(runs_home
     assert [run.name for run in known_runs()] == ["mine"]
 
 
+def test_a_path_is_found_wherever_this_process_goes_then(tmp_path, monkeypatch):
+    run = make_run(tmp_path, "mine")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert find_run("mine") == find_run("~/mine") == run.path
+
+
 def test_runs_of_the_home_and_of_comparisons_are_not_remembered(runs_home, tmp_path):
     remember(make_run(runs_home, "mine"))
     remember(make_run(runs_home / "lesson-04", "replica"))
