@@ -10,7 +10,7 @@ from labkit import home
 from labkit.errors import InputError
 from labkit.plurals import printable
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status
-from labkit.run_directory.find import chosen_runs, runs_elsewhere
+from labkit.run_directory.find import chosen_runs, find_run, runs_elsewhere
 from labkit.run_directory.summary import RunSummary
 
 ENDED = ("finished", "interrupted", "failed", "lost")
@@ -39,9 +39,8 @@ def wait_for_run(
     give_up = time.monotonic() + wait_seconds
     announced = False
     while True:
-        for run in (*candidates, *(other for other in runs_elsewhere() if other.name == name)):
-            if run.exists():
-                return run
+        if any(run.exists() for run in candidates) or name in [run.name for run in runs_elsewhere()]:
+            return RunDirectory(find_run(name))  # which refuses a name that several have
         if time.monotonic() >= give_up:
             raise InputError(
                 f"no run at {name!r} within {wait_seconds:g} s ({flag}); "

@@ -16,6 +16,7 @@ from labkit.analysis.curves import read_curves
 from labkit.commands import main as cli
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, Status
+from labkit.run_directory.find import remember
 from labkit.run_directory.metrics import (
     MetricsWriter,
     append_evaluation,
@@ -306,6 +307,11 @@ def test_a_run_that_is_not_there_yet_may_appear_as_a_directory_or_in_the_home(tm
     assert len(lines) == 2 and "no run at 'here' yet" in lines[0]
     with pytest.raises(InputError, match=r"no run at 'never' within 0 s \(--wait-seconds\)"):
         wait_for_run("never", 0.0, lambda: None, lines.append)
+    for folder in ("a", "b"):
+        appear(tmp_path / folder / "twice")()
+        remember(RunDirectory(tmp_path / folder / "twice"))
+    with pytest.raises(InputError, match="several runs are named 'twice'"):
+        wait_for_run("twice", 60.0, lambda: None, lines.append)
 
 
 # ---- what readers show ---------------------------------------------------------------------------------
