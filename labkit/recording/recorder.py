@@ -239,7 +239,8 @@ class Recorder:
         row: dict[str, Any] = {"split": split, "step": step}
         for name, value in metrics.items():
             row[name] = value if type(value) is float else _number(name, value)
-            if name == "accuracy" and row[name] > 1.001:  # a mean in float32 may be a little over 1
+            # A mean in float32 may be a little over 1.
+            if name == "accuracy" and (row[name] < 0 or row[name] > 1.001):
                 raise InputError(
                     f"accuracy is {short(value)}; allowed: 0 to 1; divide percents by 100, or rename it"
                 )

@@ -275,6 +275,7 @@ def test_a_full_disk_ends_no_training(monkeypatch):
         (lambda run: run.log(4, loss=np.ones(3)), ["loss is array", "a number"]),
         (lambda run: run.log(4, loss=True), ["loss is True"]),
         (lambda run: run.log(4, accuracy=87.5), ["accuracy is 87.5", "0 to 1", "divide percents by 100"]),
+        (lambda run: run.log(4, accuracy=-0.5), ["accuracy is -0.5", "0 to 1"]),
         (lambda run: run.log(4, wall_time=1.0), ["'wall_time'", "rename"]),
         (lambda run: run.log(4, split="a\nb", loss=1.0), ["split is", "a name"]),
         (lambda run: run.log(4, split="../x", loss=1.0), ["split is '../x'"]),
