@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from labkit.cluster.flags import check_replicas, train_arguments
+from labkit.cluster.local import LocalCluster
 from labkit.config import Config, fields_by_name
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
@@ -88,7 +89,7 @@ class PodOptions:
     @property
     def pods(self) -> int:
         """Return the number of pods: the workers, and with parameter servers these and a chief."""
-        return self.workers + self.ps + (1 if self.ps else 0)
+        return len(LocalCluster(self.workers, self.ps).names)
 
 
 def labels(options: PodOptions) -> dict[str, str]:
@@ -222,17 +223,15 @@ def task_from_kubernetes(
     index = environment.get("JOB_COMPLETION_INDEX", "")
     if not index.isdecimal():
         raise InputError("JOB_COMPLETION_INDEX is not set; run this inside of a pod of an Indexed Job")
-    counts = {"chief": 1, "worker": workers, "ps": ps} if ps else {"worker": workers}
-    roles = [(job, number) for job, count in counts.items() for number in range(count)]
-    if int(index) >= len(roles):
+    cluster = LocalCluster(workers, ps)
+    pods = len(cluster.names)
+    if int(index) >= pods:
         raise InputError(
-            f"JOB_COMPLETION_INDEX is {index}, but --workers {workers} --ps {ps} makes {len(roles)} pods; "
-            f"allowed: 0 to {len(roles) - 1}"
+            f"JOB_COMPLETION_INDEX is {index}, but --workers {workers} --ps {ps} makes {pods} pods; "
+            f"allowed: 0 to {pods - 1}"
         )
-    jobs: dict[str, tuple[str, ...]] = {}
-    for number, (job, _) in enumerate(roles):
-        jobs[job] = (*jobs.get(job, ()), f"{name}-{number}.{name}:{PORT}")
-    return ClusterTask(jobs, *roles[int(index)])
+    tasks = cluster.tasks_at(f"{name}-{number}.{name}:{PORT}" for number in range(pods))
+    return tasks[cluster.names[int(index)]]
 
 
 def render_indexed_job(config: Config, options: PodOptions) -> list[dict[str, Any]]:

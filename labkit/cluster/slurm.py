@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from labkit.cluster.flags import check_replicas, train_arguments
+from labkit.cluster.local import LocalCluster
 from labkit.config import Config
 from labkit.distributed.task import ClusterTask, split_address
 from labkit.errors import InputError
@@ -66,15 +67,12 @@ def task_from_slurm(
     job = _number(environment, "SLURM_JOB_ID")
     step = _number(environment, "SLURM_STEP_ID") if environment.get("SLURM_STEP_ID") else 0
     addresses = _with_ports([hosts[node] for node in placed], job, step)
-    if not ps:
-        return ClusterTask({"worker": addresses}, "worker", rank)
-    if tasks < ps + 2:
+    if ps and tasks < ps + 2:
         raise InputError(
             f"--ps is {ps} of {tasks} tasks; allowed: at most {max(0, tasks - 2)}, for a chief and a worker"
         )
-    jobs = {"chief": addresses[:1], "worker": addresses[1:-ps], "ps": addresses[-ps:]}
-    name, first = ("chief", 0) if rank == 0 else ("ps", tasks - ps) if rank >= tasks - ps else ("worker", 1)
-    return ClusterTask(jobs, name, rank - first)
+    cluster = LocalCluster(tasks - ps - 1 if ps else tasks, ps)
+    return cluster.tasks_at(addresses)[cluster.names[rank]]
 
 
 def expand_hostlist(text: str) -> list[str]:

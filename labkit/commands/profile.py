@@ -1,6 +1,7 @@
 """``labkit profile``: where the time of a training step goes, and how near it comes to the machine's best."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,7 +45,7 @@ def profile(
     _print_times(made)
     _print_metrics(made)
     if output:
-        print(f"trace: {output}; see it with: xprof --logdir {output} (docs/tensorboard.md)")
+        print(f"trace: {output}; see it with: xprof --logdir {shlex.quote(output)} (docs/tensorboard.md)")
     return 0
 
 

@@ -1,6 +1,5 @@
 """``labkit runs``: the runs of a folder, one a line. ``labkit show``: one run, from its directory alone."""
 
-import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from json import dumps
@@ -23,7 +22,7 @@ from labkit.run_directory.find import (
     run_to_read,
 )
 from labkit.run_directory.metrics import VIEWS, metrics_in_words
-from labkit.run_directory.rows import result_name
+from labkit.run_directory.rows import NOT_FINITE, result_name, valid
 from labkit.run_directory.summary import RunSummary, Summaries
 from labkit.tables import print_table
 
@@ -169,8 +168,8 @@ def _details(run: RunDirectory) -> dict[str, Any]:
         "host": status.host if status else None,
         "devices": environment.get("description"),
         "damage": [*summary.damage, *_unread(run, environment)],
-        "results": {split: _with_null(row) for split, row in summary.results.items()},
-        "other_tests": [*map(_with_null, summary.other_tests)],
+        "results": {split: _without_nan(row) for split, row in summary.results.items()},
+        "other_tests": [*map(_without_nan, summary.other_tests)],
         "checkpoints": run.checkpoint_steps(),
     }
 
@@ -182,10 +181,8 @@ def _unread(run: RunDirectory, environment: dict[str, Any]) -> Iterator[str]:
         yield "environment.json is missing"
 
 
-def _with_null(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``row`` with None for what JSON has no number for: NaN and the infinities."""
-    lost = {key for key, value in row.items() if isinstance(value, float) and not math.isfinite(value)}
-    return {**row, **dict.fromkeys(lost)}
+def _without_nan(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in valid(row).items() if name != NOT_FINITE}
 
 
 def _print(shown: dict[str, Any]) -> None:

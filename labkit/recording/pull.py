@@ -64,6 +64,7 @@ class Pull:
                 "gpu7:runs"
             )
         self._host, folder = found[1], re.sub(r"^~(/|$)", "", found[2])
+        self._of_ssh = self._host.replace("[", "").replace("]", "")  # which takes an IPv6 address as it is
         self._folder = folder.rstrip("/") or folder[:1] or "."
 
     def follow(self, seconds: float | None) -> Iterator[str]:
@@ -190,8 +191,7 @@ class Pull:
     def _clock_ahead(self) -> float:
         """Return by how many seconds the other machine's clock is ahead; 0 if it may be the same."""
         began = time.time()
-        host = self._host.replace("[", "").replace("]", "")
-        told = self._run([*self._ssh(), host, "date +%s"]).split()
+        told = self._run([*self._ssh(), self._of_ssh, "date +%s"]).split()
         try:
             ahead = int(told[-1]) + 0.5 - (began + time.time()) / 2
         except (IndexError, ValueError):
@@ -242,8 +242,7 @@ class Pull:
         raise Unreachable(f"{self.source} can't be read: {why}")
 
     def _close(self) -> None:
-        host = self._host.replace("[", "").replace("]", "")
-        subprocess.run([*self._ssh(), "-O", "exit", host], capture_output=True, check=False)
+        subprocess.run([*self._ssh(), "-O", "exit", self._of_ssh], capture_output=True, check=False)
 
 
 def _release(locks: Mapping[str, RunLock]) -> None:

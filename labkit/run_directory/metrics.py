@@ -186,13 +186,11 @@ def own_test_step(rows: Iterable[Row]) -> int | None:
     Args:
         rows: of ``metrics.jsonl`` that count, in the order written.
     """
-    steps: dict[str, list[Row]] = {"test": [], "validation": []}
-    for row in rows:
-        if row.get("split") in steps and number(row.get("step")) is not None:
-            steps[row["split"]].append(row)
-    if steps["test"]:
-        return int(_step_of(_newest(steps["test"])))
-    return chosen_step(steps["validation"])
+    rows = [row for row in rows if number(row.get("step")) is not None]
+    tests, validations = (
+        [row for row in rows if row.get("split") == split] for split in ("test", "validation")
+    )
+    return int(_step_of(_newest(tests))) if tests else chosen_step(validations)
 
 
 def own_test(reported: Iterable[Row], chosen: int | None, beside: Iterable[Row]) -> Row | None:
