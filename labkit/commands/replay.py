@@ -91,7 +91,10 @@ def _print(made: "Replay") -> None:
     )
     print()
     print("examples with the largest loss:")
-    order = sorted(range(len(made.batch)), key=lambda position: -_sortable(float(made.losses[position])))
+    losses = made.losses  # those that are NaN stand first
+    order = sorted(
+        range(len(losses)), key=lambda position: (not math.isnan(losses[position]), -losses[position])
+    )
     print_table(
         ("index", "label", "loss"),
         [
@@ -100,10 +103,6 @@ def _print(made: "Replay") -> None:
         ],
         right=("index", "loss"),
     )
-
-
-def _sortable(loss: float) -> float:
-    return math.inf if math.isnan(loss) else loss
 
 
 # ---- verify --------------------------------------------------------------------------------------------
@@ -134,8 +133,8 @@ def verify(
     from labkit.experiments.replay.recorded import with_data
     from labkit.experiments.verify import check_files
 
-    if steps == 0:
-        raise InputError("--steps is 0; allowed: a whole number from 1; --files-only makes no step")
+    if steps is not None and steps < 1:
+        raise InputError(f"--steps is {steps}; allowed: a whole number from 1; --files-only makes no step")
     found = run_to_read(run)
     config, manifest = with_data(found, recorded_config(found), data_dir)
     certificate, changes = check_files(found, config, manifest)

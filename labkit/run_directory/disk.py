@@ -107,18 +107,9 @@ def existing_folder(path: Path, flag: str) -> Path:
 
 def holds_something_else(run: RunDirectory) -> bool:
     """Return whether there is anything that a run killed in its first moments would not have left."""
-    ours = {
-        run.path / ".lock",
-        run.path / ".launcher",
-        run.notes_path,
-        run.stop_path,
-        run.pulled_path,
-        run.cluster_path,
-        run.log_path,
-        run.console_path,
-        run.events_path,
-        run.checkpoints_path,
-    }
+    files = (run.notes_path, run.stop_path, run.pulled_path, run.log_path, run.console_path)
+    folders = (run.cluster_path, run.events_path, run.checkpoints_path)
+    ours = {run.path / ".lock", run.path / ".launcher", *files, *folders}
     if not run.path.is_dir():
         return False
     return any(path not in ours and not path.name.endswith(".tmp") for path in run.path.iterdir())

@@ -50,7 +50,10 @@ def find_run(name: str) -> Path:
     paths = (Path(name), home.runs_home() / name)
     for path in paths:
         if (run := RunDirectory(path)).exists():
-            return run.path
+            if ".." not in run.path.parts:
+                return run.path
+            # ".." is no name of a run; the last part may be a link.
+            return run.path.resolve() if run.name == ".." else run.path.parent.resolve() / run.name
     for path in paths:
         if reason := missing_config(RunDirectory(path)):
             raise InputError(f"{path}: {reason}")

@@ -246,6 +246,7 @@ def test_a_start_or_steps_that_are_not_there_are_refused(run, verify):
         (["--from", "1"], f"--from is 1; allowed: {kept}"),
         (["--steps", "9"], "--steps is 9; allowed: 1 to 2"),
         (["--steps", "0"], "--steps is 0"),
+        (["--steps=-3"], "--steps is -3; allowed: a whole number from 1"),
         (["--tolerance", "nan"], "--tolerance: 'nan'; allowed: a number from 0"),
     ]:
         code, said = verify(run, *flags)

@@ -48,6 +48,9 @@ def test_a_path_is_found_wherever_this_process_goes_then(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     assert find_run("mine") == find_run("~/mine") == run.path
+    (tmp_path / "link").symlink_to(run.path)
+    monkeypatch.chdir(run.checkpoints_path)
+    assert find_run("..") == find_run("../../mine") == run.path and find_run("../../link").name == "link"
 
 
 def test_runs_of_the_home_and_of_comparisons_are_not_remembered(runs_home, tmp_path):
