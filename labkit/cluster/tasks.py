@@ -16,7 +16,7 @@ def become_slurm_task(
     *,
     ps: int = 0,
     exit_status: str | None = None,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] = os.environ,
 ) -> NoReturn:
     """Replace this process by ``labkit`` with ``arguments``, as the task that Slurm's variables describe.
 
@@ -24,7 +24,6 @@ def become_slurm_task(
     ``exit_status`` is given, a failure is recorded in ``<exit_status>.failed`` and the step of a stop in
     ``<exit_status>.step``. Raises InputError outside of a job step.
     """
-    environment = os.environ if environment is None else environment
     task = task_from_slurm(environment, ps=ps)
     bind = [] if _names_flag(arguments, "--bind") else ["--bind", listening_address(task)]
     status = {EXIT_STATUS: os.path.abspath(exit_status)} if exit_status else {}
@@ -37,13 +36,12 @@ def become_kubernetes_task(
     name: str,
     workers: int,
     ps: int = 0,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] = os.environ,
 ) -> NoReturn:
     """Replace this process by ``labkit`` with ``arguments``, as the task of this pod's index.
 
     ``name``, ``workers`` and ``ps`` are those of the Job. Raises InputError outside of an Indexed Job.
     """
-    environment = os.environ if environment is None else environment
     task = task_from_kubernetes(environment, name=name, workers=workers, ps=ps)
     _become(task, arguments, environment)
 

@@ -10,7 +10,9 @@ from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import run_to_read
+from labkit.run_directory.metrics import metrics_in_words
 from labkit.run_directory.reader import own_test_step_of
+from labkit.run_directory.rows import result_name
 from labkit.tables import print_table
 
 SHOWN_CLASSES = 50  # predictions/<split>.json has all
@@ -73,9 +75,6 @@ def evaluate(
 
 
 def _print_metrics(metrics: dict[str, Any]) -> None:
-    from labkit.run_directory.metrics import metrics_in_words
-    from labkit.run_directory.rows import result_name
-
     names = {"accuracy": "top-1", "top5_accuracy": "top-5"} if "top5_accuracy" in metrics else {}
     print(
         f"{metrics['split']} of {counted(metrics['examples'], 'example')}, "

@@ -1,5 +1,6 @@
 """``labkit runs``: the runs of a folder, one a line. ``labkit show``: one run, from its directory alone."""
 
+import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from json import dumps
@@ -197,10 +198,9 @@ def _print(shown: dict[str, Any]) -> None:
         ("model", shown["model"] or "unknown"),
         ("data set", shown["dataset"] or "unknown"),
     ]
-    lines += [("damage" if index == 0 else "", text) for index, text in enumerate(shown["damage"])]
+    lines += [("damage", text) for text in shown["damage"]]
     lines += [(split, _evaluation(row)) for split, row in shown["results"].items()]
-    for index, row in enumerate(shown["other_tests"]):
-        lines.append(("other tests" if index == 0 else "", _evaluation(row)))
+    lines += [("other tests", _evaluation(row)) for row in shown["other_tests"]]
     if shown["settings"] is None:
         lines.append(("settings", "config.json is damaged"))
     elif shown["settings"]:
@@ -209,7 +209,7 @@ def _print(shown: dict[str, Any]) -> None:
             f"{fields[name].flag if name in fields else name} {value}"  # another program's have no flag
             for name, value in shown["settings"].items()
         ]
-        lines += [("settings" if index == 0 else "", flag) for index, flag in enumerate(flags)]
+        lines += [("settings", flag) for flag in flags]
     else:
         lines.append(("settings", "none" if shown["model"] is None else "all defaults"))
     steps = ", ".join(map(str, shown["checkpoints"]))
@@ -220,11 +220,9 @@ def _print(shown: dict[str, Any]) -> None:
         lines.append(("forked from", shown["forked_from"]))
     if shown["tags"]:
         lines.append(("tags", ", ".join(shown["tags"])))
-    if shown["note"]:
-        text = shown["note"].splitlines()
-        lines += [("note" if index == 0 else "", line) for index, line in enumerate(text)]
+    lines += [("note", line) for line in shown["note"].splitlines()]
     if shown["archived"]:
         lines.append(("archived", "yes"))
     lines.append(("directory", shown["path"]))
-    for name, text in lines:
-        print(f"{name:<13}{printable(text)}")
+    for (before, _), (name, text) in itertools.pairwise([("", ""), *lines]):
+        print(f"{'' if name == before else name:<13}{printable(text)}")
