@@ -249,7 +249,7 @@ def by_field(
     aliases = field_aliases()
     given: dict[str, str] = {}
     for name in values:
-        field = name if name in known or name in beside else aliases.get(name)
+        field = name if name in beside else aliases.get(name)
         if field is None:
             raise unknown_setting_error("parameter", name, [*beside, *known], aliases)
         if field in given:
