@@ -118,8 +118,8 @@ def scores_of_numbers(labels: Array, predicted: Array, std: Array) -> dict[str, 
     """
     errors = predicted.astype(np.float64) - labels
     around = ((labels - labels.mean(axis=0, dtype=np.float64)) ** 2).sum(axis=0)
-    with np.errstate(divide="ignore", invalid="ignore"):  # a split of equal numbers has no r2: it is NaN
-        r2 = 1 - (errors**2).sum(axis=0) / around
+    # A split of equal numbers has no r2: it is NaN.
+    r2 = 1 - (errors**2).sum(axis=0) / np.where(around > 0, around, np.nan)
     return {
         "loss": float(((errors / std) ** 2).mean()),
         "mean_absolute_error": float(np.abs(errors).mean()),

@@ -91,6 +91,7 @@ def test_scores_are_those_of_their_formulas():
     assert [row["r2"] for row in rows] == pytest.approx(r2)
     same = number_metrics(np.ones((3, 1)), np.ones((3, 1)), ["a"])
     assert same[0]["r2"] is None  # numbers that don't vary have none
+    assert np.isnan(scores_of_numbers(true[:1], given[:1] + 1, np.ones(2))["r2"])  # nor has a single image
 
 
 def test_the_smallest_error_is_best():
