@@ -298,6 +298,7 @@ def whole_batches(labels, logits):
 
 
 OWN_NUMBER = 3
+OF_LOGITS = keras.metrics.SparseCategoricalCrossentropy(from_logits=True)
 METRICS = [among_two, keras.metrics.TopKCategoricalAccuracy(3, name="top3"), "auc"]
 
 

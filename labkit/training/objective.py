@@ -254,6 +254,10 @@ def _own_metric(flag: str, one: Any, base: Loss) -> tuple[str, Metric]:
     if inspect.isclass(one) and issubclass(one, keras.metrics.Metric):
         one = one()
     if isinstance(one, keras.metrics.Metric):
+        if one.get_config().get("from_logits"):
+            raise InputError(
+                f"{flag}: {one.name} takes logits, but gets probabilities; leave from_logits out"
+            )
         return one.name, _of_keras_metric(one, base)
     name = getattr(one, "__name__", "")
     if not callable(one) or not name:

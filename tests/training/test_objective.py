@@ -136,6 +136,7 @@ def test_metrics_of_ones_own_and_of_keras(shapes):
         ({"loss": "focal", "loss_arguments": "from_logits=False"}, "from_logits=True"),
         ({"metrics": f"{OWN}:whole_batches"}, "allowed: a number, or one for each image"),
         ({"metrics": f"{OWN}:OWN_NUMBER"}, "has 3"),
+        ({"metrics": f"{OWN}:OF_LOGITS"}, "gets probabilities; leave from_logits out"),
         ({"metrics": f"{OWN}:accuracy"}, "which the rows already have"),
         ({"class_weights": {"bird": 2}}, "'bird'"),
         ({"class_weights": {"0": 2, "disc": 3}}, "has '0' and 'disc' for the class 'disc'; give one"),
