@@ -91,7 +91,8 @@ def _print(made: "Replay") -> None:
     )
     print()
     print("examples with the largest loss:")
-    order = sorted(range(len(made.batch)), key=lambda position: -_sortable(float(made.losses[position])))
+    losses = [math.inf if math.isnan(loss) else loss for loss in made.losses.tolist()]
+    order = sorted(range(len(losses)), key=losses.__getitem__, reverse=True)
     print_table(
         ("index", "label", "loss"),
         [
@@ -100,10 +101,6 @@ def _print(made: "Replay") -> None:
         ],
         right=("index", "loss"),
     )
-
-
-def _sortable(loss: float) -> float:
-    return math.inf if math.isnan(loss) else loss
 
 
 # ---- verify --------------------------------------------------------------------------------------------
