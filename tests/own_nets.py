@@ -273,6 +273,10 @@ class TemperedLoss(keras.losses.Loss):
         return keras.losses.categorical_crossentropy(labels, logits * self.scale, from_logits=True)
 
 
+def of_probabilities(labels, outputs, from_logits=False):
+    return keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=from_logits)
+
+
 def mean_loss(labels, logits):
     return keras.ops.mean(plain_loss(labels, logits))
 
@@ -294,6 +298,7 @@ def whole_batches(labels, logits):
 
 
 OWN_NUMBER = 3
+OF_LOGITS = keras.metrics.SparseCategoricalCrossentropy(from_logits=True)
 METRICS = [among_two, keras.metrics.TopKCategoricalAccuracy(3, name="top3"), "auc"]
 
 

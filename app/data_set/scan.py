@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from app.ask.client import Progress, silent
+from labkit.analysis.slices import different_texts
 from labkit.data.manifest import Manifest
 from labkit.data.marks import Place
 from labkit.data.shards import read_labels, read_shard
@@ -98,9 +99,7 @@ def scan_data(manifest: Manifest, progress: Progress = silent) -> DataScan:
     Raises InputError, naming the file, if a shard is missing or damaged.
     """
     edges = _edges(manifest)
-    names = manifest.classes
-    if edges is not None:
-        names = tuple(f"{low:.4g} – {high:.4g}" for low, high in pairwise(edges))
+    names = manifest.classes if edges is None else tuple(map(" – ".join, pairwise(different_texts(edges))))
     total, done = sum(split.count for split in manifest.splits.values()), 0
     splits = {}
     for name, split in manifest.splits.items():

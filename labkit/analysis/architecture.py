@@ -308,7 +308,8 @@ def receptive_field(model: keras.Model) -> tuple[int, int]:
         known = [found for tensor in inputs if (found := fields.get(id(tensor), of_images)) is not None]
         field = None
         if known and not isinstance(operation, _NOT_SPATIAL):
-            if isinstance(operation, keras.Layer) and any(map(_has_window, all_layers(operation)[1:])):
+            inner = all_layers(operation)[1:] if isinstance(operation, keras.Layer) else []
+            if any(hasattr(layer, name) for layer in inner for name in ("kernel_size", "pool_size")):
                 raise ValueError(f"{operation.name} has convolutions or pools inside")
             window, stride = _window(operation)
             size, spacing = np.max(known, axis=0)
@@ -325,10 +326,6 @@ _NOT_SPATIAL = (
     keras.layers.GlobalAveragePooling2D,
     keras.layers.GlobalMaxPooling2D,
 )
-
-
-def _has_window(layer: Any) -> bool:
-    return hasattr(layer, "kernel_size") or hasattr(layer, "pool_size")
 
 
 def _window(layer: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -113,13 +113,13 @@ def quarters(values: NDArray[np.float64]) -> dict[str, NDArray[np.bool_]]:
         return parts
     ends = np.unique(np.quantile(values[known], np.linspace(0, 1, _QUARTERS + 1)))
     places = np.digitize(values, ends[1:-1]) if len(ends) > 2 else np.zeros(len(values), int)
-    texts = _told_apart(ends)
+    texts = different_texts(ends)
     for place in range(max(1, len(ends) - 1)):
         parts[f"{texts[place]} to {texts[min(place + 1, len(ends) - 1)]}"] = known & (places == place)
     return parts
 
 
-def _told_apart(values: NDArray[np.float64]) -> list[str]:
+def different_texts(values: NDArray[np.float64]) -> list[str]:
     """Return different numbers as texts with four digits, or as many as are needed to tell them apart."""
     before_the_point = len(str(int(np.abs(values).max())))
     least = max(4, before_the_point) if before_the_point < 16 else 4

@@ -16,7 +16,7 @@ from labkit.errors import InputError
 from labkit.models.weight_source import WeightSource, find_weight_source
 from labkit.parts.code import allow, named_object, with_whole_paths
 from labkit.parts.trust import files_of
-from labkit.startup.quiet_import import import_tensorflow
+from labkit.startup.quiet_import import import_without_gpus
 from labkit.tables import print_table
 
 NOTES = (
@@ -64,7 +64,7 @@ def models(
         raise InputError(f"--start-from is {start.start_from!r}, a run; give a file of weights, or imagenet")
     allow(files_of(Config(model=config)))
     print(f"building {name} with TensorFlow, which takes some seconds to load", file=sys.stderr)
-    _import_without_gpus()
+    import_without_gpus()
     if source is not None:
         _print_transfer(source, Config(model=config, transfer=start), json)
         return 0
@@ -109,15 +109,6 @@ def _listed(known: KnownModel) -> dict[str, Any]:
         "multiply_adds": known.multiply_adds,
         "receptive_field": [known.receptive_field, known.receptive_field],
     }
-
-
-def _import_without_gpus() -> None:
-    """Counting needs no GPU, and TensorFlow would take all of its memory."""
-    import_tensorflow()
-    import tensorflow as tf
-
-    with contextlib.suppress(RuntimeError):  # where TensorFlow runs already, it has them
-        tf.config.set_visible_devices([], "GPU")
 
 
 def _built(name: str, config: ModelConfig) -> dict[str, Any]:

@@ -136,7 +136,7 @@ class FoldSource:
         )
         paths = [files_of(base, name) for name in splits]
         known = [columns_of(base, name) for name in splits]
-        names = set.intersection(*map(set, known))
+        names = [name for name in known[0] if all(name in each for each in known)]
         of_each = {name: _parted([value for each in known for value in each[name]], rows) for name in names}
         step = Step(base.dataset, base.checksum, {"test": Part(tests, [], [])} if tests else {})
         return Plan(

@@ -1,6 +1,5 @@
 """Export a run, for the command line and Python. TensorFlow is imported only after the checks."""
 
-import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from labkit.home import expanded
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import check_checkpoint
 from labkit.run_directory.directory import check_folders
-from labkit.startup.quiet_import import import_tensorflow
+from labkit.startup.quiet_import import import_without_gpus
 
 
 def export(
@@ -78,7 +77,7 @@ def export(
     if note:
         announce(note)
 
-    _import_without_gpus()
+    import_without_gpus()
     from labkit.export.write import write_export
 
     request = ExportRequest(
@@ -99,12 +98,3 @@ def _data(run: RunDirectory, config: Config, data_dir: str | None, check: bool) 
         recorded,
         f"the data of {run.name}, {recorded.dataset}, aren't here; the export takes what it recorded of them",
     )
-
-
-def _import_without_gpus() -> None:
-    """Hide the GPUs: exporting needs none, and they round differently."""
-    import_tensorflow()
-    import tensorflow as tf
-
-    with contextlib.suppress(RuntimeError):  # TensorFlow already uses the GPUs
-        tf.config.set_visible_devices([], "GPU")

@@ -138,9 +138,10 @@ def _from_imagenet(
             else:
                 network = published_network(own, image_shape, weights="imagenet")
     except Exception as error:  # Keras raises a bare Exception for a failed download, h5py others
+        cache = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras") / "models"
         raise InputError(
             f"--start-from imagenet: the weights of {application} can't be downloaded or read "
-            f"({_reason(error)}); put the published file into {_keras_cache()}, or start from a run or a "
+            f"({_reason(error)}); put the published file into {cache}, or start from a run or a "
             ".keras file"
         ) from None
     if own is not None:
@@ -156,10 +157,6 @@ def _socket_timeout(seconds: float) -> Iterator[None]:
         yield
     finally:
         socket.setdefaulttimeout(before)
-
-
-def _keras_cache() -> Path:
-    return Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras") / "models"
 
 
 def _reason(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -299,7 +300,7 @@ def dropout_draws(step: Any, first: Any, global_batch_size: int) -> AbstractCont
         first: position of the first image of the replica's slice in the global batch, integer scalar.
         global_batch_size: examples in the step, over all replicas.
     """
-    return _in_thread(draws=(step, first, global_batch_size))
+    return _in_thread(draws=(step, first, global_batch_size, Counter[int]()))
 
 
 @keras.saving.register_keras_serializable(package="labkit")
@@ -329,10 +330,11 @@ class Dropout(keras.layers.Layer):
         draws = _of_thread("draws")
         if not training or draws is None or not self.rate:
             return inputs
-        step, first, global_batch_size = draws
+        step, first, global_batch_size, calls = draws
         given = (self.noise_shape or (None,) * len(inputs.shape))[1:]
         shape = [size if one is None else one for size, one in zip(inputs.shape[1:], given, strict=True)]
-        seed = tf.stack([self.seed, tf.cast(step, tf.int64)])
+        seed = tf.stack([self.seed + calls[id(self)] * 2**31, tf.cast(step, tf.int64)])
+        calls[id(self)] += 1  # a layer that is called twice draws other masks the second time
         # Named, so that XLA and GPUs draw the same numbers as the CPU.
         drawn = tf.random.stateless_uniform([global_batch_size, *shape], seed, alg="philox")
         mine = tf.slice(drawn, [tf.cast(first, tf.int32), *(0 for _ in shape)], [tf.shape(inputs)[0], *shape])

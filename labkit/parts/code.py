@@ -8,6 +8,7 @@ import ast
 import difflib
 import hashlib
 import os
+import re
 import shlex
 import sys
 import textwrap
@@ -176,7 +177,11 @@ def refuse_imports_from_beside(what: str, content: bytes | str) -> None:
 
     The run would train, and nobody could resume or evaluate it. Raises SyntaxError for what isn't Python.
     """
-    for node in ast.walk(ast.parse(content)):
+    tree = ast.parse(content)
+    for block in tree.body:
+        if isinstance(block, ast.If) and re.search("__name__|TYPE_CHECKING", ast.unparse(block.test)):
+            block.body = []  # doesn't run when a run needs the code
+    for node in ast.walk(tree):
         modules = [each.name for each in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             modules = [node.module]
@@ -191,8 +196,9 @@ def refuse_imports_from_beside(what: str, content: bytes | str) -> None:
 def _is_beside(module: str) -> bool:
     main = sys.modules["__main__"]
     places = [os.getcwd()]
-    if getattr(main, "__spec__", None) is None and getattr(main, "__file__", None):  # a script
-        places.append(os.path.dirname(os.path.abspath(str(main.__file__))))
+    of_script = getattr(getattr(main, "__spec__", None), "name", "__main__") == "__main__"  # or its folder
+    if of_script and getattr(main, "__file__", None):
+        places.append(os.path.dirname(os.path.realpath(str(main.__file__))))
     beside = {os.path.realpath(place) for place in places}
     paths = list(sys.path)
     at = next((at for at, path in enumerate(paths) if os.path.realpath(path or ".") in beside), None)

@@ -253,15 +253,21 @@ def _settings_of_optimizer(optimizer: Any, given: Mapping[str, Any], folder: Pat
         flags["learning_rate_schedule"] = "constant"
     if builtin and kind.__name__ == "SGD":
         return flags | settings | {"optimizer": "sgd"}
-    own = inspect.signature(kind).parameters
-    if missing := [name for name in own if name not in optimizer.get_config() and name != "kwargs"]:
-        raise InputError(
-            f"optimizer is a {kind.__name__}, whose get_config has no {missing[0]!r}, so it can't be made "
-            "again; add it there, or give a function that returns the optimizer"
-        )
+    _check_made_again("optimizer", optimizer, optimizer.get_config(), "a function that returns the optimizer")
     name = known[kind.__name__] if builtin else _reference("optimizer", kind, folder)
     flags["optimizer_arguments"] = {name: value for name, value in settings.items() if value is not None}
     return flags | {"optimizer": name}
+
+
+def _check_made_again(argument: str, value: Any, config: Mapping[str, Any], instead: str) -> None:
+    """Raise InputError where what ``get_config`` says of an object would make another one."""
+    for one in inspect.signature(type(value)).parameters.values():
+        is_rest = one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        if not (is_rest or one.name in config) and repr(getattr(value, one.name, "")) != repr(one.default):
+            raise InputError(
+                f"{argument} is a {type(value).__name__}, whose get_config has no {one.name!r}, so it can't "
+                f"be made again; add it there, or give {instead}"
+            )
 
 
 def _settings_of_loss(loss: Any, folder: Path) -> dict[str, Any]:
@@ -284,6 +290,7 @@ def _settings_of_loss(loss: Any, folder: Path) -> dict[str, Any]:
         if name not in ("name", "reduction", "dtype", "axis") and value is not None
     }
     if not kind.__module__.startswith("keras."):
+        _check_made_again("loss", loss, settings | {"from_logits": True}, "the class, and loss_arguments")
         return {"loss": _reference("loss", kind, folder), "loss_arguments": own}
     if kind.__name__ in ("CategoricalCrossentropy", "SparseCategoricalCrossentropy"):
         return {"loss": "softmax", "label_smoothing": own.get("label_smoothing", 0.0)}

@@ -51,8 +51,8 @@ def checked_evaluation(
     if classes is not None and (isinstance(classes, str) or not isinstance(classes, Iterable)):
         raise InputError(f"classes is {short(classes)}; allowed: a list of {count} names")
     names = [f"class {number}" for number in range(count)] if classes is None else list(map(str, classes))
-    if len(names) != count:
-        raise InputError(f"classes has {len(names)} names; allowed: {count}, one for each probability")
+    if not len(names) == len(set(names)) == count:
+        raise InputError(f"classes are {short(names)}; allowed: {count} different names")
     given = given.astype(np.int32)
     arrays = {
         "images": np.ascontiguousarray(pixels),

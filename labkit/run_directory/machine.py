@@ -54,7 +54,7 @@ def machine_recorded(
         gpu_library: returns ``pynvml``, or None where no GPU is to be asked.
     """
     over = threading.Event()
-    path = run.machine_path if chief else _path_of(run, task)
+    path = run.machine_path if chief else run.cluster_path / "machine" / f"{task.replace(':', '-')}.jsonl"
     given = (path, task, over, gpu_library)
     thread = threading.Thread(target=_record, args=given, name="labkit-machine", daemon=True)
     thread.start()
@@ -68,10 +68,6 @@ def machine_recorded(
 def machine_rows_paths(run: RunDirectory) -> list[Path]:
     """Return the files of all processes, that of the chief first. They may not exist yet."""
     return [run.machine_path, *sorted((run.cluster_path / "machine").glob("*.jsonl"))]
-
-
-def _path_of(run: RunDirectory, task: str) -> Path:
-    return run.cluster_path / "machine" / f"{task.replace(':', '-')}.jsonl"
 
 
 def _record(path: Path, task: str, over: threading.Event, gpu_library: Callable[[], Any]) -> None:

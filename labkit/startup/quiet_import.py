@@ -13,7 +13,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,13 @@ def import_tensorflow() -> None:
         tf.config.list_physical_devices()
         for gpu in tf.config.list_physical_devices("GPU"):  # or TensorFlow takes all memory, a training's too
             tf.config.experimental.set_memory_growth(gpu, True)
+
+
+def import_without_gpus() -> None:
+    """Import TensorFlow and hide the GPUs: they round differently, and TensorFlow would take their memory."""
+    import_tensorflow()
+    with suppress(RuntimeError):  # TensorFlow already uses them
+        sys.modules["tensorflow"].config.set_visible_devices([], "GPU")
 
 
 def _tell_of_slow_kernels() -> None:

@@ -22,7 +22,15 @@ from labkit.data.shards import read_labels
 from labkit.errors import InputError, short, unknown_name_error
 from labkit.parts.code import first_line, named_object
 from labkit.training import scores
-from labkit.training.losses import LOSSES, SIGMOID, SOFTMAX, Loss, in_standard_units, of_numbers
+from labkit.training.losses import (
+    LOSSES,
+    SIGMOID,
+    SOFTMAX,
+    Loss,
+    in_standard_units,
+    of_numbers,
+    softmax_cross_entropy,
+)
 
 PerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 Metric = Callable[[np.ndarray, np.ndarray], float]
@@ -78,10 +86,15 @@ def _per_example(flag: str, config: Config, base: Loss) -> PerExample:
         found = getattr(keras.losses, KERAS_LOSSES[name][base.targets])  # checked by check_targets
     else:
         found = named_object("--loss", name)
-    if inspect.isclass(found) or not _takes_two(found):
+    try:
+        parameters = list(inspect.signature(found).parameters.values())
+    except (TypeError, ValueError):  # of what isn't written in Python
+        parameters = list(inspect.signature(softmax_cross_entropy).parameters.values())
+    if any(one.name == "from_logits" for one in parameters):
+        arguments = {"from_logits": True} | arguments
+    places = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    if inspect.isclass(found) or len(places) < 2:  # else it is called with labels and logits
         try:
-            if "from_logits" in inspect.signature(found).parameters:
-                arguments = {"from_logits": True} | arguments
             found = found(**arguments)
         except Exception as error:
             raise InputError(f"{flag} failed, called with {arguments}: {first_line(error)}") from None
@@ -101,17 +114,6 @@ def _in_standard_units(per_example: PerExample, manifest: Manifest) -> PerExampl
         return per_example
     mean, std = (np.array(values, np.float32) for values in (manifest.target_mean, manifest.target_std))
     return lambda labels, logits: per_example(in_standard_units(labels, mean, std, logits.dtype), logits)
-
-
-def _takes_two(function: Any) -> bool:
-    """Return whether a function's first two arguments are to be given: labels and logits."""
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return True
-    return (
-        len([one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]) > 1
-    )
 
 
 def _of_keras(flag: str, loss: keras.losses.Loss) -> PerExample:
@@ -252,6 +254,10 @@ def _own_metric(flag: str, one: Any, base: Loss) -> tuple[str, Metric]:
     if inspect.isclass(one) and issubclass(one, keras.metrics.Metric):
         one = one()
     if isinstance(one, keras.metrics.Metric):
+        if one.get_config().get("from_logits"):
+            raise InputError(
+                f"{flag}: {one.name} takes logits, but gets probabilities; leave from_logits out"
+            )
         return one.name, _of_keras_metric(one, base)
     name = getattr(one, "__name__", "")
     if not callable(one) or not name:

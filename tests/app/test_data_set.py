@@ -120,6 +120,14 @@ def test_equal_images_with_other_numbers_have_labels_that_differ(tiny, tmp_path)
     assert found.disagree.tolist() == [True, False]
 
 
+def test_intervals_of_large_numbers_that_lie_close_together_have_different_names(tiny, tmp_path):
+    numbers = {"classes": ("time",), "target_mean": (5.0,), "target_std": (1.0,)}
+    times = np.linspace(1_000_000, 1_000_010, 6, dtype=np.float32)[:, None]
+    made = write_derived(tiny, tmp_path, {"train": (pixels(6, (32, 32, 3)), times)}, **numbers)
+    names = scan_data(made).names
+    assert len(set(names)) == len(names) == 10 and names[0] == "1000000 – 1000001"
+
+
 @pytest.mark.parametrize(
     "fields",
     [

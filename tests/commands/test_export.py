@@ -51,7 +51,7 @@ def folder(tmp_path, shapes_dir, monkeypatch):
 )
 def test_bad_input_is_refused_before_tensorflow_loads(arguments, words, folder, monkeypatch):
     if "no checkpoint" not in words:
-        monkeypatch.setattr(api, "_import_without_gpus", lambda: pytest.fail("TensorFlow was imported"))
+        monkeypatch.setattr(api, "import_without_gpus", lambda: pytest.fail("TensorFlow was imported"))
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
     before = tree(folder)
     assert re.search(words, refused("export", *arguments.split()))

@@ -18,7 +18,7 @@ COUNTS = ("parameters", "multiply_adds", "receptive_field")
 
 @pytest.fixture
 def without_tensorflow(monkeypatch):
-    monkeypatch.setattr(models, "_import_without_gpus", lambda: pytest.fail("TensorFlow was imported"))
+    monkeypatch.setattr(models, "import_without_gpus", lambda: pytest.fail("TensorFlow was imported"))
 
 
 def test_the_list_is_shown_without_building_a_network(without_tensorflow, capsys):

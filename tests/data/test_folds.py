@@ -145,7 +145,8 @@ def test_both_input_paths_show_the_images_that_dont_validate(copy, path):
 def test_jpegs_are_copied_byte_by_byte_and_files_and_columns_follow(pets, tmp_path):
     base = prepare(images=pets, data_dir=tmp_path / "data", image_size=72).manifest
     numbers = {name: [f"{name} {row}" for row in range(split.count)] for name, split in base.splits.items()}
-    write_columns(base, {name: {"number": values} for name, values in numbers.items()})
+    order = ["number", *"hgfedcba"]
+    write_columns(base, {name: dict.fromkeys(order, values) for name, values in numbers.items()})
     before = {}
     for split in base.splits:
         stored = read_stored(base, split, np.arange(base.count(split)))
@@ -155,6 +156,7 @@ def test_jpegs_are_copied_byte_by_byte_and_files_and_columns_follow(pets, tmp_pa
         names = columns_of(made, split)["number"]
         stored = read_stored(made, split, np.arange(made.count(split)))
         assert [before[name] for name in names] == list(zip(stored, files_of(made, split), strict=True))
+        assert list(columns_of(made, split)) == order
     assert made.source["resize"] == base.source["resize"]
 
 

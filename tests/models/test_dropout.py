@@ -36,6 +36,16 @@ def test_masks_depend_on_step_seed_and_position_alone():
         assert 0.35 < (other == whole).mean() < 0.65
 
 
+def test_a_layer_that_is_called_twice_draws_other_masks_the_second_time():
+    layer, ones = Dropout(0.5, seed=1), tf.ones([12, 30])
+    for _ in range(2):  # in each step
+        with dropout_draws(tf.constant(5, tf.int64), 0, 12):
+            first, second = (layer(ones, training=True).numpy() for _ in range(2))
+        assert 0.35 < (first == second).mean() < 0.65
+        with dropout_draws(tf.constant(5, tf.int64), 0, 12):
+            np.testing.assert_array_equal(first, layer(ones, training=True))
+
+
 @pytest.mark.parametrize("name", ["resnet8", "wide_resnet10_1", "vgg11", "tutorial_cnn", "fast_0.25"])
 def test_every_network_has_it_before_the_logits(name):
     config = ModelConfig(**parse_model_name(name), dropout_rate=0.5)

@@ -1,6 +1,7 @@
 """Code of one's own: run by who consents to its bytes, kept with the run, and refused once it has changed."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -176,13 +177,29 @@ def test_what_only_this_script_finds_is_refused_before_a_run_needs_it(tmp_path):
         "assert 'import yaml' in source_of('loss', good)\n"
         "with as_files({'loss': bad}):\n    pass\n"
     )
-    command = [sys.executable, "script.py"]
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/link.py").symlink_to(tmp_path / "script.py")
+    (tmp_path / "folder").mkdir()
+    for name, copy in {"script.py": "__main__.py", "helper.py": "helper.py"}.items():
+        shutil.copy(tmp_path / name, tmp_path / "folder" / copy)
     environment = os.environ | {"PYTHONPATH": import_path()}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
-    last = done.stderr.splitlines()[-1]
-    assert (
-        "InputError: loss imports helper, which lies beside your script or notebook, but a run keeps" in last
-    )
+    for script in ("script.py", "elsewhere/link.py", "folder"):
+        command = [sys.executable, tmp_path / script]
+        done = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, timeout=60)
+        said = "InputError: loss imports helper, which lies beside your script or notebook, but a run keeps"
+        assert said in done.stderr.splitlines()[-1]
+
+
+def test_what_only_a_script_or_a_type_checker_imports_may_lie_beside_it(tmp_path, monkeypatch):
+    (tmp_path / "helper.py").write_text("WIDTH = 8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    guarded = "if {}:\n    from helper import WIDTH\n"
+    for test in ("__name__ == '__main__'", "TYPE_CHECKING", "typing.TYPE_CHECKING"):
+        code.refuse_imports_from_beside("--model", guarded.format(test))
+    for text in (guarded.format("True"), guarded.format("TYPE_CHECKING") + "else:\n    import helper\n"):
+        with pytest.raises(InputError, match="imports helper, which lies beside"):
+            code.refuse_imports_from_beside("--model", text)
 
 
 def test_a_file_that_trains_when_it_is_read_is_told_to_guard_that(tmp_path):

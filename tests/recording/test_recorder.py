@@ -305,6 +305,12 @@ def test_a_full_disk_ends_no_training(monkeypatch):
             ),
             ["classes is 'ab'", "a list of 2 names"],
         ),
+        (
+            lambda run: run.predictions(
+                "test", np.zeros((1, 4, 4, 3), np.uint8), [0], [[0, 1]], classes=["cat", "cat"]
+            ),
+            ["['cat', 'cat']", "2 different names"],
+        ),
     ],
 )
 def test_bad_values_are_one_line_and_leave_no_row(call, words):

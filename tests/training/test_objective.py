@@ -73,6 +73,17 @@ def test_a_loss_of_ones_own_is_the_loss_of_steps_and_evaluations(shapes, name):
     assert found["accuracy"] == pytest.approx(float(accuracy)) == SOFTMAX.scores(labels, logits)["accuracy"]
 
 
+def test_a_loss_that_can_take_probabilities_is_told_that_it_gets_logits(shapes):
+    labels, logits = batch()
+    expected = softmax_cross_entropy(tf.constant(labels), tf.constant(logits))
+    for function in (own_nets.of_probabilities, keras.losses.sparse_categorical_crossentropy):
+        with as_files({"loss": function}) as flags:
+            path = Path(flags["loss"].rpartition(":")[0])
+            allow({str(path): path.read_bytes()})
+            found = of(shapes, **flags).per_example(tf.constant(labels), tf.constant(logits), 0.0)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def test_class_weights_are_those_of_scikit_learn_and_count_in_training_alone(shapes):
     labels, logits = batch()
     plain = of(shapes).per_example(tf.constant(labels), tf.constant(logits), 0.0).numpy()
@@ -125,6 +136,7 @@ def test_metrics_of_ones_own_and_of_keras(shapes):
         ({"loss": "focal", "loss_arguments": "from_logits=False"}, "from_logits=True"),
         ({"metrics": f"{OWN}:whole_batches"}, "allowed: a number, or one for each image"),
         ({"metrics": f"{OWN}:OWN_NUMBER"}, "has 3"),
+        ({"metrics": f"{OWN}:OF_LOGITS"}, "gets probabilities; leave from_logits out"),
         ({"metrics": f"{OWN}:accuracy"}, "which the rows already have"),
         ({"class_weights": {"bird": 2}}, "'bird'"),
         ({"class_weights": {"0": 2, "disc": 3}}, "has '0' and 'disc' for the class 'disc'; give one"),
@@ -169,7 +181,11 @@ def test_objects_are_the_same_as_flags(tmp_path):
     with as_files({"loss": keras.losses.Huber(delta=0.5)}) as flags:
         assert (flags["loss"], flags["loss_arguments"]) == ("huber", {"delta": 0.5})
     without_one = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=1)
-    for loss in (keras.losses.CategoricalFocalCrossentropy(), keras.losses.Poisson(), without_one, 3):
+    with as_files({"loss": own_nets.TemperedLoss()}) as flags:
+        assert flags == {"loss": f"{OWN}:TemperedLoss", "loss_arguments": {}}
+    no_config = own_nets.TemperedLoss(2.0)  # its get_config has no scale, so a run would have trained with 1
+    probabilities = keras.losses.CategoricalFocalCrossentropy()
+    for loss in (probabilities, keras.losses.Poisson(), without_one, 3, no_config):
         with pytest.raises(InputError, match="^loss is"), as_files({"loss": loss}):
             pass
 
