@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from threading import Timer
 from typing import Annotated, Any
 
 from labkit import home
@@ -17,7 +18,7 @@ from labkit.errors import InputError, require_extra
 from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.find import find_run
 from labkit.startup.child import python_command
-from labkit.startup.interruption import take_requests
+from labkit.startup.interruption import in_import, take_requests
 from labkit.startup.others import other_users
 from labkit.startup.quiet_import import import_tensorflow
 from labkit.tensorboard.server import LOOPBACK
@@ -148,4 +149,9 @@ def _runs(names: Sequence[str]) -> Callable[[], list[RunDirectory]]:
 
 
 def _exit(number: int, frame: Any) -> None:
+    if in_import(frame):  # asked again until it is over
+        again = Timer(0.1, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+        return
     raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)

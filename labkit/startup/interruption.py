@@ -73,14 +73,23 @@ def described(number: int) -> str:
 
 def end_command(number: int, frame: FrameType | None) -> None:
     """Handle a signal: end at once during an import, else raise KeyboardInterrupt with its number."""
-    while frame is not None:
-        # Imports of compiled modules turn exceptions into others, and callbacks of the importer lose them.
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            sys.stdout.flush()
-            os.write(stderr, f"labkit: {described(number)}\n".encode())
-            os._exit(128 + number)
-        frame = frame.f_back
+    if in_import(frame):
+        sys.stdout.flush()
+        os.write(stderr, f"labkit: {described(number)}\n".encode())
+        os._exit(128 + number)
     raise KeyboardInterrupt(number)
+
+
+def in_import(frame: FrameType | None) -> bool:
+    """Return whether a frame belongs to an import.
+
+    Imports of compiled modules turn exceptions into others, and callbacks of the importer lose them.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class StopRequest:

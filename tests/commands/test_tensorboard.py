@@ -1,16 +1,19 @@
 """``labkit tensorboard``: what it refuses, what it tells, and a real server that answers and ends."""
 
+import importlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 
 import psutil
 import pytest
 
+from labkit.commands import dashboard
 from labkit.commands import main as cli
 from labkit.run_directory import RunDirectory
 from labkit.tensorboard import server
@@ -62,6 +65,20 @@ def test_other_machines_are_let_in_only_on_request_and_with_a_warning(
         cli.main(["tensorboard", *arguments])
     assert served == ["0.0.0.0" if warned else "127.0.0.1"]
     assert ("whoever reaches this machine can read the runs" in capsys.readouterr().out) == warned
+
+
+def test_ctrl_c_during_an_import_which_may_lose_it_ends_the_server_after_it(tmp_path, monkeypatch):
+    text = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(0.3)\n"
+    (tmp_path / "slow_to_import.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = signal.signal(signal.SIGINT, dashboard._exit)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            importlib.import_module("slow_to_import")
+            time.sleep(10)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "slow_to_import" in sys.modules
 
 
 @pytest.mark.long
