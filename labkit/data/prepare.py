@@ -270,9 +270,9 @@ def _source_of(request: Request, known: Manifest | None, *, is_damaged: bool = F
         return ImageSource(request.completed(known), known)
     if kinds == {CORRECTED}:
         return CorrectedSource(request, known)
-    from labkit.data.given.source import GivenSource  # which imports the other
+    from labkit.data.examples.source import ExampleSource  # which imports the other
 
-    return GivenSource(request.completed(known), known)
+    return ExampleSource(request.completed(known), known)
 
 
 def _changes(request: Request, present: Manifest) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.data.given.arrays import parts_of_npz
+from labkit.data.examples.arrays import parts_of_npz
 from labkit.data.manifest import file_sha256
 from labkit.data.subset import ImageData
 from labkit.errors import InputError, reason_of, require_extra, short

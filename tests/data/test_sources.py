@@ -10,8 +10,8 @@ from labkit.data.manifest import Manifest
 from labkit.data.prepare import prepare
 from labkit.data.shards import load_split
 from tests.data.conftest import EXAMPLES_PER_SHARD, FakeCifar
-from tests.data.given.test_files import write_2017
-from tests.data.given.test_iterables import FORMS
+from tests.data.examples.test_files import write_2017
+from tests.data.examples.test_iterables import FORMS
 from tests.properties.harness import assert_same_run, train
 
 STEPS = 3

@@ -12,8 +12,7 @@ import numpy as np
 import PIL
 
 from labkit.config.data_sets import EXAMPLES, NPZ, OWN_FILES, prepare_command
-from labkit.data.folder import writing_errors
-from labkit.data.given.arrays import (
+from labkit.data.examples.arrays import (
     Part,
     lengths_error,
     part_of_arrays,
@@ -21,7 +20,8 @@ from labkit.data.given.arrays import (
     parts_of_npz,
     parts_of_tfrecords,
 )
-from labkit.data.given.iterables import part_of_examples
+from labkit.data.examples.iterables import part_of_examples
+from labkit.data.folder import writing_errors
 from labkit.data.hashes import named_key
 from labkit.data.images.check import Fact, remarks
 from labkit.data.images.decode import DEEPEST, square_of_pixels
@@ -53,7 +53,7 @@ from labkit.plurals import counted, listed
 
 
 @dataclass(frozen=True)
-class _Given:
+class _Examples:
     """The examples of a data set, split after split, with a label for each.
 
     Args:
@@ -101,7 +101,7 @@ class _Given:
 class _Images:
     """The images of a shard, made of given ones when they are written."""
 
-    given: _Given
+    given: _Examples
     rows: np.ndarray
     size: int
     resize: str
@@ -120,7 +120,7 @@ class _Images:
         return [PIL.__version__, self.given.sha256, self.rows.tolist(), self.size, self.resize]
 
 
-class GivenSource:
+class ExampleSource:
     """Examples that a call brings, or a file of them; see ``labkit.data.prepare.Source``.
 
     Args:
@@ -135,7 +135,7 @@ class GivenSource:
         self._resize = request.resize or DEFAULT_RESIZE
 
     @cached_property
-    def _given(self) -> _Given:
+    def _given(self) -> _Examples:
         return _together(self._parts(), self._request, self._known)
 
     def _parts(self) -> dict[str, Part]:
@@ -256,7 +256,7 @@ class GivenSource:
             lines=(*lines, *said),
         )
 
-    def _splits(self, given: _Given) -> tuple[dict[str, np.ndarray], list[str]]:
+    def _splits(self, given: _Examples) -> tuple[dict[str, np.ndarray], list[str]]:
         """Return the rows of each split, and lines that say what was held out.
 
         A validation split is held out as of CIFAR-10, so that the same examples make the same shards.
@@ -291,7 +291,7 @@ class GivenSource:
         return {name: rows[name] for name in SPLITS if name in rows}, lines
 
 
-def _check_all_classes(given: _Given, labels: np.ndarray) -> None:
+def _check_all_classes(given: _Examples, labels: np.ndarray) -> None:
     """Raise InputError for a class without training examples."""
     number = len(given.classes)
     counts = labels.sum(axis=0) if labels.ndim == 2 else np.bincount(labels, minlength=number)
@@ -304,7 +304,7 @@ def _check_all_classes(given: _Given, labels: np.ndarray) -> None:
         )
 
 
-def _together(parts: Mapping[str, Part], request: Request, known: Manifest | None) -> _Given:
+def _together(parts: Mapping[str, Part], request: Request, known: Manifest | None) -> _Examples:
     """Return all examples with their classes. Raises InputError where labels and names differ."""
     kinds = {name: part.labels.dtype.kind for name, part in parts.items()}
     if len(set(kinds.values())) > 1:
@@ -336,7 +336,7 @@ def _together(parts: Mapping[str, Part], request: Request, known: Manifest | Non
     if are_numbers and request.classes is not None:
         raise InputError("--classes needs classes, and the labels are floats, so numbers; leave it out")
     if are_numbers and len(names) == number == len(set(names)):
-        return _Given(parts, labels, names, None, _sha256(parts))
+        return _Examples(parts, labels, names, None, _sha256(parts))
     if are_numbers and (hint := _if_classes(labels)):
         raise InputError(f"class_names has {counted(len(names), 'name')} for one number of each image{hint}")
     if len(names) != number:
@@ -350,7 +350,7 @@ def _together(parts: Mapping[str, Part], request: Request, known: Manifest | Non
     kept = names
     if request.classes is not None and (kept := class_names(request.classes, names)) != names:
         labels = relabelled(labels, names, kept)
-    return _Given(parts, labels, kept, names if kept != names else None, _sha256(parts))
+    return _Examples(parts, labels, kept, names if kept != names else None, _sha256(parts))
 
 
 def _if_classes(labels: np.ndarray) -> str:

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from labkit.data.folder import check_space
-from labkit.data.given.arrays import (
+from labkit.data.examples.arrays import (
     EXAMPLE_FORMS,
     NUMBERED,
     Part,
@@ -24,6 +23,7 @@ from labkit.data.given.arrays import (
     entries,
     scale_notes,
 )
+from labkit.data.folder import check_space
 from labkit.data.images.decode import pixels_of_picture, square_of_pixels
 from labkit.data.pool import Display
 from labkit.errors import InputError, short

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 import labkit
+from labkit.data.examples import iterables
 from labkit.data.folder import check_space
-from labkit.data.given import iterables
 from labkit.data.manifest import verify_shards
 from labkit.data.prepare import prepare
 from labkit.errors import InputError
