@@ -23,6 +23,7 @@ from labkit.errors import InputError, reason_of, short
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.files import open_run_file, read_object
 from labkit.run_directory.reader import own_test_step_of
+from labkit.run_directory.rows import restored
 from labkit.training.recorded_predictions import predictions_name
 from labkit.training.scores import class_metrics, confusion_counts, indicators, right
 
@@ -417,7 +418,7 @@ def _checked(file: IO[bytes]) -> IO[bytes]:
 
 
 def _summary(run: RunDirectory, name: str, count: int) -> dict[str, Any]:
-    value = read_object(run.predictions_path / f"{name}.json")
+    value = restored(read_object(run.predictions_path / f"{name}.json"))
     # The two files are replaced one after the other, so the summary may be of another evaluation.
     return value if value.get("examples") == count else {}
 

@@ -26,8 +26,9 @@ def watch(
 ) -> int:
     """Say when runs end, fail, stall or are lost, when a loss is NaN, and when a condition comes true.
 
-    With runs, it ends with the last of them: returns 0 if all are finished, otherwise 1. Without, it watches
-    all runs, also those that start later, until Ctrl-C. Runs of another machine come with labkit pull.
+    With runs, it ends with the last of them: returns 0 if all are finished, otherwise 1, also where the
+    folder of one is gone. Without, it watches all runs, also those that start later, until Ctrl-C. Runs of
+    another machine come with labkit pull.
 
     Args:
         when: Condition such as "accuracy<0.5" or "training_loss>3", as of labkit runs --filter. May be
@@ -40,14 +41,21 @@ def watch(
         raise InputError(f"--every is {every:g}; allowed: 0.1 to 86400 seconds")
     named = [run_to_read(run) for run in runs]
     summaries, watched = Summaries(describe), Watched(when, field_aliases(), tell_ended=bool(named))
+    is_gone = False
     with Messages(notify) as messages:
         while True:
+            for gone in [run for run in named if not run.path.is_dir()]:
+                print(f"{time.strftime('%H:%M:%S')} {gone.path} is gone: moved or removed")
+                named.remove(gone)
+                is_gone = True
+            if is_gone and not named:
+                return 1
             seen = summaries.of(named or known_runs())
             for run, line in watched.look(seen):
                 print(f"{time.strftime('%H:%M:%S')} {line}")
                 messages.send(line, run)
             if named and all(run.state in ENDED for run in seen):
-                return 0 if all(run.state == "finished" for run in seen) else 1
+                return 0 if not is_gone and all(run.state == "finished" for run in seen) else 1
             time.sleep(every)
 
 

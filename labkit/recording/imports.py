@@ -139,13 +139,17 @@ def import_csv(
             columns = [column.strip() for column in next(csv.reader([header], delimiter=mark), [])]
             table = csv.DictReader(file, columns, delimiter=mark)
             names = [column for column in columns if column]
-            if len(set(names)) < len(names):
+            if len({column.lower() for column in names}) < len(names):
                 raise InputError(f"{source} names a column twice: {', '.join(names)}; rename one")
             if step not in names:
                 raise InputError(
                     f"{source} has no column {step!r}; it has: {', '.join(names) or 'none'}; --step names it"
                 )
             splits = {column: _split_of(column) for column in names if column not in (step, "split")}
+            known = Counter(splits.values())
+            for column, place_of in splits.items():
+                if known[place_of] > 1:  # such as loss and train_loss, which may be two metrics
+                    splits[column] = place_of[0], column.lower()
             for line, record in enumerate(table, 2):
                 if None in record:
                     raise InputError(

@@ -45,6 +45,8 @@ def valid(row: Mapping[str, Any]) -> dict[str, Any]:
             return None
         if isinstance(value, list | tuple):
             return [finite(part, f"{name}[{place}]") for place, part in enumerate(value)]
+        if isinstance(value, dict):
+            return {key: finite(part, f"{name}[{key}]") for key, part in value.items()}
         return value
 
     values = {name: finite(value, name) for name, value in row.items()}

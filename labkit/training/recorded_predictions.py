@@ -11,6 +11,7 @@ from labkit.run_directory.checkpoints import checkpoint_path
 from labkit.run_directory.directory import replacing
 from labkit.run_directory.files import read_object
 from labkit.run_directory.reader import own_test_step_of
+from labkit.run_directory.rows import valid
 from labkit.training.scores import class_metrics, confusion_counts, number_metrics
 
 
@@ -37,7 +38,8 @@ def record_predictions(
     """Write ``predictions/<split>.npz`` and ``.json``, each atomically; return the JSON's content.
 
     The JSON file holds the row, the metrics of each class as ``per_class``, and the confusion matrix, which
-    is null for several labels, for numbers, and for more than ``MAX_CONFUSION_CLASSES``.
+    is null for several labels, for numbers, and for more than ``MAX_CONFUSION_CLASSES``. Numbers that aren't
+    finite are null, as in rows.
 
     Args:
         run: the run directory.
@@ -66,5 +68,5 @@ def record_predictions(
         "per_class": each(labels, predicted, classes),
         "confusion": None if confusion is None else confusion.tolist(),
     }
-    write_json_atomic(run.predictions_path / f"{split}.json", content)
+    write_json_atomic(run.predictions_path / f"{split}.json", valid(content))
     return content

@@ -114,6 +114,14 @@ def test_it_ends_with_its_runs_and_the_code_says_how():
     assert "bad: failed: why" in both.out
 
 
+def test_a_run_that_is_moved_away_is_told_and_no_longer_waited_for(home):
+    with labkit.start_run("first") as run:
+        threading.Timer(1, run.path.rename, [home / "elsewhere"]).start()
+        told = answer("watch", "first", "--every", "0.2")
+        assert told.code == 1 and "first is gone: moved or removed" in told.out
+        (home / "elsewhere").rename(run.path)
+
+
 def test_a_training_that_is_killed_is_lost(tmp_path):
     program = "labkit.start_run('first').log(1, loss=1.0); print('up', flush=True); time.sleep(60)"
     program = f"import labkit, time; {program}"

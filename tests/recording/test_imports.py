@@ -123,6 +123,7 @@ def test_a_csv_file_of_labkit_comes_back(tmp_path):
         ("step,loss\n1,2\n".encode("utf-16"), ["bad.csv isn't UTF-8; save it as UTF-8"]),
         ("step,loss\n1,0,5\n", ["line 2", "more cells", "2 of line 1", "with a point, no comma"]),
         ("step,loss,loss\n1,2,3\n", ["names a column twice"]),
+        ("step,loss,Loss\n1,2,3\n", ["names a column twice"]),
     ],
 )
 def test_what_is_no_table_of_steps_is_refused(tmp_path, home, text, words):
@@ -131,6 +132,15 @@ def test_what_is_no_table_of_steps_is_refused(tmp_path, home, text, words):
     line = refused("import", "csv", path)
     assert all(word in line for word in words), line
     assert not (home / "runs").exists()
+
+
+def test_two_columns_of_one_split_stay_two_metrics(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("step,train_loss,loss,val_loss\n1,3.0,9.0,5.0\n2,2.0,8.0,4.0\n")
+    assert cli.main(["import", "csv", str(path)]) == 0
+    run = labkit.load_run("log")
+    assert run.metrics()["loss"].tolist() == [9, 8] and run.metrics()["train_loss"].tolist() == [3, 2]
+    assert run.metrics("validation")["loss"].tolist() == [5, 4]
 
 
 def test_event_files_as_keras_and_pytorch_write_them(tmp_path):

@@ -23,6 +23,7 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import RunLock
 from labkit.run_directory.media import INDEX, MediaReader
 from labkit.run_directory.reader import read_metrics
+from labkit.training.recorded_predictions import record_predictions
 
 
 @pytest.fixture(autouse=True)
@@ -154,6 +155,18 @@ def test_media_and_predictions():
     assert [medium.kind for medium in MediaReader(found.path / "media" / INDEX).poll()] == [
         "image", "histogram", "text",
     ]  # fmt: skip
+
+
+def test_predictions_without_a_finite_loss_are_read_by_every_parser_of_json():
+    with labkit.start_run("mine") as run:
+        run.predictions("test", np.zeros((2, 4, 4, 3), np.uint8), [0, 1], [[0.9, 0.1], [0.2, 0.8]])
+    found = RunDirectory(run.path)
+    arrays = dict(np.load(found.predictions_path / "test.npz"))
+    row = {"loss": float("nan"), "accuracy": 1.0, "examples": 2, "checkpoint_step": 1}
+    record_predictions(found, "test", arrays, row, ["a", "b"])
+    text = (found.predictions_path / "test.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail)["loss"] is None
+    assert np.isnan(labkit.load_run("mine").predictions("test").summary["loss"])
 
 
 @pytest.mark.parametrize(
