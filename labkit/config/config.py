@@ -139,7 +139,8 @@ class Config:
         if values.get("learning_rate_schedule") != "one_cycle":  # with which alone it has an effect
             values.pop("one_cycle_peak", None)
         if not values.get("use_distortion_for_training", True):  # as above
-            values = {name: value for name, value in values.items() if name not in ("brightness", "contrast")}
+            unused = ("brightness", "contrast", "crop_padding", "crop_padding_mode", "flip")
+            values = {name: value for name, value in values.items() if name not in unused}
         if "decay_norm_and_bias" in values:
             values["weight_decay_of"] = "all" if values.pop("decay_norm_and_bias") else "kernels"
         for name, default in _REMOVED.items():

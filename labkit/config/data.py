@@ -89,17 +89,20 @@ class DataConfig(FieldOwner):
         "--random-resized-crop.",
         minimum=0,
         maximum=16,
+        only_with=("use_distortion_for_training", True),
     )
     crop_padding_mode: str = option(
         "constant",
         "What is added before the crop: constant adds black, reflect mirrors the image.",
         choices=("constant", "reflect"),
+        only_with=("use_distortion_for_training", True),
     )
     flip: str = option(
         "random",
         "Flips training images left to right: random flips half of them, alternating flips each one every "
         "second epoch.",
         choices=("random", "alternating", "none"),
+        only_with=("use_distortion_for_training", True),
     )
     augment: str | None = option(
         None,

@@ -38,6 +38,9 @@ def test_every_field_is_a_flag(captured, monkeypatch):
         "cutout_size": 0,  # the other value of --use-distortion-for-training allows no other
         "random_resized_crop": 0.0,  # the same
         "brightness": 0.0,
+        "crop_padding": 4,
+        "crop_padding_mode": "constant",
+        "flip": "random",
         "contrast": 0.0,
         "learning_rate_schedule": "one_cycle",
         "num_layers": 8,

@@ -69,7 +69,7 @@ def test_fields_of_an_older_run_are_read_passed_over_or_refused():
         recorded["optimizer"]["decay_norm_and_bias"] = value
         expected = Config.from_flat({"inspect_every_steps": 100, "weight_decay_of": name})
         assert Config.from_json(recorded) == expected
-    recorded = Config.from_flat({"brightness": 63.0, "contrast": 0.8}).to_json()
+    recorded = Config.from_flat({"brightness": 63.0, "contrast": 0.8, "crop_padding": 2}).to_json()
     recorded["data"]["use_distortion_for_training"] = False  # with which they had no effect
     assert Config.from_json(recorded) == Config.from_flat({"use_distortion_for_training": False})
 
@@ -145,6 +145,10 @@ def test_any_value_outside_of_a_fields_limits_is_refused_with_flag_value_and_wha
         (
             {"cutout_size": 8, "use_distortion_for_training": False},
             ["--cutout-size is 8", "with --no-use-distortion-for-training: 0"],
+        ),
+        (
+            {"flip": "alternating", "use_distortion_for_training": False},
+            ["--flip is 'alternating'", "with --no-use-distortion-for-training: 'random'"],
         ),
         (
             {"contrast": 0.2, "use_distortion_for_training": False},
