@@ -389,7 +389,7 @@ def _cautions(
     if len(data) > 1 or len(sets - {None}) > 1:
         own = " and each was tested on its own" if tested_apart else ""
         found.append(f"The two were trained on different data{own}, which may be what makes the difference.")
-    if measure in ("best_validation", "validation_loss", "final_validation"):
+    if "validation" in measure:
         found.append(
             "Checkpoints and settings are often chosen on validation, so its results are too optimistic."
         )
