@@ -129,7 +129,15 @@ def plan_search(
     preset = AUTO if fits_the_data(preset, fixed) else preset
     files = _files_of_ends(preset, fixed, dimensions, manifest)
     config = config_of(preset, with_values(fixed, first)).with_steps_for(manifest.count("train"))
+    if stops := config.run.early_stopping_patience:
+        instead = _INSTEAD["early_stopping_patience"]
+        raise InputError(f"--preset has early_stopping_patience {stops}; {instead}")
     steps, every = config.run.train_steps, config.run.validate_every_steps
+    if asked["halving"] != "none" and every and every >= steps:
+        raise InputError(
+            f"--halving is {asked['halving']}, but with --validate-every-steps {every} nothing tells trials "
+            f"apart before the last of {steps} steps; validate more often"
+        )
     brief, eta, seconds = asked["rung_seconds"], asked["eta"], tuple[float, ...]()
     rungs = _rungs(steps, trials, asked["halving"], eta, 1 if brief else every or 1)
     often = rungs[0]
@@ -144,7 +152,7 @@ def plan_search(
         )
     fixed = {name: value for name, value in fixed.items() if name not in ("epochs", "steps_range", "seed")}
     fixed |= {"train_steps": steps, "evaluate_test": False}
-    if objective != _objective(None, config, manifest):
+    if config.run.best_by or objective != _objective(None, config, manifest):
         fixed["best_by"] = objective
     if asked["halving"] != "none" and not every:
         fixed["validate_every_steps"] = often
