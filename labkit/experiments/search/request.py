@@ -24,6 +24,7 @@ from labkit.experiments.trials import find_data_set, refuse_other_contents
 from labkit.parts.code import with_whole_paths
 from labkit.parts.trust import acting, digest_of, files_of
 from labkit.plurals import without_secrets
+from labkit.run_directory.metrics import is_minimized
 from labkit.run_directory.rows import EVALUATION_METRICS
 from labkit.startup.process import usable_cores
 from labkit.training.checks import check_fits, refuse_cluster, validation_command
@@ -163,7 +164,7 @@ def plan_search(
         rungs=rungs,
         rung_seconds=seconds,
         objective=objective,
-        direction="minimize" if objective.endswith(("loss", "error")) else "maximize",
+        direction="minimize" if is_minimized(objective) else "maximize",
         trials=trials,
         seed=config.run.seed,
         in_flight=asked["in_flight"] or workers,
