@@ -75,8 +75,13 @@ def fork(
         else:
             _make_checkpoint(parent, made, step, rows, announce)
         best = read_object(state_path(made.checkpoints_path, step)).get("best_step")
-        if best != step and best in parent.checkpoint_steps():  # the best on validation then, if it is kept
+        if best in parent.checkpoint_steps() and best != step:  # the best on validation then
             _copy_checkpoint(parent, made, best)
+        elif best not in (None, step):
+            announce(
+                f"note: {parent.name} keeps no checkpoint of step {best}, which validation chose until then; "
+                "without a better one the fork is judged by its newest"
+            )
         _write_past(parent, made, rows)
         record(made, files)
         write_json_atomic(made.config_path, as_recorded(forked).to_json())

@@ -246,7 +246,8 @@ def told_of_folds(models: Sequence[ModelMetrics], folds: int) -> list[str]:
         if name == best or len(both) < 2:
             continue
         told = fold_interval([known[best][fold] - known[name][fold] for fold in both], folds)
-        shown = "neither is shown to be better" if told.contains_zero else f"{best} is better"
+        better = best if told.mean > 0 else name  # the best of all its folds may be worse on those of both
+        shown = "neither is shown to be better" if told.contains_zero else f"{better} is better"
         if told.mean and math.isclose(told.low, told.high):
             shown = f"all folds differ by the same, {_NOTHING_TELLS}"
         lines.append(f"{best} against {name}, fold by fold: {told}: {shown}")
