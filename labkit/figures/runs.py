@@ -179,7 +179,9 @@ def replica_curves(comparison: "ReplicaComparison") -> "Figure":
     with drawing(max(6.0, 4.8 * len(parts)), 5.6, alt) as figure:
         axes = figure.subplots(2, len(parts), squeeze=False, sharex=True, sharey="row")
         for (upper, lower), part in zip(axes.T, parts, strict=True):
-            _draw_losses(upper, part)
+            for number, (name, losses) in enumerate(part.losses.items()):
+                _draw(upper, number, name, losses, later=len(part.losses) - 1 - number)
+            upper.set_title(part.title)
             _draw_differences(lower, part, floor)
         axes[0, 0].set_ylabel("loss (nats)")
         axes[1, 0].set_ylabel(f"difference to {parts[0].reference} (nats)")
@@ -190,12 +192,6 @@ def replica_curves(comparison: "ReplicaComparison") -> "Figure":
             line.set_linewidth(1.6)
         figure.suptitle(comparison.title, x=0.01, ha="left", fontsize=9, color="#374151")
     return figure
-
-
-def _draw_losses(axis: "Axes", part: "LayoutLosses") -> None:
-    for number, (name, losses) in enumerate(part.losses.items()):
-        _draw(axis, number, name, losses, later=len(part.losses) - 1 - number)
-    axis.set_title(part.title)
 
 
 def _draw_differences(axis: "Axes", part: "LayoutLosses", floor: float) -> None:

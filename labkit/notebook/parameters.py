@@ -136,7 +136,11 @@ def watch_parameters() -> None:
     """
     global _cells
     shell = _shell()
-    shell.set_custom_exc((InputError, ClusterFailed), _show_in_one_line)
+
+    def show_in_one_line(shell: Any, kind: type, error: BaseException, *trace: Any, **given: Any) -> None:
+        shell._showtraceback(kind, error, [f"{kind.__name__}: {error}"])
+
+    shell.set_custom_exc((InputError, ClusterFailed), show_in_one_line)
     if _cells is None or _cells.shell is not shell:
         _cells = _ParameterCells(shell)
 
@@ -154,12 +158,6 @@ def read_parameters() -> Parameters:
     if _cells is None or _cells.shell is not shell or _cells.own is None:
         raise InputError("the parameters cell was not run, or failed; run the notebook from its first cell")
     return parameters_from_values(_cells.own, _cells.given)
-
-
-def _show_in_one_line(
-    shell: Any, kind: type, error: BaseException, trace: Any, tb_offset: Any = None
-) -> None:
-    shell._showtraceback(kind, error, [f"{kind.__name__}: {error}"])
 
 
 def assignments(source: str) -> dict[str, tuple[str, ast.expr | None]]:

@@ -49,7 +49,9 @@ def loss_of(config: Config, manifest: Manifest, *, trains: bool = True) -> Loss:
     for a class that the data set doesn't have.
     """
     chosen = config.optimizer
-    base = _base(manifest)
+    base = SIGMOID if manifest.multi_label else SOFTMAX
+    if manifest.target_mean is not None and manifest.target_std is not None:
+        base = of_numbers(manifest.target_mean, manifest.target_std)
     if chosen.loss in LOSSES:
         loss = LOSSES[chosen.loss]
     else:
@@ -69,13 +71,6 @@ def loss_of(config: Config, manifest: Manifest, *, trains: bool = True) -> Loss:
     if further:
         loss = _with_metrics(loss, further)
     return replace(loss, best_by=_best_by(config, loss, manifest))
-
-
-def _base(manifest: Manifest) -> Loss:
-    """Return labkit's own loss for the labels of a data set."""
-    if manifest.target_mean is not None and manifest.target_std is not None:
-        return of_numbers(manifest.target_mean, manifest.target_std)
-    return SIGMOID if manifest.multi_label else SOFTMAX
 
 
 # ---- the loss ------------------------------------------------------------------------------------------
