@@ -233,6 +233,11 @@ def test_the_command_repeats_the_comparison(folder):
     )
 
 
+def test_the_command_has_a_learning_rate_that_is_the_default_but_not_of_the_optimizer(folder):
+    write_request(folder, ["resnet8"], 1, optimizer="adagrad", learning_rate=0.1)
+    assert "--optimizer adagrad --learning-rate 0.1" in read_comparison(folder).command
+
+
 def test_csv_and_json_hold_the_same_metrics(three_seeds):
     def refuse(token: str) -> None:
         raise AssertionError(f"{token} isn't JSON")

@@ -20,6 +20,7 @@ from typing import Any
 from labkit.analysis.inference import Spread, fold_interval, spread
 from labkit.config import DataConfig, fields_by_name
 from labkit.config.config import flags_of
+from labkit.config.presets import changed_by_merging
 from labkit.errors import InputError
 from labkit.experiments.comparison.files import Request, read_measurements, read_request, run_directory
 from labkit.home import expanded
@@ -153,6 +154,7 @@ class Comparison:
             arguments += ["--data-dir", self.request.data_dir]
         fields, budget = fields_by_name(), self.request.budget.items()
         changed = {name: value for name, value in budget if value != fields[name].default}
+        changed |= changed_by_merging(changed, self.request.budget)
         return shlex.join([*arguments, *flags_of(changed)])
 
     def table(self) -> list[tuple[str, ...]]:
