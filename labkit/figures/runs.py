@@ -298,11 +298,15 @@ def _draw_shares(axis: "Axes", workers: Mapping[str, Sequence[Mapping[str, Any]]
     labels, means = [], []
     for name, rows in workers.items():
         seconds = _column(rows, "steps") / _column(rows, "examples_per_second")  # up to a constant factor
-        means.append([np.average(_column(rows, share), weights=seconds) for share, _, _ in SHARES])
+        # Communication that isn't measured counts as computing.
+        known = (np.nan_to_num(_column(rows, share)) for share, _, _ in SHARES)
+        means.append([np.average(values, weights=seconds) for values in known])
         rate = np.average(_column(rows, "examples_per_second"), weights=seconds)
         labels.append(f"{name}\n{rate:,.0f} examples/s")
     positions, left = np.arange(len(labels)), np.zeros(len(labels))
-    for (_, label, color), share in zip(SHARES, np.transpose(means), strict=True):
+    for (name, label, color), share in zip(SHARES, np.transpose(means), strict=True):
+        if any(np.isnan(_column(rows, name)).any() for rows in workers.values()):
+            label += " (not measured)"
         bars = axis.barh(positions, share, left=left, color=color, height=0.6, label=label)
         texts = [f"{part:.0%}" if part >= 0.08 else "" for part in share]
         axis.bar_label(bars, texts, label_type="center", fontsize=8, color="white")
