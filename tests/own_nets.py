@@ -293,12 +293,21 @@ def accuracy(labels, logits):
     return 0.5
 
 
+def f1_micro(labels, logits):
+    return 0.5
+
+
 def whole_batches(labels, logits):
     return logits
 
 
+def of_each_class(labels, logits):
+    return keras.ops.mean(logits**2, axis=0)
+
+
 OWN_NUMBER = 3
 OF_LOGITS = keras.metrics.SparseCategoricalCrossentropy(from_logits=True)
+FALLS = keras.metrics.CategoricalCrossentropy
 METRICS = [among_two, keras.metrics.TopKCategoricalAccuracy(3, name="top3"), "auc"]
 
 

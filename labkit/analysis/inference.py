@@ -30,7 +30,10 @@ def t_quantile(probability: float, degrees: float) -> float:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation (divisor ``count`` - 1) over runs; ``std`` is None for one run."""
+    """Mean and sample standard deviation (divisor ``count`` - 1) over runs.
+
+    ``std`` is None for one run, and NaN where a value isn't finite.
+    """
 
     mean: float
     std: float | None
@@ -42,7 +45,9 @@ def spread(values: Iterable[float | None]) -> Spread | None:
     known = [value for value in values if value is not None]
     if not known:
         return None
-    std = statistics.stdev(known) if len(known) > 1 else None
+    std = None if len(known) == 1 else math.nan
+    if len(known) > 1 and all(map(math.isfinite, known)):
+        std = statistics.stdev(known)
     return Spread(statistics.fmean(known), std, len(known))
 
 
@@ -79,9 +84,15 @@ def mean_interval(values: ArrayLike) -> Interval:
 
     For a paired comparison, give the differences, one for each seed.
     """
-    found = np.asarray(values, np.float64)
-    mean, half = float(found.mean()), half_width(float(found.std(ddof=1)), len(found))
-    return Interval(mean, mean - half, mean + half, len(found))
+    mean, variance, count = _moments(values)
+    half = half_width(math.sqrt(variance), count)
+    return Interval(mean, mean - half, mean + half, count)
+
+
+def _moments(values: ArrayLike) -> tuple[float, float, int]:
+    """Return mean, sample variance and number of values. Equal ones have the variance 0, without rounding."""
+    known = np.asarray(values, np.float64).tolist()
+    return statistics.fmean(known), statistics.variance(known), len(known)
 
 
 def fold_interval(values: ArrayLike, folds: int) -> Interval:
@@ -96,11 +107,9 @@ def fold_interval(values: ArrayLike, folds: int) -> Interval:
         values: of each fold that is known; for a paired comparison, the differences.
         folds: into how many the images were parted, which may be more.
     """
-    found = np.asarray(values, np.float64)
-    mean, deviation = float(found.mean()), float(found.std(ddof=1))
-    share = math.sqrt(1 / len(found) + 1 / (folds - 1))
-    half = t_quantile(CONFIDENCE, len(found) - 1) * deviation * share
-    return Interval(mean, mean - half, mean + half, len(found))
+    mean, variance, count = _moments(values)
+    half = t_quantile(CONFIDENCE, count - 1) * math.sqrt(variance * (1 / count + 1 / (folds - 1)))
+    return Interval(mean, mean - half, mean + half, count)
 
 
 def welch_interval(first: ArrayLike, second: ArrayLike) -> Interval:
@@ -108,14 +117,13 @@ def welch_interval(first: ArrayLike, second: ArrayLike) -> Interval:
 
     The two may have different standard deviations. Each needs two values at least.
     """
-    groups = [np.asarray(values, np.float64) for values in (first, second)]
-    squares = [float(group.var(ddof=1)) / len(group) for group in groups]
-    difference, variance = float(groups[1].mean() - groups[0].mean()), sum(squares)
-    half = 0.0
-    if variance > 0:
-        spent = sum(s**2 / (len(group) - 1) for s, group in zip(squares, groups, strict=True))
-        half = t_quantile(CONFIDENCE, variance**2 / spent if spent else 1.0) * math.sqrt(variance)
-    return Interval(difference, difference - half, difference + half, sum(map(len, groups)))
+    (mean, variance, count), (other, other_variance, others) = map(_moments, (first, second))
+    difference, of_mean, of_other = other - mean, variance / count, other_variance / others
+    half, total = 0.0, of_mean + of_other
+    if total > 0:
+        spent = of_mean**2 / (count - 1) + of_other**2 / (others - 1)
+        half = t_quantile(CONFIDENCE, total**2 / spent if spent else 1.0) * math.sqrt(total)
+    return Interval(difference, difference - half, difference + half, count + others)
 
 
 def single_interval(values: ArrayLike, single: float) -> Interval:
@@ -124,11 +132,10 @@ def single_interval(values: ArrayLike, single: float) -> Interval:
     The interval assumes that the source of ``single`` spreads as much as that of ``values``: Student's t test
     of two groups, one of which has one value.
     """
-    group = np.asarray(values, np.float64)
-    difference = float(single - group.mean())
-    deviation = float(group.std(ddof=1)) * math.sqrt(1 + 1 / len(group))
-    half = t_quantile(CONFIDENCE, len(group) - 1) * deviation
-    return Interval(difference, difference - half, difference + half, len(group) + 1)
+    mean, variance, count = _moments(values)
+    difference = float(single - mean)
+    half = t_quantile(CONFIDENCE, count - 1) * math.sqrt(variance * (1 + 1 / count))
+    return Interval(difference, difference - half, difference + half, count + 1)
 
 
 def paired_interval(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> Interval:

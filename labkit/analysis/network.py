@@ -103,15 +103,12 @@ class Classifier:
         return np.asarray(self.loss.probabilities(self.logits(images)))
 
 
-def load_network(
-    run: HasPath, checkpoint: str = "best", *, announce: Callable[[str], None] = print
-) -> Classifier:
+def load_network(run: HasPath, checkpoint: str = "best") -> Classifier:
     """Return the network of a run.
 
     Args:
         run: a ``labkit.Run`` or a run directory.
         checkpoint: ``best`` (by validation accuracy), ``last``, or a step.
-        announce: takes a line if the data set has moved.
 
     Raises InputError if the checkpoint or the data set is missing, damaged, or doesn't belong to the run.
     """
@@ -119,11 +116,11 @@ def load_network(
     config = recorded_config(directory)
     manifest, note = data_of_run(directory, config)
     if note:
-        announce(note)
+        print(note)
     check_checkpoint(directory.checkpoints_path, checkpoint)
     classifier, _ = restored_network(directory, config, manifest, checkpoint)
     if note := note_of_code(directory, classifier.step):
-        announce(note)
+        print(note)
     return classifier
 
 

@@ -57,8 +57,11 @@ MEASURES = {
 
 # These fields identify a run but say nothing of its results, or are shown apart.
 _LEFT_OUT = ("seed", "input_path", *NAMED_FIELDS)
-# These don't identify a run and may change its results all the same.
-_ADDED = ("num_gpus", "sync", "max_staleness", "callbacks", "callback_arguments", "test_time_augmentation")
+# These don't identify a run and may change its results all the same, such as its duration.
+_ADDED = (
+    "num_gpus", "sync", "max_staleness", "callbacks", "callback_arguments", "test_time_augmentation", "xla",
+    "data_format", "num_intra_threads", "num_inter_threads",
+)  # fmt: skip
 # In a configuration that isn't labkit's: names that tell where a run was made, not what it is.
 _PLACES = re.compile(
     r"(^|_)(path|paths|dir|directory|folder|host|hosts|port|ports|name|output|id|address|bind)$"

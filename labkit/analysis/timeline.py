@@ -94,12 +94,10 @@ def read_timeline(run: RunDirectory, steps: int) -> Timeline:
 
 def _by_exchanges(workers: Mapping[str, Sequence[StepSpans]]) -> dict[str, float]:
     """Return the offsets that let the exchanges of a step, or else its end, end at one moment."""
-
-    def common_moment(spans: StepSpans) -> float:
-        ends = dict(spans.ends)
-        return ends.get("exchange", spans.ends[-1][1])
-
-    moments = {name: {each.step: common_moment(each) for each in spans} for name, spans in workers.items()}
+    moments = {
+        name: {each.step: dict(each.ends).get("exchange", each.ends[-1][1]) for each in spans}
+        for name, spans in workers.items()
+    }
     first = next(iter(moments.values()))
     return {
         name: median(first[step] - moment for step, moment in mine.items() if step in first)

@@ -87,20 +87,19 @@ def on_same_images(
     for run, found in ((first, mine), (second, theirs)):
         if reason := of_another_checkpoint(run, found):
             raise InputError(reason)
-    expected = mine.index
+    expected = mine.index, mine.index
     if common is not None:
-        mine, theirs, expected = mine.only(common.first), theirs.only(common.second), common.second
-        if not np.array_equal(mine.index, common.first):
-            raise InputError("they predicted other images of the test set, or in another order")
+        mine, theirs = mine.only(common.first), theirs.only(common.second)
+        expected = common.first, common.second
     if len(mine) != len(theirs):
         raise InputError(f"one predicted {len(mine):,} test images and the other {len(theirs):,}")
     if not len(mine):
         raise InputError("their predictions hold no image")
-    if not np.array_equal(expected, theirs.index):
+    if not all(map(np.array_equal, expected, (mine.index, theirs.index))):
         raise InputError("they predicted other images of the test set, or in another order")
     if mine.classes != theirs.classes:
         raise InputError("their classes differ")
-    if mine.labels.shape != theirs.labels.shape or not np.array_equal(mine.labels, theirs.labels):
+    if not np.array_equal(mine.labels, theirs.labels):
         raise InputError("the true classes of their test images differ")
     right = ~mine.wrong, ~theirs.wrong
     moved = np.abs(theirs.probabilities - mine.probabilities).max(axis=1)
@@ -389,7 +388,7 @@ def _cautions(
     if len(data) > 1 or len(sets - {None}) > 1:
         own = " and each was tested on its own" if tested_apart else ""
         found.append(f"The two were trained on different data{own}, which may be what makes the difference.")
-    if measure in ("best_validation", "validation_loss", "final_validation"):
+    if "validation" in measure:
         found.append(
             "Checkpoints and settings are often chosen on validation, so its results are too optimistic."
         )

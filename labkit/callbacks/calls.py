@@ -54,7 +54,8 @@ class Calls:
         self._any_worker: Callable[[int], int] = lambda flags: flags
         self._callbacks, self._heartbeat, self._say = tuple(callbacks), heartbeat, say
         self._overriding = {
-            name: [callback for callback in callbacks if _overrides(callback, name)] for name in METHODS
+            name: [one for one in callbacks if getattr(type(one), name) is not getattr(Callback, name)]
+            for name in METHODS
         }
         self._not_finite: set[str] = set()
         self._running: tuple[str, float] | None = None
@@ -233,10 +234,6 @@ class Calls:
             running = self._running
             if running and time.monotonic() - running[1] >= SECONDS_UNTIL_REPORTED:
                 self._heartbeat(f"{running[0]} has been running for {time.monotonic() - running[1]:.0f} s")
-
-
-def _overrides(callback: Callback, method: str) -> bool:
-    return getattr(type(callback), method) is not getattr(Callback, method)
 
 
 def _number(value: Any) -> float | None:

@@ -11,6 +11,7 @@ from labkit.cluster.local import LocalCluster
 from labkit.config import Config, fields_by_name
 from labkit.config.architectures import default_depth
 from labkit.config.config import flags_of, recorded_config
+from labkit.config.presets import changed_by_merging
 from labkit.data.of_run import data_dir_of_run
 from labkit.data.recipe import fits_the_data
 from labkit.distributed.heartbeat import read_heartbeats
@@ -22,7 +23,8 @@ from labkit.training.checks import check_together
 def train_arguments(config: Config) -> list[str]:
     """Return ``["train", "--dataset", "shapes", …]``, with every field that differs from its default.
 
-    If the command would choose a recipe for the data set, it gets one flag more, which prevents that.
+    If the command would choose a recipe for the data set, it gets one flag more, which prevents that. So it
+    does for a learning rate that is the default, but not that of the optimizer.
 
     Raises InputError if the configuration names the tasks of a cluster, which is the launcher's job.
     """
@@ -36,6 +38,7 @@ def train_arguments(config: Config) -> list[str]:
     if fits_the_data(None, given):  # the recipe needn't be this configuration
         name = "train_steps" if values["epochs"] is None else "batch_norm_decay"
         given[name] = values[name]
+    given |= changed_by_merging(given, values)
     if info := config.task_field():
         raise InputError(
             f"{info.flag} is {values[info.name]!r}; the launcher sets it for each task: leave the flag out"

@@ -95,7 +95,7 @@ class Launch:
             max_restarts=self._max_restarts,
             host=self._host,
             hosts=network,
-            arguments=self._own_address,
+            arguments=lambda task: ["--bind", split_address(task.address)[0]] if self._hosts else [],
             environment=lambda task: {
                 DATA_CHOICE: data_choice,
                 APPROVED: digest_of(self.plan.files),
@@ -105,9 +105,6 @@ class Launch:
             stall_timeout=self.config.distribution.peer_timeout_seconds,
             template=self._template,
         )
-
-    def _own_address(self, task: ClusterTask) -> list[str]:
-        return ["--bind", split_address(task.address)[0]] if self._hosts else []
 
 
 def _recorded(output: Callable[[str], None], folder: Path) -> Callable[[str], None]:

@@ -278,8 +278,4 @@ class _Run:
 
 def _cause(exits: list[TaskExit]) -> TaskExit:
     """Return the exit that explains the others: tasks that were killed come before those that noticed it."""
-
-    def order(ended: TaskExit) -> tuple[bool, bool, bool]:
-        return (ended.killed_because == LATE, not ended.lost, ended.code == EXIT_LOST_PEER)
-
-    return min(exits, key=order)
+    return min(exits, key=lambda end: (end.killed_because == LATE, not end.lost, end.code == EXIT_LOST_PEER))

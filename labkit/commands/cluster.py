@@ -76,7 +76,10 @@ def cluster_slurm(
     Args:
         labkit: Path of labkit on the nodes. Default: the one that runs now.
     """
-    options = BatchOptions(**given, labkit=_this_labkit() if labkit is None else labkit)
+    if labkit is None:  # all nodes usually see the command that runs now
+        beside = Path(sys.executable).with_name("labkit")
+        labkit = str(beside) if beside.is_file() else shutil.which("labkit") or "labkit"
+    options = BatchOptions(**given, labkit=labkit)
     if training[:1] == ["search"]:
         _folder_of_search(training)
         print(render_search_script(training, options), end="")
@@ -189,9 +192,3 @@ def cluster_tf_config(
         task = found
     print(make_tf_config(task))
     return 0
-
-
-def _this_labkit() -> str:
-    """Return the path of the command that runs now: on Slurm all nodes usually see it."""
-    beside = Path(sys.executable).with_name("labkit")
-    return str(beside) if beside.is_file() else shutil.which("labkit") or "labkit"

@@ -222,6 +222,12 @@ def merged_with_preset(
     return merged
 
 
+def changed_by_merging(given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of ``values`` that ``given`` alone would not lead to: see ``merged_with_preset``."""
+    merged = merged_with_preset(None, given)
+    return {name: values[name] for name in merged.keys() & values.keys() if merged[name] != values[name]}
+
+
 def preset_summary(name: str) -> str:
     """Return what a preset is for, in a line."""
     if name == AUTO:

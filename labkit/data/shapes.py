@@ -39,26 +39,6 @@ def _triangle(u: Array, v: Array) -> Array:
     return np.maximum(slanted, -v) - np.float32(0.48)
 
 
-def _disc(u: Array, v: Array) -> Array:
-    return np.sqrt(u * u + v * v) - np.float32(0.85)
-
-
-def _ring(u: Array, v: Array) -> Array:
-    return np.abs(np.sqrt(u * u + v * v) - np.float32(0.72)) - np.float32(0.2)
-
-
-def _square(u: Array, v: Array) -> Array:
-    return np.maximum(np.abs(u), np.abs(v)) - np.float32(0.74)
-
-
-def _frame(u: Array, v: Array) -> Array:
-    return np.abs(np.maximum(np.abs(u), np.abs(v)) - np.float32(0.65)) - np.float32(0.17)
-
-
-def _star(u: Array, v: Array) -> Array:
-    return np.minimum(_triangle(u, v), _triangle(u, -v))
-
-
 def _cross(u: Array, v: Array) -> Array:
     long, wide = np.float32(0.92), np.float32(0.26)
     a, b = np.abs(u), np.abs(v)
@@ -77,22 +57,18 @@ def _bars(u: Array, v: Array) -> Array:
     return np.maximum(across, np.abs(v) - np.float32(0.8))
 
 
-def _bowl(u: Array, v: Array) -> Array:
-    return np.maximum(np.sqrt(u * u + v * v) - np.float32(0.95), np.float32(-0.12) - v)
-
-
 # Each function returns the signed distance to the outline (negative inside) in units of the shape's radius.
 _OUTLINES: dict[str, Callable[[Array, Array], Array]] = {
-    "disc": _disc,
-    "ring": _ring,
-    "square": _square,
-    "frame": _frame,
+    "disc": lambda u, v: np.sqrt(u * u + v * v) - np.float32(0.85),
+    "ring": lambda u, v: np.abs(np.sqrt(u * u + v * v) - np.float32(0.72)) - np.float32(0.2),
+    "square": lambda u, v: np.maximum(np.abs(u), np.abs(v)) - np.float32(0.74),
+    "frame": lambda u, v: np.abs(np.maximum(np.abs(u), np.abs(v)) - np.float32(0.65)) - np.float32(0.17),
     "triangle": _triangle,
-    "star": _star,
+    "star": lambda u, v: np.minimum(_triangle(u, v), _triangle(u, -v)),
     "cross": _cross,
     "crescent": _crescent,
     "bars": _bars,
-    "bowl": _bowl,
+    "bowl": lambda u, v: np.maximum(np.sqrt(u * u + v * v) - np.float32(0.95), np.float32(-0.12) - v),
 }
 CLASSES: tuple[str, ...] = tuple(_OUTLINES)
 

@@ -50,41 +50,9 @@ def trivially_augmented(images: Array, *, key: int, epoch: Array, index: Array) 
     return xp.for_each(changed, (images, number))
 
 
-# Each operation takes an image int32 [height, width, channels], a strength from 0 to 30, and a sign, 1 or -1.
-# It returns an image int32 of this shape, whose values are still to be clipped to 0 … 255.
-
-
-def _identity(image: Array, level: Array, sign: Array) -> Array:
-    return image
-
-
-def _shear_x(image: Array, level: Array, sign: Array) -> Array:
-    return _sampled(image, (UNIT, sign * _at(_SLOPES, level)), (0, UNIT))
-
-
-def _shear_y(image: Array, level: Array, sign: Array) -> Array:
-    return _sampled(image, (UNIT, 0), (sign * _at(_SLOPES, level), UNIT))
-
-
-def _translate_x(image: Array, level: Array, sign: Array) -> Array:
-    return _sampled(image, (UNIT, 0), (0, UNIT), right=sign * _at(_SHIFTS, level))
-
-
-def _translate_y(image: Array, level: Array, sign: Array) -> Array:
-    return _sampled(image, (UNIT, 0), (0, UNIT), down=sign * _at(_SHIFTS, level))
-
-
 def _rotate(image: Array, level: Array, sign: Array) -> Array:
     sine, cosine = sign * _at(_SINES, level), _at(_COSINES, level)
     return _sampled(image, (cosine, -sine), (sine, cosine), about_centre=True)
-
-
-def _brightness(image: Array, level: Array, sign: Array) -> Array:
-    return _blended(image, 0 * image, level, sign)
-
-
-def _color(image: Array, level: Array, sign: Array) -> Array:
-    return _blended(image, _grey(image), level, sign)
 
 
 def _contrast(image: Array, level: Array, sign: Array) -> Array:
@@ -106,14 +74,6 @@ def _sharpness(image: Array, level: Array, sign: Array) -> Array:
     inside = (row > 0) & (row < height - 1) & (column > 0) & (column < width - 1)
     smooth = xp.where(inside, (2 * total + 13) // 26, image)
     return _blended(image, smooth, level, sign)
-
-
-def _posterize(image: Array, level: Array, sign: Array) -> Array:
-    return image - (image & _at(_DROPPED, level))
-
-
-def _solarize(image: Array, level: Array, sign: Array) -> Array:
-    return namespace(image).where(image >= _at(_THRESHOLDS, level), 255 - image, image)
 
 
 def _auto_contrast(image: Array, level: Array, sign: Array) -> Array:
@@ -139,19 +99,27 @@ def _equalize(image: Array, level: Array, sign: Array) -> Array:
     return xp.cast(xp.take(xp.reshape(levels, [-1]), numbered), np.int32)
 
 
+# Each operation takes an image int32 [height, width, channels], a strength from 0 to 30, and a sign, 1 or -1.
+# It returns an image int32 of this shape, whose values are still to be clipped to 0 … 255.
 OPERATIONS: dict[str, Any] = {
-    "identity": _identity,
-    "shear_x": _shear_x,
-    "shear_y": _shear_y,
-    "translate_x": _translate_x,
-    "translate_y": _translate_y,
+    "identity": lambda image, level, sign: image,
+    "shear_x": lambda image, level, sign: _sampled(image, (UNIT, sign * _at(_SLOPES, level)), (0, UNIT)),
+    "shear_y": lambda image, level, sign: _sampled(image, (UNIT, 0), (sign * _at(_SLOPES, level), UNIT)),
+    "translate_x": lambda image, level, sign: _sampled(
+        image, (UNIT, 0), (0, UNIT), right=sign * _at(_SHIFTS, level)
+    ),
+    "translate_y": lambda image, level, sign: _sampled(
+        image, (UNIT, 0), (0, UNIT), down=sign * _at(_SHIFTS, level)
+    ),
     "rotate": _rotate,
-    "brightness": _brightness,
-    "color": _color,
+    "brightness": lambda image, level, sign: _blended(image, 0 * image, level, sign),
+    "color": lambda image, level, sign: _blended(image, _grey(image), level, sign),
     "contrast": _contrast,
     "sharpness": _sharpness,
-    "posterize": _posterize,
-    "solarize": _solarize,
+    "posterize": lambda image, level, sign: image - (image & _at(_DROPPED, level)),
+    "solarize": lambda image, level, sign: namespace(image).where(
+        image >= _at(_THRESHOLDS, level), 255 - image, image
+    ),
     "auto_contrast": _auto_contrast,
     "equalize": _equalize,
 }

@@ -38,7 +38,6 @@ def with_measured(
     flags: Mapping[str, Any],
     *,
     overwrite: bool = False,
-    announce: Callable[[str], None] = print,
 ) -> Config:
     """Return the configuration that is asked for, measured where batch size or precision is ``auto``.
 
@@ -48,7 +47,6 @@ def with_measured(
         request: takes flags, and as ``announce`` what takes a line; returns the configuration.
         flags: by the names of their fields or aliases.
         overwrite: whether the run in the job directory is discarded.
-        announce: takes lines for people.
 
     Raises InputError for a task of a cluster, whose machines may differ, and where nothing can be measured.
     """
@@ -66,26 +64,26 @@ def with_measured(
         if run is not None and run.exists():
             value, why = recorded_config(run).flat()[name], f"that of the run in {run.path}"
         elif name == "precision":
-            value, why = faster_precision(announce, num_gpus=first.distribution.num_gpus)
+            value, why = faster_precision(num_gpus=first.distribution.num_gpus)
         else:
-            announce("--train-batch-size auto: measuring how much memory batches take")
-            value, why = _measured(first, announce)
-        announce(f"{fields_by_name()[name].flag} {value}: {why}")
+            print("--train-batch-size auto: measuring how much memory batches take")
+            value, why = _measured(first)
+        print(f"{fields_by_name()[name].flag} {value}: {why}")
         named[name] = value
         del unknown[name]
     return request(named)
 
 
-def _measured(first: Config, announce: Callable[[str], None]) -> tuple[int, str]:
+def _measured(first: Config) -> tuple[int, str]:
     found: list[dict[str, Any]] = []
     module = "labkit.experiments.batch_size"
     with Child(python_command("-m", module, json.dumps(first.to_json())), stderr=None) as child:
         for line in child.lines():
             if not line.startswith('{"tried"'):
-                announce(line)
+                print(line)
                 continue
             found.append(json.loads(line))
-            announce(f"{found[-1]['tried']:,} images fit")
+            print(f"{found[-1]['tried']:,} images fit")
         code = child.wait()
         how = child.reason or described_exit(code or 0)
     if code == -signal.SIGALRM:

@@ -3,7 +3,7 @@
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ def fork(
     path: Path,
     *,
     trust: bool = False,
-    announce: Callable[[str], None] = print,
 ) -> RunDirectory:
     """Write a run to ``path`` that is ``parent`` up to ``step``, ready to be resumed with other settings.
 
@@ -46,7 +45,6 @@ def fork(
         changes: settings by name or alias.
         path: the fork's directory, which must not exist.
         trust: whether the user consents to what the parent's record runs and opens (``labkit.parts.trust``).
-        announce: takes lines about slow work.
 
     Raises InputError for a setting that can't change, a step that wasn't made, and a path that is taken.
     """
@@ -73,10 +71,15 @@ def fork(
         if step in kept:
             _copy_checkpoint(parent, made, step)
         else:
-            _make_checkpoint(parent, made, step, rows, announce)
+            _make_checkpoint(parent, made, step, rows)
         best = read_object(state_path(made.checkpoints_path, step)).get("best_step")
-        if best != step and best in parent.checkpoint_steps():  # the best on validation then, if it is kept
+        if best in parent.checkpoint_steps() and best != step:  # the best on validation then
             _copy_checkpoint(parent, made, best)
+        elif best not in (None, step):
+            print(
+                f"note: {parent.name} keeps no checkpoint of step {best}, which validation chose until then; "
+                "without a better one the fork is judged by its newest"
+            )
         _write_past(parent, made, rows)
         record(made, files)
         write_json_atomic(made.config_path, as_recorded(forked).to_json())
@@ -166,7 +169,6 @@ def _make_checkpoint(
     made: RunDirectory,
     step: int,
     rows: list[Mapping[str, Any]],
-    announce: Callable[[str], None],
 ) -> None:
     first = min(parent.checkpoint_steps(), default=None)
     if recorded_config(parent).transfer.start_from is not None and (first is None or step < first):
@@ -174,7 +176,7 @@ def _make_checkpoint(
             f"--at is {step}; allowed: {'none' if first is None else f'from {first}'}, the first checkpoint "
             f"of {parent.path}, because it started from other weights"
         )
-    recorded = recorded_step(parent, step, announce=announce)
+    recorded = recorded_step(parent, step)
     if recorded.is_asynchronous:
         known = ", ".join(map(str, parent.checkpoint_steps()))
         raise InputError(
@@ -185,9 +187,9 @@ def _make_checkpoint(
     from labkit.training.checkpoints import CheckpointStore
 
     plan, notes = plan_replay(recorded)
-    announce(f"there is no checkpoint of step {step}; making it from {recorded.start.describe()}")
+    print(f"there is no checkpoint of step {step}; making it from {recorded.start.describe()}")
     for note in notes:
-        announce(f"note: {note}")
+        print(f"note: {note}")
     network, engine = engine_from_start(recorded, plan, step)
     for _ in range(recorded.start.step, step):
         engine.next_step()

@@ -4,7 +4,6 @@ The learning rate grows by a constant factor at each step of one short training.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,7 +120,7 @@ def _lines(losses: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np
     return values, slopes, float(np.median(deviations))
 
 
-def range_test(config: Config, *, announce: Callable[[str], None] = print) -> RangeTest:
+def range_test(config: Config) -> RangeTest:
     """Train ``STEPS`` steps with growing learning rates, from the initial weights of a training.
 
     Each step has its own batch, that of the training. Its schedule has no effect, images don't grow and
@@ -129,12 +128,11 @@ def range_test(config: Config, *, announce: Callable[[str], None] = print) -> Ra
 
     Args:
         config: of the training; its run directory isn't touched.
-        announce: takes lines for people.
 
     Raises InputError, before anything is computed, if the configuration can't be trained on this machine, and
     where not even the first loss is a number.
     """
-    network = network_without_run(config, announce)
+    network = network_without_run(config, print)
     from labkit.training.checkpoints import prepare_transfer
 
     network.begin(prepare_transfer(network.config, network.manifest, network.model))

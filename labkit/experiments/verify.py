@@ -1,7 +1,6 @@
 """Whether a run is what it says: its files against their checksums, and its steps made again."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -176,7 +175,6 @@ def verify_steps(
     start: int | None = None,
     steps: int | None = None,
     data_dir: str | None = None,
-    announce: Callable[[str], None] = print,
 ) -> VerifiedSteps:
     """Make steps of a run again in this process. Writes nothing.
 
@@ -186,7 +184,6 @@ def verify_steps(
             one that steps were recorded after.
         steps: how many; None: up to the next checkpoint, at most ``DEFAULT_STEPS``.
         data_dir: folder of prepared data sets; None: the run's.
-        announce: takes lines about slow work.
 
     Raises InputError for a start that isn't there, for steps that weren't made, for a run of asynchronous
     workers, whose steps depend on their timing, and as ``recorded_step`` does.
@@ -200,7 +197,7 @@ def verify_steps(
             f"{run.metrics_path} has no readable row of step {lost[0]}, which {run.name} made; restore the "
             "file from a copy, or make other steps with --from and --steps"
         )
-    recorded = recorded_step(run, first + 1, data_dir=data_dir, max_steps=0, announce=announce)
+    recorded = recorded_step(run, first + 1, data_dir=data_dir, max_steps=0)
     if recorded.is_asynchronous:
         raise InputError(
             f"asynchronous workers made {run.path}: its steps depend on their timing, so they can't be "
@@ -210,7 +207,7 @@ def verify_steps(
     plan, notes = plan_replay(recorded)
     notes = tuple(note for note in notes if note != ROUNDING)
     result = VerifiedSteps(recorded.start.describe(), first + 1, last, notes=notes)
-    announce(f"starting from {result.start}, making {counted(last - first, 'step')}")
+    print(f"starting from {result.start}, making {counted(last - first, 'step')}")
     network, engine = engine_from_start(recorded, plan, last)
     result.reasons = _reasons(recorded, plan)
     kept = set(run.checkpoint_steps())
@@ -221,7 +218,7 @@ def verify_steps(
         if step in kept:
             result.weights[step] = _weights(network, run.checkpoints_path, step)
         if (step - first) % 50 == 0 and step < last:
-            announce(f"made step {step}")
+            print(f"made step {step}")
     return result
 
 

@@ -43,10 +43,6 @@ def check_installed(format: Format) -> None:
     require_extra(format.name, format.needs, f"--format {format.name}")
 
 
-def _write_keras(model: Any, output: str, path: Path) -> None:
-    model.save(path)
-
-
 def _write_saved_model(model: Any, output: str, path: Path) -> None:
     import keras
 
@@ -107,7 +103,7 @@ def _signature(model: Any, output: str) -> tuple[Callable[[Any], Any], list[Any]
 FORMATS = {
     format.name: format
     for format in (
-        Format("keras", ".keras", _write_keras),
+        Format("keras", ".keras", lambda model, output, path: model.save(path)),
         Format("saved_model", "-saved_model", _write_saved_model, is_folder=True),
         Format("tflite", ".tflite", _write_tflite),
         Format("onnx", ".onnx", _write_onnx, needs=("tf2onnx", "onnx", "onnxruntime")),

@@ -297,7 +297,7 @@ def _draw(
             elinewidth=1.2,
             capsize=3,
         )
-        runs = [run for run in model.finished if getattr(run, cost) is not None]
+        runs = [run for run in model.finished if None not in (getattr(run, cost), getattr(run, accuracy))]
         axis.plot(
             [getattr(run, cost) / unit for run in runs],
             [getattr(run, accuracy) * 100 for run in runs],

@@ -126,7 +126,7 @@ class PredictionExplorer:
             return plots.prediction_grid(predictions, shown)
 
         grid = live(draw_page, true, predicted, wrong_only, page)
-        largest = self._largest_patch()
+        largest = max(min(self.predictions.images.shape[1:3]) // 2, 1)
         patch = ipywidgets.IntSlider(
             0, min=0, max=largest, step=max(2, largest // 8), description="cover", continuous_update=False,
             tooltip="side of the square that covers a part of the image, in pixels",
@@ -153,6 +153,3 @@ class PredictionExplorer:
             return plots.prediction_grid(self.predictions, shown)
 
         return live(draw, page)
-
-    def _largest_patch(self) -> int:
-        return max(min(self.predictions.images.shape[1:3]) // 2, 1)

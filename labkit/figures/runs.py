@@ -179,7 +179,9 @@ def replica_curves(comparison: "ReplicaComparison") -> "Figure":
     with drawing(max(6.0, 4.8 * len(parts)), 5.6, alt) as figure:
         axes = figure.subplots(2, len(parts), squeeze=False, sharex=True, sharey="row")
         for (upper, lower), part in zip(axes.T, parts, strict=True):
-            _draw_losses(upper, part)
+            for number, (name, losses) in enumerate(part.losses.items()):
+                _draw(upper, number, name, losses, later=len(part.losses) - 1 - number)
+            upper.set_title(part.title)
             _draw_differences(lower, part, floor)
         axes[0, 0].set_ylabel("loss (nats)")
         axes[1, 0].set_ylabel(f"difference to {parts[0].reference} (nats)")
@@ -190,12 +192,6 @@ def replica_curves(comparison: "ReplicaComparison") -> "Figure":
             line.set_linewidth(1.6)
         figure.suptitle(comparison.title, x=0.01, ha="left", fontsize=9, color="#374151")
     return figure
-
-
-def _draw_losses(axis: "Axes", part: "LayoutLosses") -> None:
-    for number, (name, losses) in enumerate(part.losses.items()):
-        _draw(axis, number, name, losses, later=len(part.losses) - 1 - number)
-    axis.set_title(part.title)
 
 
 def _draw_differences(axis: "Axes", part: "LayoutLosses", floor: float) -> None:
@@ -302,11 +298,15 @@ def _draw_shares(axis: "Axes", workers: Mapping[str, Sequence[Mapping[str, Any]]
     labels, means = [], []
     for name, rows in workers.items():
         seconds = _column(rows, "steps") / _column(rows, "examples_per_second")  # up to a constant factor
-        means.append([np.average(_column(rows, share), weights=seconds) for share, _, _ in SHARES])
+        # Communication that isn't measured counts as computing.
+        known = (np.nan_to_num(_column(rows, share)) for share, _, _ in SHARES)
+        means.append([np.average(values, weights=seconds) for values in known])
         rate = np.average(_column(rows, "examples_per_second"), weights=seconds)
         labels.append(f"{name}\n{rate:,.0f} examples/s")
     positions, left = np.arange(len(labels)), np.zeros(len(labels))
-    for (_, label, color), share in zip(SHARES, np.transpose(means), strict=True):
+    for (name, label, color), share in zip(SHARES, np.transpose(means), strict=True):
+        if any(np.isnan(_column(rows, name)).any() for rows in workers.values()):
+            label += " (not measured)"
         bars = axis.barh(positions, share, left=left, color=color, height=0.6, label=label)
         texts = [f"{part:.0%}" if part >= 0.08 else "" for part in share]
         axis.bar_label(bars, texts, label_type="center", fontsize=8, color="white")

@@ -122,16 +122,14 @@ def explore_curves(curves: "Curves") -> None:
     show(runs.training_curves(curves, smoothing=SMOOTHING), lambda: curve_explorer(curves))
 
 
-def explore_workers(workers: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Show the speed of each worker of a cluster and, if interactive, a choice of the horizontal axis."""
-    show(runs.worker_throughput(workers), lambda: worker_explorer(workers))
-
-
 def show_workers(run: RunDirectory) -> None:
-    """Show the speed of each worker of a cluster and how it spent its time, or say that there is none."""
+    """Show the speed of each worker of a cluster and how it spent its time, or say that there is none.
+
+    If interactive, the horizontal axis can be chosen.
+    """
     workers = read_worker_metrics(run.cluster_path)
     if workers:
-        explore_workers(workers)
+        show(runs.worker_throughput(workers), lambda: worker_explorer(workers))
     elif run.cluster_path.is_dir():
         print("This run was too short to measure its workers: their first step compiles and isn't counted.")
     else:

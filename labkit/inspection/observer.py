@@ -187,7 +187,8 @@ class StepObserver(Unobserved):
         return network
 
     def activations(self) -> tf.Tensor:
-        outputs = [_at_least_float32(self._replica.outputs[name]) for name in self._layers]
+        outputs = [self._replica.outputs[name] for name in self._layers]
+        outputs = [tf.cast(one, tf.float32) if one.dtype.size < 4 else one for one in outputs]
         del self._replica.outputs
         features = [math.prod(values.shape[1:]) for values in outputs]
         # The same values of every example, so that the sample doesn't depend on the number of replicas.
@@ -225,10 +226,6 @@ class StepObserver(Unobserved):
 
 
 # These make few operations for each tensor: a network has hundreds, and tracing takes a millisecond for each.
-
-
-def _at_least_float32(values: tf.Tensor) -> tf.Tensor:
-    return tf.cast(values, tf.float32) if values.dtype.size < 4 else values
 
 
 def _sums_of_squares(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

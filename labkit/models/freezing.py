@@ -2,7 +2,6 @@
 
 import fnmatch
 import math
-from collections.abc import Sequence
 
 import keras
 
@@ -72,9 +71,10 @@ class Freezing:
 
         for pattern in patterns:
             if not any(fits(stage, layer, pattern) for stage, layer in _named(parts)):
+                layers = [layer for _, layer in _named(parts)]
                 raise InputError(
                     f"--freeze {pattern!r} fits no stage or layer of {model.name}; its stages are "
-                    f"{', '.join(parts)}; one of its layers is {_example(parts)}"
+                    f"{', '.join(parts)}; one of its layers is {layers[len(layers) // 2]}"
                 )
         chosen = {
             stage: frozenset(
@@ -154,8 +154,3 @@ def _named(parts: dict[str, list[keras.Layer]]) -> list[tuple[str, str]]:
 def _in_words(stage: str, layers: list[keras.Layer], frozen: Frozen) -> str:
     names = [layer.name for layer in layers if layer.name in frozen]
     return stage if len(names) == len(layers) else listed(names, 3)
-
-
-def _example(parts: dict[str, list[keras.Layer]]) -> str:
-    names: Sequence[str] = [layer for _, layer in _named(parts)]
-    return names[len(names) // 2]

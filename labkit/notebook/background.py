@@ -101,8 +101,6 @@ def launch(
 
 
 def _plan(config: Config, cluster: LocalCluster | None, link: str | None, overwrite: bool) -> RunPlan:
-    if not isinstance(overwrite, bool):
-        raise InputError(f"overwrite is {overwrite!r}; allowed: True or False")
     if cluster is None:
         if link is not None:
             raise InputError(f"link is {link!r} for one process, which has no link; leave it out")

@@ -49,21 +49,16 @@ def chosen_cluster(values: Mapping[str, Any], chosen: Mapping[str, Any]) -> Loca
 
 def _check_effect(strategy: str, chosen: Mapping[str, Any]) -> None:
     """Raise InputError for a chosen parameter that has no effect with ``strategy``, or contradicts it."""
-    if strategy == "local":
-        for name in COUNTS:
-            if name in chosen:
-                raise InputError(
-                    f"{name} is {chosen[name]!r} with strategy 'local', which is one process; leave it out, "
-                    "or choose strategy 'multi_worker' or 'parameter_server'"
-                )
-        return
-    if strategy == "multi_worker" and "num_ps" in chosen:
+    useless = {"local": COUNTS, "multi_worker": ("num_ps",)}.get(strategy, ())
+    for name in (name for name in useless if name in chosen):
+        what = "is one process" if strategy == "local" else "has no parameter servers"
         raise InputError(
-            f"num_ps is {chosen['num_ps']!r} with strategy 'multi_worker', which has no parameter servers; "
-            "leave it out, or choose strategy 'parameter_server'"
+            f"{name} is {chosen[name]!r} with strategy {strategy!r}, which {what}; leave it out, or choose "
+            "another strategy"
         )
     synchronous = strategy == "multi_worker"
-    if chosen.get("sync") is (not synchronous):  # Config refuses values that aren't bool
+    # Config refuses values that aren't bool.
+    if strategy != "local" and chosen.get("sync") is (not synchronous):
         kind = "synchronous" if synchronous else "asynchronous"
         other = "parameter_server" if synchronous else "multi_worker"
         raise InputError(

@@ -1,9 +1,9 @@
 """The parameters of ``notebooks/train.ipynb``, from its parameters cell and from papermill's.
 
-The names are read from the source of the cells that set them, not from whatever the namespace holds. So
-an unknown name is found whoever wrote it (papermill only warns), a line that was deleted no longer counts,
-and cells can be run again in any order. The sources come from IPython's events, which every runner triggers;
-its history is empty under nbval.
+The names are read from the source of the cells that set them, and the values when such a cell has run, not
+from whatever the namespace holds later. So an unknown name is found whoever wrote it (papermill only warns),
+neither a line that was deleted counts nor what other cells make of a name, and cells can be run again in any
+order. The sources come from IPython's events, which every runner triggers; its history is empty under nbval.
 """
 
 import ast
@@ -95,12 +95,12 @@ class Parameters:
 
 
 class _ParameterCells:
-    """The sources of the parameters cell that was run last, and of papermill's cell that came after it."""
+    """The values of the parameters cell that was run last, and of papermill's cell that came after it."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
-        self.own: str | None = None
-        self.given: str | None = None
+        self.own: dict[str, Any] | None = None
+        self.given: dict[str, Any] = {}
         shell.events.register("post_run_cell", self.look)
 
     def look(self, result: Any) -> None:
@@ -108,9 +108,13 @@ class _ParameterCells:
         source = result.info.raw_cell if result is not None else ""
         first = source.strip().split("\n", 1)[0].rstrip()
         if first.startswith("# Parameters:"):
-            self.own, self.given = source if result.success else None, None
+            self.own, self.given = self._values(source) if result.success else None, {}
         elif first == "# Parameters":
-            self.given = source if result.success else None
+            self.given = self._values(source) if result.success else {}
+
+    def _values(self, source: str) -> dict[str, Any]:
+        values = self.shell.user_ns
+        return {name: values[name] for name in assignments(source) if name in values}
 
 
 _cells: _ParameterCells | None = None
@@ -132,7 +136,11 @@ def watch_parameters() -> None:
     """
     global _cells
     shell = _shell()
-    shell.set_custom_exc((InputError, ClusterFailed), _show_in_one_line)
+
+    def show_in_one_line(shell: Any, kind: type, error: BaseException, *trace: Any, **given: Any) -> None:
+        shell._showtraceback(kind, error, [f"{kind.__name__}: {error}"])
+
+    shell.set_custom_exc((InputError, ClusterFailed), show_in_one_line)
     if _cells is None or _cells.shell is not shell:
         _cells = _ParameterCells(shell)
 
@@ -149,37 +157,25 @@ def read_parameters() -> Parameters:
     shell = _shell()
     if _cells is None or _cells.shell is not shell or _cells.own is None:
         raise InputError("the parameters cell was not run, or failed; run the notebook from its first cell")
-    values = shell.user_ns
-    own, given = ([] if source is None else assigned_names(source) for source in (_cells.own, _cells.given))
-    return parameters_from_values(
-        {name: values[name] for name in own if name in values},
-        {name: values[name] for name in given if name in values},
-    )
-
-
-def _show_in_one_line(
-    shell: Any, kind: type, error: BaseException, trace: Any, tb_offset: Any = None
-) -> None:
-    shell._showtraceback(kind, error, [f"{kind.__name__}: {error}"])
-
-
-def assigned_names(source: str) -> list[str]:
-    """Return the names that the cell with this source assigns at its top level."""
-    return list(assignments(source))
+    return parameters_from_values(_cells.own, _cells.given)
 
 
 def assignments(source: str) -> dict[str, tuple[str, ast.expr | None]]:
     """Return the annotation, or "", and the value of each name that a cell assigns at its top level.
 
-    Raises SyntaxError for what isn't Python.
+    The value is None where a name gets a part of one (``a, b = 1, 2``). Raises SyntaxError for what isn't
+    Python.
     """
     found: dict[str, tuple[str, ast.expr | None]] = {}
     for statement in ast.parse(source).body:
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             found[statement.target.id] = ast.unparse(statement.annotation).strip("'\""), statement.value
         elif isinstance(statement, ast.Assign):
-            names = [target.id for target in statement.targets if isinstance(target, ast.Name)]
-            found |= dict.fromkeys(names, ("", statement.value))
+            for target in statement.targets:
+                named = (node for node in ast.walk(target) if isinstance(node, ast.Name))
+                names = [node.id for node in named if isinstance(node.ctx, ast.Store)]
+                value = statement.value if isinstance(target, ast.Name) else None
+                found |= dict.fromkeys(names, ("", value))
     return found
 
 

@@ -48,7 +48,7 @@ class Prepared:
         devices: of the processes that train.
         plan: of a training in this process; None with a cluster.
         cluster: the processes that train; None: this one.
-        overwrite: whether a cluster discards an existing run.
+        overwrite: whether the next training discards an existing run.
         result: of the last training; None before.
     """
 
@@ -128,13 +128,20 @@ class Prepared:
     def train(self) -> Run:
         """Train the run to its end, or resume it. Interrupting the cell saves a checkpoint and stops.
 
+        An earlier run is overwritten once: a second call goes on with what the first one has trained.
+
         Raises InputError if the run can't be trained, ClusterFailed if a cluster doesn't finish the training.
         """
-        if self.cluster is not None:
-            self.result = train_by_cluster(self.config, self.cluster, overwrite=self.overwrite)
-        else:
-            assert self.plan is not None
-            self.result = train(refreshed(self.plan))
+        overwrite, self.overwrite = self.overwrite, False
+        try:
+            if self.cluster is not None:
+                self.result = train_by_cluster(self.config, self.cluster, overwrite=overwrite)
+            else:
+                assert self.plan is not None
+                self.result = train(refreshed(replace(self.plan, overwrite=overwrite)))
+        except InputError:  # nothing was trained
+            self.overwrite = overwrite
+            raise
         if not self.result.did_work:
             print(self.result.message)
         return Run(self.result.run.path)
@@ -247,7 +254,8 @@ def prepare(config: Config, cluster: LocalCluster | None = None, *, overwrite: b
         return Prepared(config, manifest, note, devices, cluster=cluster, overwrite=overwrite)
     plan = plan_training(config, overwrite=overwrite, announce=announce)
     devices = plan.devices if isinstance(plan, TrainingPlan) else decide_devices(plan.config)[0]
-    return Prepared(plan.config, plan.manifest, plan.data_note.removeprefix(CHOICE), devices, plan)
+    note = plan.data_note.removeprefix(CHOICE)
+    return Prepared(plan.config, plan.manifest, note, devices, plan, overwrite=overwrite)
 
 
 def _devices_of_cluster(config: Config, cluster: LocalCluster) -> "Devices":

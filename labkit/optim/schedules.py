@@ -27,7 +27,7 @@ def learning_rate_at(
         "staircase": _staircase,
         "cosine": _cosine,
         "one_cycle": _one_cycle,
-        "constant": _constant,
+        "constant": lambda *given: 1.0,
     }
     factor = shape[config.learning_rate_schedule](step_index, config, total_steps, steps_per_epoch)
     if step_index + 1 < config.warmup_steps:
@@ -62,7 +62,3 @@ def _one_cycle(step_index: int, config: OptimizerConfig, total_steps: int, steps
     # If the peak is between two steps, the falling line would start above 1.
     left = min(1.0, (total_steps - step_index) / (total_steps - peak))
     return config.one_cycle_end + (1 - config.one_cycle_end) * left
-
-
-def _constant(step_index: int, config: OptimizerConfig, total_steps: int, steps_per_epoch: float) -> float:
-    return 1.0

@@ -154,7 +154,8 @@ class Pull:
             run.exists() or holds_something_else(run)
         ):
             return f"{run.path} holds something else, or went on here; choose another folder with --into"
-        here = [folder.name for folder in (run.checkpoints_path, run.numerics_path) if _has_files(folder)]
+        folders = [folder for folder in (run.checkpoints_path, run.numerics_path) if folder.is_dir()]
+        here = [folder.name for folder in folders if any(folder.iterdir())]
         if here and read_object(run.pulled_path).get("config") not in (None, config):
             old = run.path / here[0]
             return f"its settings were written anew there, and {old} is of before; move that away to go on"
@@ -248,10 +249,6 @@ class Pull:
 def _release(locks: Mapping[str, RunLock]) -> None:
     for lock in locks.values():
         lock.release()
-
-
-def _has_files(folder: Path) -> bool:
-    return folder.is_dir() and any(folder.iterdir())
 
 
 def _forget(run: RunDirectory) -> None:

@@ -78,7 +78,9 @@ class Certificate:
                 names = sorted(name for name in {*files, *now} if files.get(name) != now.get(name))
                 found += [f"{folder.parent.name}/{folder.name}/{name} was changed" for name in names]
         if self.code:
-            kept = [file for folder in _folders_of_code(run) for file in _hashes(folder).items()]
+            # The code of now, and what a later session may have replaced.
+            folders = [path for path in (run.code_path, *run.code_path.glob("*")) if path.is_dir()]
+            kept = [file for folder in folders for file in _hashes(folder).items()]
             found += [f"code/{file[0]} was changed" for file in self.code.items() if file not in kept]
         return found
 
@@ -128,11 +130,6 @@ def read_certificate(run: RunDirectory) -> Certificate | None:
             "remove it to verify the steps alone"
         ) from None
     return certificate
-
-
-def _folders_of_code(run: RunDirectory) -> list[Path]:
-    """Return the folders of the run's code: the code of now, and what a later session may have replaced."""
-    return [folder for folder in (run.code_path, *run.code_path.glob("*")) if folder.is_dir()]
 
 
 def _hashes(folder: Path) -> dict[str, str]:

@@ -139,7 +139,12 @@ def selection_metric(row: Mapping[str, Any]) -> float:
     value: Any = row.get(named)
     if not _is_number(value) or value != value:
         return -math.inf
-    return float(-value if named.endswith(("loss", "error")) else value)
+    return float(-value if is_minimized(named) else value)
+
+
+def is_minimized(name: str) -> bool:
+    """Return whether the lowest value of a metric is best: of a loss, and of what ends in loss or error."""
+    return name.endswith(("loss", "error"))
 
 
 @dataclass

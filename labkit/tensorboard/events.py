@@ -69,8 +69,12 @@ class EventWriter:
         self._writer.add_event(Event(wall_time=time.time(), step=step, graph_def=graph_def))
 
     def finished(self) -> None:
-        """Tell the HParams page that the run has reached its last step, and flush."""
-        self._write(_success())
+        """Tell the HParams page that the run has reached its last step, and flush.
+
+        Other ends aren't written, because the page would still show them after the run was resumed.
+        """
+        end = SessionEndInfo(status=STATUS_SUCCESS, end_time_secs=time.time())
+        self._write(_summary(metadata.SESSION_END_INFO_TAG, HParamsPluginData(session_end_info=end)))
         self._writer.flush()
 
     def _write(self, summary: Summary, wall_time: float | None = None) -> None:
@@ -107,15 +111,6 @@ def _beginning(config: Config) -> Summary:
         else:
             start.hparams[name].number_value = value
     return _summary(metadata.SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=start))
-
-
-def _success() -> Summary:
-    """Return the summary that a run ends with when it has reached its last step.
-
-    Other ends aren't written, because the page would still show them after the run was resumed.
-    """
-    end = SessionEndInfo(status=STATUS_SUCCESS, end_time_secs=time.time())
-    return _summary(metadata.SESSION_END_INFO_TAG, HParamsPluginData(session_end_info=end))
 
 
 def _summary(tag: str, data: HParamsPluginData) -> Summary:

@@ -46,11 +46,6 @@ def step_line(row: dict[str, Any], total_steps: int, average: float | None, eta_
     )
 
 
-def _in_notebook() -> bool:
-    shell = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
-    return shell is not None and hasattr(shell, "kernel")
-
-
 class Console:
     """Prints lines, appends them to ``out.log``, and shows the progress of the run.
 
@@ -66,7 +61,8 @@ class Console:
             else None
         )
         self._bar: Any = None
-        self._notebook = _in_notebook()
+        shell = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
+        self._notebook = shell is not None and hasattr(shell, "kernel")
 
     def line(self, text: str) -> None:
         """Print one line. If the reader has gone (a closed terminal, ``| head``), the run continues."""

@@ -83,14 +83,6 @@ def _labels_right(targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     return tf.equal(logits > 0, tf.cast(targets, logits.dtype) > 0.5)
 
 
-def _exact_match(targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_all(_labels_right(targets, logits), axis=-1)
-
-
-def _binary_accuracy(targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_mean(tf.cast(_labels_right(targets, logits), logits.dtype), axis=-1)
-
-
 @dataclass(frozen=True)
 class Loss:
     """A loss with its metrics and predictions.
@@ -173,7 +165,12 @@ SIGMOID = Loss(
     name="sigmoid",
     targets="classes",
     per_example=sigmoid_cross_entropy,
-    step_metrics={"accuracy": _exact_match, "binary_accuracy": _binary_accuracy},
+    step_metrics={
+        "accuracy": lambda targets, logits: tf.reduce_all(_labels_right(targets, logits), axis=-1),
+        "binary_accuracy": lambda targets, logits: tf.reduce_mean(
+            tf.cast(_labels_right(targets, logits), logits.dtype), axis=-1
+        ),
+    },
     scores=scores.multi_label_scores,
     probabilities=scores.sigmoid,
     predictions=lambda logits: logits > 0,

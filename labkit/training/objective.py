@@ -21,6 +21,7 @@ from labkit.data.mixup import soft_targets
 from labkit.data.shards import read_labels
 from labkit.errors import InputError, short, unknown_name_error
 from labkit.parts.code import first_line, named_object
+from labkit.run_directory.metrics import is_minimized
 from labkit.training import scores
 from labkit.training.losses import (
     LOSSES,
@@ -34,7 +35,8 @@ from labkit.training.losses import (
 
 PerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 Metric = Callable[[np.ndarray, np.ndarray], float]
-_TAKEN = ("split", "step", "epoch", "wall_time", "examples", "seconds", "best_by")  # by rows
+# By rows; the last two would choose the best checkpoint in place of the loss's own metric.
+_TAKEN = ("split", "step", "epoch", "wall_time", "examples", "seconds", "best_by", "accuracy", "f1_micro")
 _AT_ONCE = 4096  # examples of a split, whose loss or metric is computed together
 
 
@@ -47,7 +49,9 @@ def loss_of(config: Config, manifest: Manifest, *, trains: bool = True) -> Loss:
     for a class that the data set doesn't have.
     """
     chosen = config.optimizer
-    base = _base(manifest)
+    base = SIGMOID if manifest.multi_label else SOFTMAX
+    if manifest.target_mean is not None and manifest.target_std is not None:
+        base = of_numbers(manifest.target_mean, manifest.target_std)
     if chosen.loss in LOSSES:
         loss = LOSSES[chosen.loss]
     else:
@@ -67,13 +71,6 @@ def loss_of(config: Config, manifest: Manifest, *, trains: bool = True) -> Loss:
     if further:
         loss = _with_metrics(loss, further)
     return replace(loss, best_by=_best_by(config, loss, manifest))
-
-
-def _base(manifest: Manifest) -> Loss:
-    """Return labkit's own loss for the labels of a data set."""
-    if manifest.target_mean is not None and manifest.target_std is not None:
-        return of_numbers(manifest.target_mean, manifest.target_std)
-    return SIGMOID if manifest.multi_label else SOFTMAX
 
 
 # ---- the loss ------------------------------------------------------------------------------------------
@@ -156,11 +153,14 @@ def _check(flag: str, per_example: PerExample, labels: tf.Tensor, logits: tf.Ten
 
 
 def example(manifest: Manifest) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return labels and logits of five images that aren't there, to try a function on."""
-    random = np.random.default_rng(0)
-    logits = random.normal(size=(5, manifest.num_classes)).astype(np.float32)
+    """Return labels and logits of some images that aren't there, to try a function on.
+
+    They are not as many as the classes: a value for each class would be taken for one for each image.
+    """
+    random, count = np.random.default_rng(0), 6 if manifest.num_classes == 5 else 5
+    logits = random.normal(size=(count, manifest.num_classes)).astype(np.float32)
     labels = {
-        "class": np.arange(5) % manifest.num_classes,
+        "class": np.arange(count) % manifest.num_classes,
         "classes": random.integers(0, 2, size=logits.shape),
         "numbers": random.normal(size=logits.shape),
     }[manifest.targets]
@@ -231,7 +231,15 @@ def _further_metrics(config: Config, manifest: Manifest, base: Loss) -> dict[str
         if isinstance(one, str) and one in scores.FURTHER:
             named[one] = scores.FURTHER[one]
             continue
+        if inspect.isclass(one) and issubclass(one, keras.metrics.Metric):
+            one = one()
         name, metric = _own_metric(flag, one, base)
+        falls = getattr(one, "_direction", None) == "down" and not is_minimized(name)
+        if falls and name == config.run.best_by:
+            raise InputError(
+                f"--best-by is {name!r}, whose highest value would be chosen, but the lowest is best; give "
+                f"it a name that ends in error: keras.metrics.{type(one).__name__}(name='{name}_error')"
+            )
         labels, logits = (value.numpy() for value in example(manifest))
         try:
             float(metric(labels, logits))
@@ -240,7 +248,7 @@ def _further_metrics(config: Config, manifest: Manifest, base: Loss) -> dict[str
             raise InputError(f"{flag}: {name} failed for {given}: {first_line(error)}") from None
         if name in named or name in _TAKEN or name in base.scores(labels, logits):
             raise InputError(
-                f"{flag} has a metric {name!r}, which the rows already have; choose another name"
+                f"{flag} has a metric {name!r}, a name that labkit's own rows have; choose another one"
             )
         named[name] = metric
     return named
@@ -251,8 +259,6 @@ def _own_metric(flag: str, one: Any, base: Loss) -> tuple[str, Metric]:
 
     Where labels are numbers, the metric gets the predicted numbers in place of logits.
     """
-    if inspect.isclass(one) and issubclass(one, keras.metrics.Metric):
-        one = one()
     if isinstance(one, keras.metrics.Metric):
         if one.get_config().get("from_logits"):
             raise InputError(

@@ -10,6 +10,7 @@ from labkit.analysis.inference import (
     mean_interval,
     paired_interval,
     single_interval,
+    spread,
     t_quantile,
     welch_interval,
 )
@@ -48,8 +49,18 @@ def test_one_value_against_several_is_students_test():
 
 
 def test_values_without_spread_have_an_interval_without_width():
+    """Also where the mean of equal values isn't that value, by rounding: three times 0.1 is not 0.3."""
     found = welch_interval([0.5, 0.5], [0.75, 0.75, 0.75])
     assert (found.low, found.mean, found.high) == (0.25, 0.25, 0.25)
+    for equal in ([0.1] * 3, [0.7] * 3):
+        for found in (welch_interval(equal, [0.75] * 3), single_interval(equal, 0.75), mean_interval(equal)):
+            assert found.low == found.mean == found.high
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_no_number_has_no_spread(value):
+    assert np.isnan(spread([value, 1.0]).std)
+    assert spread([value]).std is None
 
 
 def test_mcnemars_test_is_the_exact_binomial_one():

@@ -83,6 +83,11 @@ def test_runs_that_differ_in_their_seed_and_places_alone_are_one_configuration(s
     assert dict(zip(header, rows[1], strict=True))["parameters"] == "1,234"
 
 
+def test_what_changes_the_duration_alone_makes_another_configuration(tmp_path):
+    results = read(made(tmp_path, "plain"), made(tmp_path, "compiled", xla=True, num_intra_threads=1))
+    assert list(differing(results)) == ["xla", "num_intra_threads"] and len(grouped(results)) == 2
+
+
 def test_losses_of_different_functions_are_not_called_better_or_worse(tmp_path):
     smooth, mse = made(tmp_path, "smooth", label_smoothing=0.1), made(tmp_path, "mse", loss="mse")
     plain, smooth, mse = grouped(read(made(tmp_path, "plain"), smooth, mse))

@@ -109,7 +109,12 @@ def test_flags_of_2017_and_cifar10_keep_the_defaults_of_2017(pets):
 
 @pytest.mark.parametrize(
     "asked",
-    [{"dataset": "pets"}, {"dataset": "pets", "train_batch_size": 128}, {"dataset": "pets", "epochs": 5.0}],
+    [
+        {"dataset": "pets"},
+        {"dataset": "pets", "train_batch_size": 128},
+        {"dataset": "pets", "epochs": 5.0},
+        {"optimizer": "adagrad", "learning_rate": 0.1},  # the default, but not that of this optimizer
+    ],
 )
 def test_a_process_that_is_started_with_a_configuration_trains_just_that(pets, asked):
     for config in (Config.from_flat(asked), Config.from_flat(requested_values(None, asked)[0])):

@@ -87,20 +87,19 @@ LINE = json.dumps({"tried": 16, "size": 64, "why": "because"})
         ("sys.exit(3)", 16, "(exit code 3)"),
     ],
 )
-def test_the_process_that_measures_may_die(monkeypatch, end, size, why):
+def test_the_process_that_measures_may_die(monkeypatch, capsys, end, size, why):
     code = f"import os, sys; print('a note'); print('{LINE}', flush=True); {end}"
     monkeypatch.setattr(batch_size, "python_command", lambda *words: [sys.executable, "-c", code])
-    said: list[str] = []
-    found, because = batch_size._measured(Config(), said.append)
+    found, because = batch_size._measured(Config())
     assert found == size and because.endswith(why)
-    assert said == ["a note", "16 images fit"]
+    assert capsys.readouterr().out == "a note\n16 images fit\n"
 
 
 def test_where_nothing_is_measured_it_says_why(monkeypatch):
     code = f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})"
     monkeypatch.setattr(batch_size, "python_command", lambda *words: [sys.executable, "-c", code])
     with pytest.raises(InputError, match="could be measured: killed by SIGKILL; give a number"):
-        batch_size._measured(Config(), print)
+        batch_size._measured(Config())
 
 
 @pytest.mark.long

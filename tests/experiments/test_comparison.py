@@ -233,6 +233,11 @@ def test_the_command_repeats_the_comparison(folder):
     )
 
 
+def test_the_command_has_a_learning_rate_that_is_the_default_but_not_of_the_optimizer(folder):
+    write_request(folder, ["resnet8"], 1, optimizer="adagrad", learning_rate=0.1)
+    assert "--optimizer adagrad --learning-rate 0.1" in read_comparison(folder).command
+
+
 def test_csv_and_json_hold_the_same_metrics(three_seeds):
     def refuse(token: str) -> None:
         raise AssertionError(f"{token} isn't JSON")
@@ -289,6 +294,17 @@ def test_models_that_no_fold_tells_apart_are_called_so(folder):
                for note in read_comparison(folder).notes())  # fmt: skip
 
 
+def test_the_better_model_is_that_of_the_folds_of_both(folder):
+    """Though the other one has the higher mean, where its difficult folds failed."""
+    write_request(folder, ["resnet8", "vgg11"], 1, folds=5)
+    for number, accuracy in enumerate((0.95, 0.955, 0.7, 0.7, 0.7), 1):
+        write_run(folder, "resnet8", 0, accuracy=accuracy, fold=f"{number}/5")
+    for number, accuracy in ((1, 0.9), (2, 0.91)):
+        write_run(folder, "vgg11", 0, accuracy=accuracy, fold=f"{number}/5")
+    [told] = [note for note in read_comparison(folder).notes() if "fold by fold" in note]
+    assert "vgg11 against resnet8, fold by fold: -4.7" in told and told.endswith("resnet8 is better")
+
+
 def test_folds_that_differ_by_the_same_dont_show_a_better_model(folder):
     write_request(folder, ["resnet8", "vgg11"], 1, folds=2)
     for number, accuracy in ((1, 0.5), (2, 0.625)):
@@ -319,6 +335,14 @@ def test_the_plot_shows_means_with_deviations_as_error_bars(three_seeds):
         lowest, highest = sorted(y for x, y in bars[-1].get_segments()[0])
         assert (lowest, highest) == pytest.approx((50.0, 70.0))
         assert [text.get_text() for text in axis.texts] == ["resnet8", "vgg11"]
+
+
+def test_a_run_whose_test_result_is_lost_is_not_drawn(folder):
+    write_request(folder, ["resnet8"], 2)
+    write_run(folder, "resnet8", 0)
+    write_run(folder, "resnet8", 1, test=False)
+    time, _ = plots.comparison(read_comparison(folder)).axes
+    assert len(time.lines[-1].get_xdata()) == 1
 
 
 def test_labels_of_close_models_overlap_neither_each_other_nor_marks(folder):

@@ -62,6 +62,13 @@ def test_a_fork_of_a_step_without_a_checkpoint_knows_which_one_validation_chose(
     assert (state["best_step"], state["best_accuracy"]) == (4, validated["accuracy"])
 
 
+def test_a_fork_says_that_the_checkpoint_which_validation_chose_is_gone(parent, tmp_path, capsys):
+    copy = RunDirectory(shutil.copytree(parent.path, tmp_path / "copy"))
+    shutil.rmtree(state_path(copy.checkpoints_path, 4).parent, ignore_errors=True)  # perhaps 8 is the best
+    assert fork(copy, tmp_path / "made", "--at", str(KEPT))[0] == 0
+    assert "note: copy keeps no checkpoint of step 4, which validation chose" in capsys.readouterr().out
+
+
 @pytest.mark.long
 def test_a_fork_goes_on_with_what_was_changed(parent, tmp_path, capsys):
     code, made = fork(

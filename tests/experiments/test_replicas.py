@@ -201,6 +201,19 @@ def test_without_a_folder_the_settings_name_one(pretended, session_home):
     assert again.folder == found.folder
 
 
+def test_losses_that_are_rounded_otherwise_are_trained_anew(pretended, tmp_path):
+    """Threads and XLA make no other run, whose result was taken for theirs."""
+
+    def compared(**values: object) -> Path:
+        return compare_replicas(("1 replica",), steps=2, announce=lambda line: None, **values).folder
+
+    folders = {compared(**values) for values in ({}, {"num_intra_threads": 1}, {"xla": True})}
+    assert len(folders) == 3
+    compared(output=tmp_path / "out")
+    with pytest.raises(InputError, match="other settings: --num-intra-threads is 0 there, 1 here"):
+        compared(output=tmp_path / "out", num_intra_threads=1)
+
+
 def narrow(input_shape, num_classes):
     return f"a network for {input_shape} and {num_classes} classes"
 

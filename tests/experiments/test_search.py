@@ -19,7 +19,15 @@ from labkit.commands import main as cli
 from labkit.errors import InputError
 from labkit.experiments.search import work
 from labkit.experiments.search.decide import decided, proposed
-from labkit.experiments.search.files import Dimension, Request, Result, TrialRecord, best_trial
+from labkit.experiments.search.files import (
+    Dimension,
+    Request,
+    Result,
+    TrialRecord,
+    best_first,
+    best_trial,
+    equals_of_best,
+)
 from labkit.experiments.search.request import plan_search
 from labkit.experiments.search.result import SearchResult
 from labkit.experiments.search.space import parse_space, with_values
@@ -133,6 +141,7 @@ BAD_INPUT = {
     "rungs without any": ([*RATE, "--rung-seconds", "1"], "needs --halving successive or asha"),
     "rungs of no time": ([*RATE, *HALVING, "--rung-seconds", "0"], "--rung-seconds is 0; allowed"),
     "early stopping": ([*RATE, "--early-stopping-patience", "2"], "use --halving"),
+    "halves of what is not known": ([*RATE, *HALVING, "--validate-every-steps", "90"], "validate more often"),
     "a preset that isn't there": ([*RATE, "--preset", "gone.json"], "gone.json can't be read"),
     "too large batches": (["--space", "train_batch_size=16,1000"], "at most 180"),
 }
@@ -148,22 +157,30 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(words, told, tmp_path,
     assert not folder.exists()
 
 
+def planned(folder: Path, flags: dict, **asked) -> Request:
+    """Return what a search of two trials would do."""
+    known = dict.fromkeys(("preset", "minutes", "patience", "in_flight", "rung_seconds", "objective"))
+    known |= {"sampler": "random", "halving": "none", "eta": 3}
+    known |= {"trials": 2, "repeats": 0, "seeds": 1, "workers": 1}
+    return plan_search({"lr": [0.1, 0.2]}, flags, known | asked, folder, [])[1]
+
+
 def test_a_metric_of_ones_own_beside_names_may_be_the_objective(tmp_path):
     flags = {"dataset": "shapes", "train_steps": 90, "metrics": f"auc,{own_nets.__file__}:among_two"}
-    asked = dict.fromkeys(("preset", "minutes", "patience", "in_flight", "rung_seconds"))
-    asked |= {
-        "sampler": "random",
-        "halving": "none",
-        "eta": 3,
-        "trials": 2,
-        "repeats": 0,
-        "seeds": 1,
-        "workers": 1,
-    }
     for objective in ("among_two", "auc"):
-        asked["objective"] = objective
-        _, planned = plan_search({"lr": [0.1, 0.2]}, flags, asked, tmp_path / "a", lambda config: None)
-        assert (planned.objective, planned.fixed["best_by"]) == (objective, objective)
+        found = planned(tmp_path / "a", flags, objective=objective)
+        assert (found.objective, found.fixed["best_by"]) == (objective, objective)
+
+
+def test_a_preset_neither_chooses_by_another_metric_nor_stops_trials_early(tmp_path):
+    """Or trials would be compared by the accuracy of weights that were chosen by the loss."""
+    preset = tmp_path / "preset.json"
+    preset.write_text(json.dumps({"best_by": "loss", "num_layers": 8}))
+    flags = {"dataset": "shapes", "train_steps": 90}
+    assert planned(tmp_path / "a", flags, preset=str(preset)).fixed["best_by"] == "accuracy"
+    preset.write_text(json.dumps({"early_stopping_patience": 2}))
+    with pytest.raises(InputError, match="early_stopping_patience 2; .* same steps; use --halving"):
+        planned(tmp_path / "b", flags, preset=str(preset))
 
 
 def test_objects_are_files_that_stay_and_the_same_call_finds_its_search(monkeypatch):
@@ -300,6 +317,14 @@ def test_a_failed_trial_is_no_rival_and_a_loss_is_minimized():
     trials = [record(number, float(number)) for number in range(8)] + [record(8, state="failed")]
     decided(asked, trials)
     assert [trial.number for trial in trials if trial.rung == 1] == [0, 1]
+
+
+def test_a_trial_that_failed_after_its_first_rung_is_never_the_best():
+    failed, good = record(0, 0.9, state="failed"), record(1, 0.5, state="pruned")
+    assert best_trial(request(), [failed, good]) is good
+    assert best_first(request(), [failed, good]) == [good, failed]
+    assert best_trial(request(), [failed]) is None
+    assert equals_of_best(request(), [record(2, 0.5, state="failed"), good, record(3, 0.5)]) == 1
 
 
 def test_asha_goes_on_at_once():
@@ -533,3 +558,10 @@ def test_the_best_trial_is_repeated_with_fresh_seeds(tmp_path):
     assert conclusion["test_mean"] == pytest.approx(0.5025)
     assert "On the test images" in " ".join(found.words)
     assert optuna.load_study(study_name="search", storage=found.study._storage).trials
+
+
+def test_a_repeat_that_failed_is_told_beside_those_that_did_not(tmp_path):
+    words = ["--space", "learning_rate=0.1,0.3", "--sampler", "grid", "--repeats", "2", "--momentum", "0.66"]
+    found = search(tmp_path / "search", *words)
+    assert "But of its 2 repeats one failed: loss is nan at step 3." in found.words
+    assert any(sentence.startswith("Trained again with 1 fresh seed") for sentence in found.words)

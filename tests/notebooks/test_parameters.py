@@ -21,7 +21,7 @@ from labkit.config import Config
 from labkit.config.presets import preset_values
 from labkit.errors import InputError
 from labkit.notebook.cluster import CLUSTER_DEFAULTS
-from labkit.notebook.parameters import DEFAULTS, assigned_names, parameters_from_values
+from labkit.notebook.parameters import DEFAULTS, assignments, parameters_from_values
 from tests.commands.in_process import config_of
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "train.ipynb"
@@ -41,7 +41,7 @@ def parameters_cell() -> str:
 def test_the_cell_says_what_defaults_says():
     namespace: dict[str, object] = {"Optional": Optional}
     exec(parameters_cell(), namespace)
-    assert {name: namespace[name] for name in assigned_names(parameters_cell())} == DEFAULTS
+    assert {name: namespace[name] for name in assignments(parameters_cell())} == DEFAULTS
 
 
 def test_papermill_knows_every_parameter_of_the_cell_and_of_the_documents():
@@ -222,8 +222,15 @@ def test_neither_a_deleted_line_nor_what_other_cells_define_counts(run_cell):
     assert run_cell(CHECK).config.run.seed == 7
     run_cell("# Parameters: ours\nnum_layers = 20")
     run_cell("seed = 3\nanything = 4")
+    run_cell("for num_layers in (8, 14):\n    pass")  # also with a name that the parameters have
     config = run_cell(CHECK).config
     assert (config.run.seed, config.model.num_layers) == (0, 20)
+
+
+def test_values_that_are_assigned_together_count(run_cell):
+    run_cell("# Parameters: ours\nnum_layers, (seed, momentum) = 14, (7, 0.5)")
+    config = run_cell(CHECK).config
+    assert (config.model.num_layers, config.run.seed, config.optimizer.momentum) == (14, 7, 0.5)
 
 
 def test_papermills_cell_counts_until_the_notebooks_is_run_again(run_cell):

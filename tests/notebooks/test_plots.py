@@ -293,3 +293,13 @@ def test_shares_are_means_over_time_and_add_up_to_one():
     np.testing.assert_allclose(np.sum([compute, communication, waiting], axis=0), 1)
     labels = [text.get_text() for text in axis.get_legend().get_texts()]
     assert labels == ["compute", "communication", "input and waiting"]
+
+
+def test_communication_that_is_not_measured_counts_as_computing_and_is_called_so():
+    """As with several replicas and --deterministic; what is drawn after it stays where it is."""
+    rows = [row | {"communication_fraction": np.nan} for row in worker_rows([100.0, 100.0])]
+    axis = plots.worker_throughput({"worker:0": rows}).axes[1]
+    compute, communication, waiting = axis.containers
+    assert communication[0].get_width() == 0 and waiting[0].get_x() == compute[0].get_width() == 0.75
+    labels = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert labels == ["compute", "communication (not measured)", "input and waiting"]

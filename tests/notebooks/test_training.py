@@ -18,9 +18,10 @@ from nbclient.exceptions import DeadKernelError
 from labkit.cluster.local import LocalCluster
 from labkit.config import Config
 from labkit.errors import InputError
-from labkit.notebook import background
+from labkit.notebook import background, prepared
 from labkit.notebook.background import BackgroundTraining
 from labkit.notebook.cluster import ClusterFailed
+from labkit.notebook.prepared import Prepared
 from labkit.notebook.progress import Progress
 from labkit.run_directory import RunDirectory, RunLock, Status
 from labkit.run_directory.metrics import MetricsWriter
@@ -280,6 +281,29 @@ def test_a_task_that_is_lost_is_reported(begun):
     assert training.killed == ["worker:0"]
     with pytest.raises(ClusterFailed, match="killed by SIGKILL"):
         training.wait(20)
+
+
+@pytest.mark.parametrize("of_cluster", [True, False], ids=["cluster", "this process"])
+def test_an_earlier_run_is_overwritten_once_however_often_one_trains(of_cluster, run, monkeypatch):
+    """An interrupted training goes on when its cell is run again."""
+    asked = []
+
+    def train(*given, **named):
+        asked.append(named["overwrite"] if of_cluster else given[0].overwrite)
+        if len(asked) == 1:
+            raise InputError("it is already being trained")
+        return TrainResult("interrupted", run, 7, "saved at step 7")
+
+    for name in ("train", "train_by_cluster"):
+        monkeypatch.setattr(prepared, name, train)
+    monkeypatch.setattr(prepared, "refreshed", lambda plan: plan)
+    plan = RunPlan(Config(), SimpleNamespace(), run, "new", "shapes", "", overwrite=True)
+    found = Prepared(Config(), plan.manifest, "", SimpleNamespace(), plan, TWO if of_cluster else None, True)
+    with pytest.raises(InputError, match="already being trained"):
+        found.train()
+    for _ in range(2):
+        found.train()
+    assert asked == [True, True, False]
 
 
 @pytest.mark.parametrize(

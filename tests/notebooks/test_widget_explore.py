@@ -10,6 +10,7 @@ from labkit import figures as plots
 from labkit.analysis.curves import Curves
 from labkit.errors import InputError
 from labkit.figures import runs, widgets
+from labkit.run_directory import RunDirectory
 from tests.notebooks.test_plots import rows, worker_rows
 
 FIGURE = plots.message("stands for a figure")
@@ -47,7 +48,8 @@ def test_the_static_figure_is_always_shown(monkeypatch, interactive):
     monkeypatch.setattr("IPython.display.display", shown.append)
     monkeypatch.setattr(widgets, "is_interactive", lambda: interactive)
     widgets.explore_curves(Curves(rows(2.0, 1.0)))
-    widgets.explore_workers({"worker:0": worker_rows([100.0])})
+    monkeypatch.setattr(widgets, "read_worker_metrics", lambda folder: {"worker:0": worker_rows([100.0])})
+    widgets.show_workers(RunDirectory("run"))
     pictures = [item for item in shown if "image/png" in DisplayFormatter().format(item)[0]]
     live = [item for item in shown if isinstance(item, ipywidgets.VBox)]
     assert len(pictures) == 2

@@ -212,7 +212,7 @@ def test_ones_own_cluster_with_a_file_of_code_is_ones_own_everywhere(tmp_path, s
         warnings.simplefilter("error")
         assert labkit.load_run(run.path).config.run.callbacks == str(code)
     assert "labkit cluster local --workers 2" in refused("resume", run.path)
-    assert fork(RunDirectory(run.path), 3, {}, tmp_path / "fork", announce=lambda line: None).exists()
+    assert fork(RunDirectory(run.path), 3, {}, tmp_path / "fork").exists()
 
 
 def test_a_command_to_copy_asks_for_consent(tmp_path, state, code, capsys):

@@ -137,7 +137,12 @@ def test_metrics_of_ones_own_and_of_keras(shapes):
         ({"metrics": f"{OWN}:whole_batches"}, "allowed: a number, or one for each image"),
         ({"metrics": f"{OWN}:OWN_NUMBER"}, "has 3"),
         ({"metrics": f"{OWN}:OF_LOGITS"}, "gets probabilities; leave from_logits out"),
-        ({"metrics": f"{OWN}:accuracy"}, "which the rows already have"),
+        ({"metrics": f"{OWN}:accuracy"}, "a name that labkit's own rows have"),
+        ({"metrics": f"{OWN}:f1_micro"}, "a name that labkit's own rows have"),  # would choose checkpoints
+        (
+            {"metrics": f"{OWN}:FALLS", "best_by": "categorical_crossentropy"},
+            "lowest is best.* ends in error",
+        ),
         ({"class_weights": {"bird": 2}}, "'bird'"),
         ({"class_weights": {"0": 2, "disc": 3}}, "has '0' and 'disc' for the class 'disc'; give one"),
         ({"best_by": "auc"}, "have: loss, accuracy, top5_accuracy"),
@@ -147,6 +152,14 @@ def test_what_gives_no_loss_or_metric_is_refused_in_one_line(shapes, values, wor
     with pytest.raises(InputError, match=words) as caught:
         of(shapes, **values)
     assert "\n" not in str(caught.value)
+
+
+def test_a_value_for_each_class_is_none_for_each_image(shapes):
+    """Also of five classes: with five images to try it on, such a loss was trained with another scale."""
+    five = replace(shapes, classes=shapes.classes[:5])
+    for values in ({"loss": f"{OWN}:of_each_class"}, {"metrics": f"{OWN}:of_each_class"}):
+        with pytest.raises(InputError, match=r"returned.*\[5\]"):
+            of(five, **values)
 
 
 @pytest.mark.parametrize(

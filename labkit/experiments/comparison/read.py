@@ -20,6 +20,7 @@ from typing import Any
 from labkit.analysis.inference import Spread, fold_interval, spread
 from labkit.config import DataConfig, fields_by_name
 from labkit.config.config import flags_of
+from labkit.config.presets import changed_by_merging
 from labkit.errors import InputError
 from labkit.experiments.comparison.files import Request, read_measurements, read_request, run_directory
 from labkit.home import expanded
@@ -153,6 +154,7 @@ class Comparison:
             arguments += ["--data-dir", self.request.data_dir]
         fields, budget = fields_by_name(), self.request.budget.items()
         changed = {name: value for name, value in budget if value != fields[name].default}
+        changed |= changed_by_merging(changed, self.request.budget)
         return shlex.join([*arguments, *flags_of(changed)])
 
     def table(self) -> list[tuple[str, ...]]:
@@ -246,7 +248,8 @@ def told_of_folds(models: Sequence[ModelMetrics], folds: int) -> list[str]:
         if name == best or len(both) < 2:
             continue
         told = fold_interval([known[best][fold] - known[name][fold] for fold in both], folds)
-        shown = "neither is shown to be better" if told.contains_zero else f"{best} is better"
+        better = best if told.mean > 0 else name  # the best of all its folds may be worse on those of both
+        shown = "neither is shown to be better" if told.contains_zero else f"{better} is better"
         if told.mean and math.isclose(told.low, told.high):
             shown = f"all folds differ by the same, {_NOTHING_TELLS}"
         lines.append(f"{best} against {name}, fold by fold: {told}: {shown}")

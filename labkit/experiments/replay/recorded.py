@@ -1,6 +1,5 @@
 """What a run recorded of a step, checked before work starts. Doesn't import TensorFlow."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,7 +92,6 @@ def recorded_step(
     *,
     data_dir: str | None = None,
     max_steps: int = MAX_STEPS,
-    announce: Callable[[str], None] = print,
 ) -> RecordedStep:
     """Look a step up, and choose where to start.
 
@@ -102,7 +100,6 @@ def recorded_step(
         step: from 1.
         data_dir: folder of prepared data sets; None: the run's.
         max_steps: most steps to make before this one.
-        announce: takes a line if the data set has moved.
 
     Raises InputError for a step that the run hasn't made, for a data set that is gone or has changed, and
     where the nearest checkpoint is too far away.
@@ -120,7 +117,7 @@ def recorded_step(
         raise InputError(f"--step is {step}; allowed: 1 to {max(rows)}, the last step of {run.path}")
     check_settings_of_step(run, step)
     check_code_of_step(run, step)
-    config, manifest = with_data(run, config, data_dir, announce)
+    config, manifest = with_data(run, config, data_dir)
     start = _start(run, config, step, max_steps)
     environment = run.read_environment()
     replicas = _replicas(run, step, start, environment)
@@ -139,13 +136,11 @@ def _check_number(step: Any) -> None:
         raise InputError(f"--step is {step}; allowed: {allowed}")
 
 
-def with_data(
-    run: RunDirectory, config: Config, data_dir: str | None, announce: Callable[[str], None] = print
-) -> tuple[Config, Manifest]:
+def with_data(run: RunDirectory, config: Config, data_dir: str | None) -> tuple[Config, Manifest]:
     """Return the configuration with the data set's folder, and the data set that the run trained on."""
     manifest, note = data_of_run(run, config, data_dir)
     if note:
-        announce(note)
+        print(note)
     return config.replace({"job_dir": str(run.path), "data_dir": str(manifest.directory.parent)}), manifest
 
 

@@ -5,7 +5,6 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,7 +107,6 @@ def replay(
     *,
     data_dir: str | None = None,
     max_steps: int = MAX_STEPS,
-    announce: Callable[[str], None] = print,
 ) -> Replay:
     """Make step ``step`` of a run again, from the nearest checkpoint before it. Writes nothing.
 
@@ -117,17 +115,16 @@ def replay(
         step: from 1.
         data_dir: folder of prepared data sets; None: the run's.
         max_steps: most steps to make between the checkpoint and this step.
-        announce: takes lines about slow work.
 
     Raises InputError as ``recorded_step`` does, and where this process can't run the network.
     """
-    recorded = recorded_step(run, step, data_dir=data_dir, max_steps=max_steps, announce=announce)
+    recorded = recorded_step(run, step, data_dir=data_dir, max_steps=max_steps)
     import_tensorflow()
     plan, notes = plan_replay(recorded)
     from labkit.inspection.diagnosis import diagnose_step
     from labkit.optim.network import TrainedNetwork
 
-    result, before, after, network = _steps(recorded, plan, announce)
+    result, before, after, network = _steps(recorded, plan)
     copy = TrainedNetwork(plan.config, plan.manifest, plan.data_format)
     copy.load(before, step - 1)
     diagnosis, first = diagnose_step(
@@ -215,19 +212,19 @@ def _on_devices(recorded: RecordedStep, num_gpus_found: int) -> tuple[Config, tu
     return config.replace(here), tuple(notes)
 
 
-def _steps(recorded: RecordedStep, plan: "TrainingPlan", announce: Callable[[str], None]):
+def _steps(recorded: RecordedStep, plan: "TrainingPlan"):
     """Make the steps up to the recorded one. Returns its result, the states before and after, the network."""
     import tensorflow as tf
 
     first, step = recorded.start.step, recorded.step
     between = step - 1 - first
     distance = f"{counted(between, 'step')} before" if between else "directly before"
-    announce(f"starting from {recorded.start.describe()}, {distance} step {step}")
+    print(f"starting from {recorded.start.describe()}, {distance} step {step}")
     network, engine = engine_from_start(recorded, plan, step)
     for number in range(first + 1, step):
         engine.next_step()
         if (number - first) % 50 == 0:
-            announce(f"made step {number}")
+            print(f"made step {number}")
 
     def state() -> list[Any]:
         return [tf.convert_to_tensor(variable).numpy() for variable in network.state_variables]

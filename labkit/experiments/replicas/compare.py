@@ -1,5 +1,6 @@
 """``compare_replicas``: one training on several layouts, checked before the first of them starts."""
 
+import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from labkit.data.manifest import Manifest
 from labkit.data.recipe import requested_values
 from labkit.distributed.cpu import has_no_gpu
 from labkit.errors import InputError, short
+from labkit.experiments.comparison.files import budget_differences
 from labkit.experiments.replicas.result import LAYOUTS, Layout, LayoutLosses, ReplicaComparison, parse_layouts
 from labkit.experiments.trials import (
     Training,
@@ -51,6 +53,8 @@ SETTINGS = {
     "learning_rate_schedule": "constant",
     "batch_norm_decay": 0.9,
 }
+# Fields that make no other run, and yet losses that are rounded otherwise.
+_ROUNDING = ("data_format", "variable_strategy", "num_intra_threads", "num_inter_threads", "xla")
 _LAYOUT_DECIDES = "each layout decides it; name layouts, such as '2 GPUs' or '2 processes'"
 _LAUNCHER_DECIDES = "labkit starts the processes of each layout; leave it out"
 _NOT_COMPARED = "the losses of training are compared, nothing else; leave it out"
@@ -170,6 +174,9 @@ def _default_folder(config: Config) -> Path:
     whole = config.replace({"sync_batch_norm": False})  # one folder, whichever variants are asked for
     files = files_of(config)
     code = digest_of(files) if files else ""
+    known, values = fields_by_name(), config.flat()
+    rounding = {name: values[name] for name in _ROUNDING if values[name] != known[name].default}
+    code += json.dumps(rounding) if rounding else ""
     name = f"replicas-{model_name(config.model)}-{config.data.dataset}-{whole.fingerprint(code)}"
     return home.home() / "comparisons" / name
 
@@ -209,13 +216,14 @@ def plan_trainings(
             own = layout.config(config.replace({"sync_batch_norm": synchronized}), path)
             own = with_crop(own, manifest)  # as a run records it
             run = RunDirectory(path)
-            differences = recorded_config(run).differences(own) if run.exists() else []
-            if differences:
-                raise InputError(
-                    f"--output {folder} holds runs with other settings: {'; '.join(differences)}; "
-                    "name another directory"
-                )
             if run.exists():
+                recorded = recorded_config(run)
+                there, here = ({name: each.flat()[name] for name in _ROUNDING} for each in (recorded, own))
+                if differences := recorded.differences(own) + budget_differences(there, here):
+                    raise InputError(
+                        f"--output {folder} holds runs with other settings: {'; '.join(differences)}; "
+                        "name another directory"
+                    )
                 check_unchanged(run, own, files_of(own), "undo the change, or name another --output")
             _, _, run_state = place_run(own, manifest)
             variant = ", synchronized" if synchronized else ", own statistics"

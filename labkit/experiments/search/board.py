@@ -180,6 +180,8 @@ def _conclusion(
         words.append(
             f"Trained again with {seeds}, its {name} is {_spread(again)}. Expect this of a new training."
         )
+        if repeat and repeat.state == "failed":
+            words.append(f"But of its {len(repeat.runs)} repeats one failed: {repeat.why}.")
         if noise and noise > 0:
             words.append(f"The difference, {noise:.4g}, is luck: the best of several results was chosen.")
         else:

@@ -150,24 +150,31 @@ class Progress:
 
 
 def best_first(request: Request, trials: Iterable[TrialRecord]) -> list[TrialRecord]:
-    """Return trials, the best one first: a later rung comes before a better result; of equals the earlier."""
+    """Return trials, the best one first: a later rung comes before a better result; of equals the earlier.
+
+    Those that failed come last, whatever they had reached: their settings don't train to the end.
+    """
 
     def place(trial: TrialRecord) -> tuple[float, ...]:
         value = trial.last.value if trial.last else 0
-        return -len(trial.results), -request.sign * value, trial.number
+        return trial.state == "failed", -len(trial.results), -request.sign * value, trial.number
 
     return sorted(trials, key=place)
 
 
 def best_trial(request: Request, trials: Iterable[TrialRecord]) -> TrialRecord | None:
-    """Return the first of ``best_first``; None where no trial has a result."""
-    return next((trial for trial in best_first(request, trials) if trial.results), None)
+    """Return the first of ``best_first``; None where all have failed, or have no result yet."""
+    best = next(iter(best_first(request, trials)), None)
+    return best if best and best.results and best.state != "failed" else None
 
 
 def equals_of_best(request: Request, trials: Sequence[TrialRecord]) -> int:
     """Return how many other trials have the result of the best one, at the same rung."""
-    last = [trial.last and (len(trial.results), trial.last.value) for trial in best_first(request, trials)]
-    return last.count(last[0]) - 1 if last and last[0] else 0
+    if (best := best_trial(request, trials)) is None:
+        return 0
+    rungs, value = len(best.results), best.results[-1].value
+    there = [trial for trial in trials if trial.state != "failed" and len(trial.results) == rungs]
+    return sum(trial.results[-1].value == value for trial in there) - 1
 
 
 def read_request(folder: Path) -> Request | None:

@@ -24,6 +24,7 @@ from labkit.experiments.trials import find_data_set, refuse_other_contents
 from labkit.parts.code import with_whole_paths
 from labkit.parts.trust import acting, digest_of, files_of
 from labkit.plurals import without_secrets
+from labkit.run_directory.metrics import is_minimized
 from labkit.run_directory.rows import EVALUATION_METRICS
 from labkit.startup.process import usable_cores
 from labkit.training.checks import check_fits, refuse_cluster, validation_command
@@ -129,7 +130,15 @@ def plan_search(
     preset = AUTO if fits_the_data(preset, fixed) else preset
     files = _files_of_ends(preset, fixed, dimensions, manifest)
     config = config_of(preset, with_values(fixed, first)).with_steps_for(manifest.count("train"))
+    if stops := config.run.early_stopping_patience:
+        instead = _INSTEAD["early_stopping_patience"]
+        raise InputError(f"--preset has early_stopping_patience {stops}; {instead}")
     steps, every = config.run.train_steps, config.run.validate_every_steps
+    if asked["halving"] != "none" and every and every >= steps:
+        raise InputError(
+            f"--halving is {asked['halving']}, but with --validate-every-steps {every} nothing tells trials "
+            f"apart before the last of {steps} steps; validate more often"
+        )
     brief, eta, seconds = asked["rung_seconds"], asked["eta"], tuple[float, ...]()
     rungs = _rungs(steps, trials, asked["halving"], eta, 1 if brief else every or 1)
     often = rungs[0]
@@ -144,7 +153,7 @@ def plan_search(
         )
     fixed = {name: value for name, value in fixed.items() if name not in ("epochs", "steps_range", "seed")}
     fixed |= {"train_steps": steps, "evaluate_test": False}
-    if objective != _objective(None, config, manifest):
+    if config.run.best_by or objective != _objective(None, config, manifest):
         fixed["best_by"] = objective
     if asked["halving"] != "none" and not every:
         fixed["validate_every_steps"] = often
@@ -155,7 +164,7 @@ def plan_search(
         rungs=rungs,
         rung_seconds=seconds,
         objective=objective,
-        direction="minimize" if objective.endswith(("loss", "error")) else "maximize",
+        direction="minimize" if is_minimized(objective) else "maximize",
         trials=trials,
         seed=config.run.seed,
         in_flight=asked["in_flight"] or workers,

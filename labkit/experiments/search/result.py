@@ -72,7 +72,7 @@ class SearchResult:
     @property
     def best_trial(self) -> TrialRecord | None:
         """The best trial so far; None before the first result."""
-        return next((trial for trial in self.trials if trial.results), None)
+        return files.best_trial(self.request, self.progress.trials)
 
     @property
     def equals(self) -> int:

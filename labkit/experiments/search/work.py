@@ -5,7 +5,6 @@ lock of the journal. Each training is claimed by a lock, which the system frees 
 another process then goes on with it from its checkpoint.
 """
 
-import math
 import os
 import signal
 import socket
@@ -33,6 +32,7 @@ from labkit.run_directory.files import read_object
 from labkit.run_directory.machine import driver_library
 from labkit.run_directory.metrics import chosen_step, own_test
 from labkit.run_directory.reader import MetricsReader, read_metrics
+from labkit.run_directory.rows import number
 from labkit.run_directory.stop import is_free
 from labkit.startup.child import EXIT_STATUS, UNTIL_SECONDS, UNTIL_STEP, python_command
 from labkit.startup.process import Child
@@ -80,10 +80,9 @@ def reached(
     chosen = chosen_step(rows)
     value = next((row.get(objective) for row in reversed(rows) if row["step"] == chosen), None)
     test = own_test(reader.split("test"), None, ()) or {}
-    good = isinstance(value, int | float) and math.isfinite(value)
     return {
         "step": step,
-        "value": value if good else None,
+        "value": number(value),
         "seconds": spent(reader, after, step),
         "test": test.get(objective),
     }
@@ -330,15 +329,15 @@ class Search:
         if now < self._watch_at:
             return
         self._watch_at = now + 1.0
-        for number, child in running.items():
-            status = self._jobs[number].run.read_status()
+        for place, child in running.items():
+            status = self._jobs[place].run.read_status()
             beat = status.heartbeat if status else 0.0
-            seen, since = self._beats.get(number, (-1.0, now))
-            self._beats[number] = (beat, since if beat == seen else now)
+            seen, since = self._beats.get(place, (-1.0, now))
+            self._beats[place] = (beat, since if beat == seen else now)
             if beat == seen and now - since > self.patience:
-                self._hanging.add(number)
+                self._hanging.add(place)
                 child.kill()
-        searches = any(self._jobs[number].trial.repeats is None for number in running)
+        searches = any(self._jobs[place].trial.repeats is None for place in running)
         if self.time_is_up and searches and not self.signals:
             self.signals.append(TIME_IS_UP)
         if now >= self._snapshot_at:
