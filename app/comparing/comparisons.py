@@ -9,6 +9,7 @@ import streamlit as st
 from app import state
 from app.comparing.table import set_runs
 from app.markup import plain, unfolding
+from app.state import MAX_RUNS
 from labkit.errors import InputError
 from labkit.experiments.comparison.files import RESULTS, request_path, run_directory
 from labkit.experiments.comparison.read import read_comparison
@@ -53,8 +54,9 @@ def _show(places: list[Path]) -> None:
         return
     every = (run_directory(comparison.path, one.model, one.seed, one.fold) for one in comparison.runs)
     runs = [run for run in every if run.exists()]
+    which = "all its runs" if len(runs) <= MAX_RUNS else f"{MAX_RUNS} of its runs"
     st.button(
-        f"Compare all its runs ({len(runs)})" if runs else "It has no runs yet",
+        f"Compare {which} ({len(runs)})" if runs else "It has no runs yet",
         icon=":material/stacked_line_chart:",
         disabled=not runs,
         on_click=_compare,

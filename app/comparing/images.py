@@ -63,7 +63,8 @@ def show_galleries(images: OnImages, runs: tuple[Result, Result]) -> None:
     if chosen != ANY:
         places = places[images.first.has[places, chosen]]
     if not len(places):
-        st.info(f"There is no image that B {'broke' if shown == 'broken' else 'fixed'}.")
+        of_class = "" if chosen == ANY else " of this class"
+        st.info(f"There is no image{of_class} that B {'broke' if shown == 'broken' else 'fixed'}.")
     else:
         page, above = page_below(len(places), PAGE_SIZE, "compare-page", (shown, places.tobytes()))
         with above:

@@ -91,9 +91,9 @@ def show_table(groups: Sequence[Group]) -> list[Group]:
         rows = table.group_rows(ordered, (), columns.values(), "")
     else:
         rows = table.run_rows(runs, columns.values(), "")
-    best = {name: _best(groups, name) for name in columns if name in MEASURES and len(groups) > 1}
+    best = {name: _best(groups, name) for name in columns if name in MEASURES}
     for row, group in zip([row for row in rows if "group" not in row], ordered, strict=True):
-        row["best"] = [place for place, name in enumerate(columns) if best.get(name) is group]
+        row["best"] = [place for place, name in enumerate(columns) if group in best.get(name, ())]
     labels = {run.path: label for label, run in runs.items()}
     table.draw(
         columns,
@@ -109,7 +109,7 @@ def show_table(groups: Sequence[Group]) -> list[Group]:
     mean = "Mean ± standard deviation over the finished runs, or where none is over all (their number). "
     st.caption(
         (mean if several else "")
-        + ("The best of each column is tinted. " if len(groups) > 1 else "")
+        + ("The best of each column is tinted, of what has finished if any has. " if len(groups) > 1 else "")
         + "Settings that are the same for all, or don't affect the training, aren't listed. "
         + "Tick rows to make their curves stand out."
     )
@@ -141,8 +141,19 @@ def _columns(groups: Sequence[Group]) -> dict[str, Column]:
     }
 
 
-def _best(groups: Sequence[Group], measure: str) -> Group | None:
-    """Return the configuration with the best mean; None where nothing tells which is better."""
+def best_first(groups: Sequence[Group], measure: str) -> list[Group]:
+    """Return the configurations with this result, the best mean first; none where nothing tells the better.
+
+    Where some have finished, the others don't count: a run that failed was the shortest.
+    """
     sign = 0 if told_apart(groups, measure) else MEASURES[measure].better
-    known = [group for group in groups if group.values(measure)]
-    return max(known, key=lambda group: sign * fmean(group.values(measure))) if sign else None
+    known = [group for group in groups if sign and group.values(measure)]
+    finished = [group for group in known if any(result.finished for result in group.results)]
+    return sorted(finished or known, key=lambda group: -sign * fmean(group.values(measure)))
+
+
+def _best(groups: Sequence[Group], measure: str) -> list[Group]:
+    """Return the configurations with the best mean; none where all have the same."""
+    ranked = best_first(groups, measure)
+    equal = [group for group in ranked if fmean(group.values(measure)) == fmean(ranked[0].values(measure))]
+    return equal if len(equal) < len(ranked) else []

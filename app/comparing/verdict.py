@@ -3,7 +3,6 @@
 import html
 from collections.abc import Sequence
 from functools import partial
-from statistics import fmean
 from typing import NamedTuple
 
 import streamlit as st
@@ -11,6 +10,7 @@ import streamlit as st
 from app import state
 from app.comparing.images import same_images
 from app.comparing.plots import estimate
+from app.comparing.table import best_first
 from app.markup import draw_for_widths
 from labkit.analysis.results import (
     MEASURES,
@@ -72,10 +72,8 @@ def _choose_first(names: list[str], suggested: list[str]) -> None:
 
 def _suggested(groups: Sequence[Group], measure: str) -> list[str]:
     """Return two names to begin with: of more than two configurations the best ones."""
-    sign = MEASURES[measure].better
-    known = [group for group in groups if group.values(measure)]
-    if len(groups) > 2 and len(known) > 1:
-        best = sorted(known, key=lambda group: -sign * fmean(group.values(measure)))[:2]
+    best = best_first(groups, measure)[:2]
+    if len(best) > 1:
         groups = [group for group in groups if group in best]
     return [state.clean(group.name) for group in groups[:2]]
 
