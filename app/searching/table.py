@@ -107,8 +107,8 @@ def show_rungs(search: SearchResult) -> None:
         found = search.at_rung(rung)
         values = [result.value for _, result in found]
         texts = [value_shown(search, of(values)) if values else "–" for of in (best, statistics.median)]
-        here = Counter(trial.state for trial, _ in found if len(trial.results) == rung + 1)
-        further = len(found) - here.total()
+        here = Counter(trial.state for trial in search.trials if trial.rung == rung)
+        further = sum(trial.rung > rung for trial, _ in found)
         counts = [f"{count:,}" for count in (further, here["pruned"], here["failed"])]
         rows.append([place, f"{len(found):,}", *texts, *counts])
     st.markdown("#### Rungs")

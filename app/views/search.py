@@ -1,6 +1,6 @@
 """The page of a search: its state, the best so far, its trials and rungs, and what the settings do."""
 
-import math
+from itertools import islice
 from pathlib import Path
 
 import streamlit as st
@@ -76,12 +76,8 @@ def _draw(search: SearchResult) -> None:
 
 def _compare(search: SearchResult) -> None:
     """Draw the link to the page Compare with the runs of the trials, the best ones first."""
-    trials = sorted(
-        search.trials, key=lambda trial: -search.request.sign * trial.last.value if trial.last else math.inf
-    )
-    runs = [state.clean(run.path) for trial in trials for run in actions.runs_of(search, trial)][
-        : state.MAX_RUNS
-    ]
+    every = (state.clean(run.path) for trial in search.trials for run in actions.runs_of(search, trial))
+    runs = list(islice(every, state.MAX_RUNS))
     if len(runs) > 1:
         address.link(
             "compare", f"Compare {counted(len(runs), 'run')}", "stacked_line_chart", runs=runs, run=runs[0]

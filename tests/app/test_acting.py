@@ -153,6 +153,17 @@ def test_the_time_counts_the_images_of_all_passes_of_a_step(make_run):
     assert expected(check(draft), draft, [summary]) is None
 
 
+def test_no_time_is_told_of_epochs_of_data_that_are_not_there(make_run):
+    run = make_run("mine")
+    configure(run, **preset_values("smoke"))
+    run.write_status(replace(run.read_status(), examples_per_second=100.0))
+    [summary] = state.summaries([run], 9.0)
+    draft = new_draft("smoke")
+    draft.shown["epochs"] = "2"
+    assert check(draft).config is not None
+    assert expected(check(draft), draft, [summary]) is None, "nothing tells how many images an epoch has"
+
+
 def test_memory_is_told_by_a_run_like_them_and_too_little_is_said(make_run, monkeypatch):
     run = make_run("mine")
     configure(run, **preset_values("smoke"))
