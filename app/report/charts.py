@@ -130,17 +130,16 @@ def predictions_html(run: RunDirectory) -> str:
     except InputError as error:
         return section("Predictions", note(f"{error}"), 3)
     if predictions.are_numbers:
-        worst = predictions.worst_first[:MISTAKES]
-        shown = cards.prediction_cards(_part(predictions, worst), range(len(worst)))
-        return section("The largest errors on the test split", cards.grid(shown, 152), 3)
-    other = of_another_checkpoint(run, predictions)
-    wrong = predictions.select(wrong_only=True)[:MISTAKES]
-    title = f"The {counted(len(wrong), 'most confident mistake')} on the test split"
-    part = _part(predictions, wrong)
-    shown = cards.prediction_cards(part, range(len(wrong)), note=lambda place: f"#{part.index[place]}", top=3)
+        first, title = predictions.worst_first[:MISTAKES], "The largest errors on the test split"
+    else:
+        first = predictions.select(wrong_only=True)[:MISTAKES]
+        title = f"The {counted(len(first), 'most confident mistake')} on the test split"
+    part = _part(predictions, first)
+    shown = cards.prediction_cards(part, range(len(first)), note=lambda place: f"#{part.index[place]}", top=3)
     grid = cards.grid(shown, 152).replace(' loading="lazy"', "")
+    other = of_another_checkpoint(run, predictions)
     said = note(f"{other[0].upper()}{other[1:]}.") if other else ""
-    return said + _confusion(predictions) + (section(title, grid, 3) if len(wrong) else "")
+    return said + _confusion(predictions) + (section(title, grid, 3) if len(first) else "")
 
 
 def _part(predictions: Predictions, kept: NDArray[np.intp]) -> Predictions:
@@ -158,7 +157,7 @@ def _part(predictions: Predictions, kept: NDArray[np.intp]) -> Predictions:
 def _confusion(predictions: Predictions) -> str:
     """Return the confusion matrix; of many classes the most frequent confusions."""
     classes = predictions.classes
-    if predictions.multi_label or not len(predictions):
+    if predictions.targets != "class" or not len(predictions):
         return ""
     if len(classes) > MAX_CLASSES:
         rows = [

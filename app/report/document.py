@@ -13,7 +13,7 @@ from app.images.cards import STYLE as CARDS
 from app.markup import escaped, table_html
 from app.report.charts import board_html, comparison_charts, machine_board, predictions_html, run_board
 from app.report.parts import COLUMNS, all_results, folded, head, moment, note, overview_row, section
-from app.views.configuration import flatten, shell_line
+from app.views.configuration import changed_settings, command_line, flatten
 from labkit.analysis.results import grouped, result_of, result_rows
 from labkit.config.config import describe
 from labkit.errors import InputError
@@ -77,10 +77,12 @@ class _Run:
 
     def settings(self) -> str:
         """Return the configuration: what differs from the defaults first, then all values."""
-        changed, values = self.summary.settings, self.configuration()
+        values = self.configuration()
         if values is None:
             return note("config.json is damaged.")
-        every = table_html(("Setting", "Value"), flatten(values))
+        changed, every = changed_settings(values), table_html(("Setting", "Value"), flatten(values))
+        if self.summary.recorded_by:
+            return every
         if changed is None:
             return note("config.json isn't one of this version of labkit: its defaults are unknown.") + every
         rows = [row for name, value in changed.items() for row in flatten(value, name)]
@@ -90,12 +92,12 @@ class _Run:
     def environment(self) -> str:
         """Return the command and the versions that the run recorded."""
         found = self.run.read_environment()
-        command = found.pop("command", None)
+        command = command_line(self.run, found.pop("command", None))
         try:
             rows = list(flatten(found)) if found else []
         except RecursionError:
             return note("environment.json is nested too deeply to be shown.")
-        line = f"<pre>{escaped(shell_line(command))}</pre>" if command else ""
+        line = f"<pre>{escaped(command)}</pre>" if command else ""
         versions = found.get("versions")
         first = [*versions.items()] if isinstance(versions, dict) else []
         first = [(f"version of {name}", value) for name, value in first if not isinstance(value, dict | list)]
