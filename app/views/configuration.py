@@ -95,7 +95,7 @@ def _sections(values: dict[str, Any], *, expanded: bool = True) -> None:
     flat = {name: value for name, value in values.items() if not isinstance(value, dict)}
     nested = {name: value for name, value in values.items() if isinstance(value, dict)}
     for name, section in ([("general", flat)] if flat else []) + list(nested.items()):
-        with st.expander(plain(name.replace("_", " ").capitalize()), expanded=expanded):
+        with st.expander(plain(name[:1].upper() + name[1:].replace("_", " ")), expanded=expanded):
             if section:
                 st.html(table_html((), flatten(section)))
             else:

@@ -110,7 +110,8 @@ def _expectation(checked: Checked, shown: Draft) -> None:
     """Draw how many trainings there will be, and how long they take if a run like them has told it."""
     parts = []
     if checked.trainings > 1:
-        order = f"{shown.at_once} at a time" if shown.at_once > 1 else "one after the other"
+        at_once = min(shown.at_once, checked.trainings)
+        order = f"{at_once} at a time" if at_once > 1 else "one after the other"
         parts.append(f"{counted(checked.trainings, 'training')}, {order}.")
     if found := expected(checked, shown, state.summaries(state.listed_runs().values(), READ_SECONDS)):
         seconds, like = found

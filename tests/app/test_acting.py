@@ -181,6 +181,9 @@ def test_memory_is_told_by_a_run_like_them_and_too_little_is_said(make_run, monk
         one.set_value(value)
         checked(at.run())
     assert "at most 3 times 1.5 GiB" in words(at) and "That is too little." in words(at)
+    assert "5 trainings, 3 at a time." in words(at)
+    next(box for box in at.number_input if box.key.endswith("-at_once")).set_value(9)
+    assert "5 trainings, 5 at a time." in words(checked(at.run()))
 
 
 def test_the_form_of_auto_fits_the_data_set_that_is_chosen(runs_folder):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from app.charts.board import Line
-from app.comparing import comparisons
+from app.comparing import comparisons, relations
 from app.comparing.curves import colors_of, mean_and_range
 from app.comparing.plots import Dot, axis_of, scatter
 from labkit.analysis.results import grouped, read_results
@@ -273,3 +273,35 @@ def test_a_comparison_of_labkit_compare_is_shown_and_all_its_runs_can_be_compare
     request_path(folder).write_text("{")
     checked(at.run())
     assert "comparison.json can't be read" in words(at)
+
+
+def test_parallel_coordinates_end_with_the_result_and_say_what_they_leave_out(tested, monkeypatch):
+    numbers = {"loss": "mse", "dataset": "shapes_size"}
+    fractions = ("learning_rate", "momentum", "weight_decay", "batch_norm_decay", "gradient_clip_norm")
+    for size in (1, 2):
+        run = tested(str(size))
+        row = evaluation_row(120, "test", mean_absolute_error=1.0 / size)
+        run.metrics_path.unlink()
+        append(run.metrics_path, {name: row[name] for name in row if "accuracy" not in name})
+        sizes = dict.fromkeys(("train_batch_size", "train_steps"), 16 * size)
+        configure(run, num_layers=8, **numbers, **dict.fromkeys(fractions, 0.1 * size), **sizes)
+
+    def axes(at) -> list[str]:
+        [figure] = [json.loads(one.proto.spec) for one in at.get("plotly_chart")]
+        return [axis["label"] for axis in figure["data"][0]["dimensions"]]
+
+    at = compare("1", "2", parallel=True)
+    assert {*axes(at)} == {*fractions, *sizes, "Test mean absolute error"}
+    assert axes(at)[-1] == "Test mean absolute error" and "Left out" not in words(at)
+    monkeypatch.setattr(relations, "MOST_AXES", 6)
+    left = axes(at)[:2]
+    assert axes(checked(at.run()))[-1] == "Test mean absolute error" and not {*left} & {*axes(at)}
+    assert f"Left out: {left[0]}, {left[1]}." in words(at)
+
+
+def test_the_scatter_plot_says_how_many_runs_it_shows(tested, make_run):
+    tested("one")
+    tested("two", learning_rate=0.3)
+    assert "have both values" not in words(compare("one", "two"))
+    configure(make_run("without test"), num_layers=8, learning_rate=0.5)
+    assert "2 of 3 runs have both values." in words(compare("one", "two", "without test"))

@@ -26,7 +26,7 @@ from labkit.run_directory import RunDirectory, write_json_atomic
 from tests.app.boards import Board, decoded
 from tests.app.browser import Visit, becomes, until, visiting
 from tests.app.conftest import change_environment, write_predictions
-from tests.app.rows import append, append_machine, machine_row, train_row
+from tests.app.rows import append, append_machine, evaluation_row, machine_row, train_row
 
 EVIL = '<script>alert("x")</script>'
 
@@ -111,6 +111,13 @@ def test_a_run_of_another_program_has_no_defaults(runs_folder):
         text = Parsed(report([RunDirectory(runs_folder / name)])).text
         assert "default" not in text
         assert "recorded_by labkit.start_run" in text and ("settings.width 7" in text) == (name == "mine")
+
+
+def test_a_test_with_other_views_says_so(make_run):
+    run = make_run()
+    append(run.metrics_path, evaluation_row(120, "test"))
+    append(run.evaluations_path, evaluation_row(120, "test", test_time_augmentation="mirror"))
+    assert "test, step 120 validation, step 120 other test, step 120, mirror" in Parsed(report([run])).text
 
 
 def test_the_command_is_the_one_that_makes_the_run_also_after_a_resume(make_run):
