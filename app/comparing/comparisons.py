@@ -7,7 +7,7 @@ from pathlib import Path
 import streamlit as st
 
 from app import state
-from app.comparing.table import set_runs
+from app.comparing.table import KEY
 from app.markup import plain, unfolding
 from app.state import MAX_RUNS
 from labkit.errors import InputError
@@ -76,4 +76,5 @@ def _compare(place: Path, runs: list[RunDirectory]) -> None:
     """Choose the runs, and list their folder, so that they have short names."""
     if place not in state.run_folders():
         st.session_state["folder"] = str(place)
-    set_runs(runs)
+    labels = {run.path: label for label, run in state.listed_runs().items()}
+    st.session_state[KEY] = [labels.get(run.path, state.clean(run.path)) for run in runs][:MAX_RUNS]

@@ -42,7 +42,8 @@ def show_relations(groups: Sequence[Group], colors: dict[str, tuple[str, bool]])
     labels = [state.clean(result.label) for result in results]
     draw_scatter(labels, [colors[result.label][0] for result in results], found[x], found[y], key="scatter")
     names = [*settings, *(title_of(name, groups) for name in LAST if name in known)]
-    unfold_parallel(names, found, key="parallel")
+    parallel = partial(draw_parallel, names, found)
+    unfolding("Parallel coordinates", parallel, key="parallel", icon="stacked_line_chart")
 
 
 def draw_scatter(
@@ -78,13 +79,8 @@ def axes(groups: Sequence[Group]) -> dict[str, Axis]:
     return found
 
 
-def unfold_parallel(names: Sequence[str], found: dict[str, Axis], *, key: str, what: str = "runs") -> None:
-    """Draw a box with a line for each run, or for ``what`` else, through its values on some of the axes."""
-    draw = partial(_parallel, names, found, what)
-    unfolding("Parallel coordinates", draw, key=key, icon="stacked_line_chart")
-
-
-def _parallel(names: Sequence[str], found: dict[str, Axis], what: str) -> None:
+def draw_parallel(names: Sequence[str], found: dict[str, Axis], what: str = "runs") -> None:
+    """Draw a line for each run, or for ``what`` else, through its values on some of the axes."""
     import plotly.graph_objects as go  # with its script of 5 MB, for this chart alone
 
     names = [name for name in names if len({str(value) for value in found[name].values}) > 1]

@@ -1,6 +1,6 @@
 """Which runs are compared, and the table of their results: a row for each configuration or run."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -25,7 +25,6 @@ from labkit.analysis.results import (
 )
 from labkit.run_directory import RunDirectory
 
-WATCH_SECONDS = 5.0
 KEY = "runs"
 
 
@@ -61,17 +60,11 @@ def choose_runs() -> dict[str, RunDirectory]:
     return {label: run for label, run in there.items() if by_path[run.path] == label}
 
 
-def set_runs(runs: Iterable[RunDirectory]) -> None:
-    """Compare these runs. Call it from a callback, before the selection is drawn."""
-    labels = {run.path: label for label, run in state.listed_runs().items()}
-    st.session_state[KEY] = [labels.get(run.path, state.clean(run.path)) for run in runs][:MAX_RUNS]
-
-
 def results_of(runs: dict[str, RunDirectory]) -> list[Result]:
     """Return the results of the runs. The page is drawn again when one of them changes."""
     look = partial(state.follower(tuple(run.path for run in runs.values())).of, runs.values())
     found = look()
-    state.watch("results", look, WATCH_SECONDS, seen=found)
+    state.watch("results", look, seen=found)
     return [result_of(label, summary) for label, summary in zip(runs, found, strict=True)]
 
 

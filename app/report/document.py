@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from time import time
-from typing import Any
 
 from app.charts.component import code
 from app.charts.store import CurveStore, Snapshot
@@ -67,20 +66,14 @@ class _Run:
             lines = counted(self.metrics.damaged_lines, "damaged line")
             self.problem = note(f"Left out of metrics.jsonl: {lines}.")
 
-    def configuration(self) -> dict[str, Any] | None:
-        try:
-            found = self.run.read_config()
-            list(flatten(found))
-            return found
-        except (InputError, RecursionError):
-            return None
-
     def settings(self) -> str:
         """Return the configuration: what differs from the defaults first, then all values."""
-        values = self.configuration()
-        if values is None:
+        try:
+            values = self.run.read_config()
+            every = table_html(("Setting", "Value"), flatten(values))
+        except (InputError, RecursionError):
             return note("config.json is damaged.")
-        changed, every = changed_settings(values), table_html(("Setting", "Value"), flatten(values))
+        changed = changed_settings(values)
         if self.summary.recorded_by:
             return every
         if changed is None:

@@ -39,7 +39,9 @@ def show_trials(search: SearchResult) -> None:
     sort = st.session_state.get(SORT, "")
     sort = sort if sort.removeprefix("-") in ("name", *columns) else ""
     known = {"name": TRIAL, **columns}
-    runs = {str(trial.number): _first_run(search, trial) for trial in trials}
+    # A click on the number of a trial opens its first run.
+    firsts = {str(one.number): Path(one.runs[0]).name if one.runs else str(one.number) for one in trials}
+    runs = {number: state.clean(search.folder / name) for number, name in firsts.items()}
     ordered = table.in_order(trials, sort, lambda column, trial: column.value(trial), known.__getitem__)
     table.draw(
         columns,
@@ -58,11 +60,6 @@ def show_trials(search: SearchResult) -> None:
     ticked = table.ticked(TABLE)
     for trial in [trial for trial in trials if str(trial.number) in ticked][:MAX_SHOWN]:
         _one(search, trial)
-
-
-def _first_run(search: SearchResult, trial: TrialRecord) -> str:
-    """Return the path of the trial's first run, which a click on its number opens."""
-    return state.clean(search.folder / (Path(trial.runs[0]).name if trial.runs else str(trial.number)))
 
 
 def _columns(search: SearchResult) -> dict[str, Column]:

@@ -31,7 +31,10 @@ def page() -> None:
     with left:
         st.markdown("**Configuration**")
         try:
-            _configuration(run.read_config())
+            recorded = run.read_config()
+            if (changed := changed_settings(recorded)) is not None:
+                _sections({"differs from the defaults": dict(changed)})
+            _sections(recorded, expanded=changed is None)
         except InputError as error:
             st.error(plain(str(error)))
         except RecursionError:
@@ -48,13 +51,6 @@ def page() -> None:
                 st.error(f"{state.as_code(run.environment_path)} is nested too deeply to be shown")
         else:
             st.caption("No environment is recorded yet (no readable `environment.json`).")
-
-
-def _configuration(recorded: dict[str, Any]) -> None:
-    """Draw what differs from the defaults, then everything, folded; of another program's run all."""
-    if (changed := changed_settings(recorded)) is not None:
-        _sections({"differs from the defaults": dict(changed)})
-    _sections(recorded, expanded=changed is None)
 
 
 def changed_settings(recorded: dict[str, Any]) -> Mapping[str, Any] | None:

@@ -115,9 +115,8 @@ def _expectation(checked: Checked, shown: Draft) -> None:
         parts.append(f"{counted(checked.trainings, 'training')}, {order}.")
     if found := expected(checked, shown, state.summaries(state.listed_runs().values(), READ_SECONDS)):
         seconds, like = found
-        name = like.name
         alone = " one after the other" if checked.trainings > 1 else ""
-        speed = f"at the speed of {plain(clean(name))}; validations come on top"
+        speed = f"at the speed of {plain(clean(like.name))}; validations come on top"
         parts.append(f"About {duration(seconds)}{alone} {speed}.")
         parts += _memory(RunDirectory(like.path), min(shown.at_once, checked.trainings))
     if parts:
