@@ -134,7 +134,7 @@ def follower(what: tuple[Path, ...]) -> Summaries:
 
 
 def summaries(runs: Iterable[RunDirectory], seconds: float) -> list[RunSummary]:
-    """Return the summary of each run. Only what has changed is read, for about ``seconds`` at most.
+    """Return the summary of each listed run. Only what has changed is read, for about ``seconds`` at most.
 
     Metrics that there was no time for are unknown until the next call.
     """

@@ -23,6 +23,7 @@ from labkit.analysis.results import (
     title_of,
     told_apart,
 )
+from labkit.plurals import listed
 from labkit.run_directory import RunDirectory
 
 KEY = "runs"
@@ -99,10 +100,13 @@ def show_table(groups: Sequence[Group]) -> list[Group]:
         on_sort=lambda sort: st.session_state.update({SORT: sort}),
         on_open=lambda path: actions.link("live", [labels[path]]),
     )
+    told = {name: told_apart(groups, name) for name in columns if name in MEASURES}
+    apart = [f"{title_of(name, groups)} ({listed(why)})" for name, why in told.items() if why]
     mean = "Mean ± standard deviation over the finished runs, or where none is over all (their number). "
     st.caption(
         (mean if several else "")
         + ("The best of each column is tinted, of what has finished if any has. " if len(groups) > 1 else "")
+        + (f"Can't be compared, because a setting differs: {listed(apart)}. " if apart else "")
         + "Settings that are the same for all, or don't affect the training, aren't listed. "
         + "Tick rows to make their curves stand out."
     )

@@ -437,6 +437,13 @@ def test_resume_continues_as_the_command_does(make_run, started):
     assert (options["workers"], config.run.job_dir) == (2, str(other.path))
 
 
+def test_a_page_of_one_run_leaves_what_is_known_of_the_others(make_run):
+    runs = [make_run(name, state) for name, state in (("first", "finished"), ("second", "failed"))]
+    assert all(one.complete for one in state.summaries(runs, 60))
+    assert "There is no checkpoint" in words(open_page("live", runs[1]))
+    assert all(one.complete for one in state.summaries(runs, 0)), "nothing is read again"
+
+
 def test_a_resume_makes_again_what_a_killed_run_did_after_its_last_status(make_run):
     run = make_run("first", status={"state": "running", "pid": 2**22 + 1, "step": 100})
     configure(run)

@@ -118,6 +118,8 @@ def test_losses_of_different_functions_have_no_best_and_are_not_suggested(tested
     assert at.selectbox(key="by").value == "Test accuracy"
     at = checked(at.selectbox(key="by").set_value("Test loss").run())
     assert "test loss can't be compared: loss differs" in words(at)
+    losses = "Test loss (loss), Validation loss (loss), Training loss (loss)"
+    assert f"Can't be compared, because a setting differs: {losses}." in words(at)
     assert not [part for part in parts(at, "labkit_drawing") if ">A</text>" in markup_of(part)]
 
 
@@ -133,7 +135,8 @@ def tinted(at) -> dict[str, list[str]]:
 def test_all_that_are_equally_good_are_tinted_and_none_where_all_are(tested):
     for name, accuracy, rate in (("a", 0.8, 0.1), ("b", 0.8, 0.2), ("c", 0.7, 0.3)):
         tested(name, accuracy, learning_rate=rate)
-    assert tinted(compare("a", "b", "c")) == {"test_accuracy": ["a", "b"]}
+    at = compare("a", "b", "c")
+    assert tinted(at) == {"test_accuracy": ["a", "b"]} and "Can't be compared" not in words(at)
 
 
 def test_a_run_that_failed_is_not_the_fastest(tested, make_run):
