@@ -134,6 +134,7 @@ def _columns(groups: Sequence[Group]) -> dict[str, Column]:
         "state": table.COLUMNS["state"],
         "seed": Column("Seed", lambda run: by_path[run.path].seed, together=lambda group: group.seeds),
         **{name: measured(name) for name in known_measures(groups)},
+        "training_loss": table.COLUMNS["training_loss"],  # which shows NaN, too
         **{f"setting {name}": setting(name) for name in settings},
     }
 

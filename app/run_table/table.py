@@ -83,14 +83,14 @@ def _state_shown(value: tuple[str, str]) -> list[str]:
 
 
 def _curve_shown(losses: Sequence[float]) -> dict[str, Any] | None:
-    """Return a curve as heights of 0 to ``SPARK``, None where a loss isn't finite."""
+    """Return a curve as heights of 0 to ``SPARK``; None without a finite loss."""
     known = [loss for loss in losses if math.isfinite(loss)]
     if not known:
         return None
     low, high = min(known), max(known)
     scale = SPARK / (high - low or 1)
-    heights = [round(scale * (loss - low)) if math.isfinite(loss) else None for loss in losses]
-    return {"heights": heights, "label": f"{losses[0]:.4g} to {losses[-1]:.4g}"}
+    heights = [round(scale * (loss - low)) for loss in known]
+    return {"heights": heights, "label": f"{known[0]:.4g} to {known[-1]:.4g}"}
 
 
 def _steps_shown(value: tuple[int, int | None]) -> str:

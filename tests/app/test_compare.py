@@ -18,7 +18,7 @@ from labkit.run_directory import RunDirectory, write_json_atomic
 from tests.app.boards import charts, parts
 from tests.app.conftest import change_environment, configure, rewrite_predictions, write_predictions
 from tests.app.pages import button, checked, html_of, markup_of, open_page, press, rows_of, words
-from tests.app.rows import append, evaluation_row
+from tests.app.rows import append, evaluation_row, train_row
 
 HTML = "<img src=x onerror=alert(1)>"
 
@@ -148,6 +148,13 @@ def test_a_run_that_failed_is_not_the_fastest(tested, make_run):
     assert "short" not in [name for names in tinted(at).values() for name in names]
     assert (at.selectbox(key="a").value, at.selectbox(key="b").value) == ("long", "longer")
     assert tinted(compare("short", "shorter"))["seconds"] == ["shorter"], "nothing has finished"
+
+
+def test_a_loss_that_is_no_number_stands_in_the_table(tested):
+    for name, loss, rate in (("one", np.nan, 0.1), ("two", np.inf, 0.2), ("three", 0.5, 0.3)):
+        append(tested(name, learning_rate=rate).metrics_path, train_row(121, loss=loss))
+    rows = rows_of(compare("one", "two", "three"), "compare-table")
+    assert [row["training_loss"] for row in rows] == ["NaN", "∞", "0.5"]
 
 
 def test_two_seeds_of_one_configuration_lead_to_single_runs(tested):
