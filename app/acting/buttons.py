@@ -185,7 +185,9 @@ def show_start(
         st.stop()
     path, why = st.session_state.get(REFUSED, (None, ""))
     if path == run.path:
-        _refused(run, why)
+        st.subheader(plain(str(run.name)), anchor=False)
+        st.error(f"It wasn't started: {plain(str(why))}", icon=":material/block:")
+        address.link("start", "Back to the form", "arrow_back")
         st.stop()
 
 
@@ -203,12 +205,6 @@ def _wait(run: RunDirectory, launch: launches.Launch, is_there: Callable[[RunDir
         POLL_SECONDS,
         seen=(False, True, lines),
     )
-
-
-def _refused(run: RunDirectory, why: str) -> None:
-    st.subheader(plain(str(run.name)), anchor=False)
-    st.error(f"It wasn't started: {plain(str(why))}", icon=":material/block:")
-    address.link("start", "Back to the form", "arrow_back")
 
 
 LONGEST_INLINE = 100  # characters of a command within a line of text

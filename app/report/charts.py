@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from app.charts.board import PALETTE, Chart, encode
@@ -134,24 +133,18 @@ def predictions_html(run: RunDirectory) -> str:
     else:
         first = predictions.select(wrong_only=True)[:MISTAKES]
         title = f"The {counted(len(first), 'most confident mistake')} on the test split"
-    part = _part(predictions, first)
+    part = replace(
+        predictions,
+        images=cards.shrunk(predictions.images[first], MOST_PIXELS, Image.Resampling.LANCZOS),
+        labels=predictions.labels[first],
+        probabilities=predictions.probabilities[first],
+        index=predictions.index[first],
+    )
     shown = cards.prediction_cards(part, range(len(first)), note=lambda place: f"#{part.index[place]}", top=3)
     grid = cards.grid(shown, 152).replace(' loading="lazy"', "")
     other = of_another_checkpoint(run, predictions)
     said = note(f"{other[0].upper()}{other[1:]}.") if other else ""
     return said + _confusion(predictions) + (section(title, grid, 3) if len(first) else "")
-
-
-def _part(predictions: Predictions, kept: NDArray[np.intp]) -> Predictions:
-    """Return some of the predictions, their images no larger than they are drawn."""
-    images = cards.shrunk(predictions.images[kept], MOST_PIXELS, Image.Resampling.LANCZOS)
-    return replace(
-        predictions,
-        images=images,
-        labels=predictions.labels[kept],
-        probabilities=predictions.probabilities[kept],
-        index=predictions.index[kept],
-    )
 
 
 def _confusion(predictions: Predictions) -> str:

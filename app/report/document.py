@@ -37,7 +37,8 @@ def report(runs: Sequence[RunDirectory]) -> str:
     for run in runs:
         if not run.exists():
             raise InputError(f"there is no run in {run.path}: it has no config.json")
-    names = _unique_names(runs)
+    every = [run.name for run in runs]
+    names = [str(run.path) if every.count(run.name) > 1 else run.name for run in runs]
     summaries = Summaries(describe).of(runs)
     parts = [_Run(*given) for given in zip(names, runs, summaries, strict=True)]
     if len(parts) == 1:
@@ -99,12 +100,6 @@ class _Run:
             + table_html(("Environment", ""), first)
             + folded("Whole environment", table_html(("", ""), rows))
         )
-
-
-def _unique_names(runs: Sequence[RunDirectory]) -> list[str]:
-    """Return the names of the runs, or the path of each run whose name isn't unique."""
-    names = [run.name for run in runs]
-    return [str(run.path) if names.count(name) > 1 else name for name, run in zip(names, runs, strict=True)]
 
 
 def _parts(one: _Run, level: int = 2, charts: str = "") -> str:

@@ -1,5 +1,6 @@
 """The page that starts a run: a form, the command that it makes, and a button."""
 
+import socket
 from collections.abc import Sequence
 
 import streamlit as st
@@ -116,7 +117,9 @@ def _expectation(checked: Checked, shown: Draft) -> None:
     if found := expected(checked, shown, state.summaries(state.listed_runs().values(), READ_SECONDS)):
         seconds, like = found
         alone = " one after the other" if checked.trainings > 1 else ""
-        speed = f"at the speed of {plain(clean(like.name))}; validations come on top"
+        status = RunDirectory(like.path).read_status()
+        host = f" on {plain(clean(status.host))}" if status and status.host != socket.gethostname() else ""
+        speed = f"at the speed of {plain(clean(like.name))}{host}; validations come on top"
         parts.append(f"About {duration(seconds)}{alone} {speed}.")
         parts += _memory(RunDirectory(like.path), min(shown.at_once, checked.trainings))
     if parts:

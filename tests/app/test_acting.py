@@ -168,7 +168,11 @@ def test_memory_is_told_by_a_run_like_them_and_too_little_is_said(make_run, monk
     run = make_run("mine")
     configure(run, **preset_values("smoke"))
     run.write_status(replace(run.read_status(), examples_per_second=100.0))
-    assert "Memory" not in words(open_page("start", run)), "the run didn't record any"
+    said = words(open_page("start", run))
+    assert "Memory" not in said, "the run didn't record any"
+    assert "at the speed of mine; validations" in said
+    run.write_status(replace(run.read_status(), host="big.example.org"))
+    assert "at the speed of mine on big.example.org; validations" in words(open_page("start", run))
     append_machine(run, machine_row(1.0, memory_bytes=2**30), machine_row(2.0, memory_bytes=3 * 2**29))
     monkeypatch.setattr(start, "virtual_memory", lambda: SimpleNamespace(available=4 * 2**30))
     said = words(open_page("start", run))

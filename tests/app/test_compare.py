@@ -17,7 +17,7 @@ from labkit.experiments.comparison.files import Request, request_path
 from labkit.run_directory import RunDirectory, write_json_atomic
 from tests.app.boards import charts, parts
 from tests.app.conftest import change_environment, configure, rewrite_predictions, write_predictions
-from tests.app.pages import button, checked, html_of, markup_of, open_page, press, rows_of, words
+from tests.app.pages import button, checked, html_of, markup_of, open_page, press, rows_of, tick, words
 from tests.app.rows import append, evaluation_row, train_row
 
 HTML = "<img src=x onerror=alert(1)>"
@@ -136,6 +136,7 @@ def test_all_that_are_equally_good_are_tinted_and_none_where_all_are(tested):
     for name, accuracy, rate in (("a", 0.8, 0.1), ("b", 0.8, 0.2), ("c", 0.7, 0.3)):
         tested(name, accuracy, learning_rate=rate)
     at = compare("a", "b", "c")
+    assert "Tick rows" not in words(at), "each has a colour already"
     assert tinted(at) == {"test_accuracy": ["a", "b"]} and "Can't be compared" not in words(at)
 
 
@@ -232,6 +233,16 @@ def test_fifty_runs_share_colours_and_the_chosen_ones_stand_out(tested):
     for lines in (loss.lines, accuracy.lines):
         assert list(lines) == ["one", "two"]
         assert len({line.color for line in lines.values()}) == 2
+
+
+def test_of_many_configurations_ticked_rows_stand_out(tested):
+    runs = [tested(f"run{number}", learning_rate=0.1 * number) for number in range(1, 10)]
+    at = compare(*(run.name for run in runs))
+    assert "Tick rows to make their curves stand out." in words(at)
+    colors = [
+        {line.color for line in charts(tick(at, str(runs[7].path), table="compare-table"))[0].lines.values()}
+    ]
+    assert len(colors[0]) == 2, "that of the run and that of all others"
 
 
 def test_seeds_have_a_mean_and_a_range_where_all_have_points():
