@@ -157,7 +157,7 @@ def _board(groups: Sequence[Group], colors: dict[str, tuple[str, bool]], shown: 
         labelled = [(run.label, one) for _, found in curves for run, one in found]
         if labels := without(split, value, labelled):
             missing.append(f"{title} isn't recorded by {listed(labels)}.")
-    for sentence in missing:
+    for sentence in filter(None, [*missing, options.smoothing_in_words]):
         st.caption(plain(state.clean(sentence)))
     timeline = timeline_of(snapshots[0]) if snapshots else None
     board = encode(

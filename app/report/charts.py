@@ -68,16 +68,17 @@ def machine_board(run: RunDirectory, metrics: Snapshot) -> str:
     except OSError:
         return ""
     charts = machine_charts(machine, metrics, OPTIONS.axis)
-    return board_html(charts, f"{run.name} machine", None) if charts else ""
+    return board_html(charts, f"{run.name} machine", None, smooth=False) if charts else ""
 
 
-def board_html(charts: Sequence[Chart], name: str, metrics: Snapshot | None) -> str:
+def board_html(charts: Sequence[Chart], name: str, metrics: Snapshot | None, smooth: bool = True) -> str:
     """Return a board as HTML. The points are in it, compressed; the report's script draws them.
 
     Args:
         charts: over the steps.
         name: pictures are saved under it.
         metrics: of the run whose resume points are marked; None: none are.
+        smooth: whether curves of the training are smoothed.
     """
     shown = charts[:MAX_CHARTS]
     most = _most_points([len(line.x) for chart in shown for line in chart.lines])
@@ -91,7 +92,8 @@ def board_html(charts: Sequence[Chart], name: str, metrics: Snapshot | None) -> 
         points=most,
     )
     text = base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()
-    left = [] if len(charts) <= MAX_CHARTS else [f"Of {len(charts)} charts the first {MAX_CHARTS} are drawn."]
+    left = [OPTIONS.smoothing_in_words] if smooth else []
+    left += [f"Of {len(charts)} charts the first {MAX_CHARTS} are drawn."] if len(charts) > MAX_CHARTS else []
     if any(len(line.x) > most for chart in shown for line in chart.lines):
         left.append(
             f"The charts hold at most {MAX_POINTS:,} points: longer curves are drawn from the lowest and the "

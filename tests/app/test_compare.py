@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from app.charts.board import Line
+from app.charts.smoothing import WINDOW
 from app.comparing import comparisons, relations
 from app.comparing.curves import colors_of, mean_and_range
 from app.comparing.plots import Dot, axis_of, scatter
@@ -233,6 +234,16 @@ def test_fifty_runs_share_colours_and_the_chosen_ones_stand_out(tested):
     for lines in (loss.lines, accuracy.lines):
         assert list(lines) == ["one", "two"]
         assert len({line.color for line in lines.values()}) == 2
+
+
+def test_the_page_says_that_its_curves_are_smoothed(tested):
+    for name, rate in (("one", 0.1), ("two", 0.2)):
+        tested(name, learning_rate=rate)
+    at = compare("one", "two")
+    assert "Curves of the training are smoothed (weight of the past: 0.6)." in words(at)
+    at = compare("one", "two", smooth=WINDOW, width=30)
+    assert "Curves of the training are smoothed (window, in steps: 30)." in words(at)
+    assert "smoothed" not in words(compare("one", "two", smoothing=0.0))
 
 
 def test_of_many_configurations_ticked_rows_stand_out(tested):

@@ -152,6 +152,7 @@ def test_runs_are_compared_with_a_line_for_each_and_their_differences(make_run):
     assert {name: line.of for name, line in board.charts[0].lines.items()} == {"one": 120, "other": 50}
     page = Parsed(text).text
     assert "Comparison of 2 runs" in page
+    assert "Curves of the training are smoothed (weight of the past: 0.6)." in page
     assert re.search(r"train_batch_size.* one finished.* 128 .*other finished.* 64 ", page)
 
 
