@@ -109,7 +109,7 @@ def show_table(groups: Sequence[Group]) -> list[Group]:
         + ("The best of each column is tinted, of what has finished if any has. " if len(groups) > 1 else "")
         + (f"Can't be compared, because a setting differs: {listed(apart)}. " if apart else "")
         + "Settings that are the same for all, or don't affect the training, aren't listed. "
-        + ("Tick rows to make their curves stand out." if len(groups) > FEW else "")
+        + (f"Tick up to {FEW - 1} rows to make their curves stand out." if len(groups) > FEW else "")
     )
     ticked = set(table.ticked(TABLE))
     return [group for group in groups if any(result.summary.path in ticked for result in group.results)]

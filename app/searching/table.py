@@ -57,9 +57,12 @@ def show_trials(search: SearchResult) -> None:
         on_sort=lambda sort: st.session_state.update({SORT: sort}),
         on_open=lambda number: run_actions.link("live", [runs[number]]),
     )
-    ticked = table.ticked(TABLE)
-    for trial in [trial for trial in trials if str(trial.number) in ticked][:MAX_SHOWN]:
+    keys = table.ticked(TABLE)
+    ticked = [trial for trial in trials if str(trial.number) in keys]
+    for trial in ticked[:MAX_SHOWN]:
         _one(search, trial)
+    if len(ticked) > MAX_SHOWN:
+        st.caption(f"The best {MAX_SHOWN} of {len(ticked)} ticked trials are shown.")
 
 
 def _columns(search: SearchResult) -> dict[str, Column]:

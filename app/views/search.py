@@ -60,7 +60,12 @@ def _draw(search: SearchResult) -> None:
     actions.draw(search)
     if search.progress.message:
         st.text(state.clean(search.progress.message))
-    _conclusion(search)
+    # What the best trial gave with other seeds, in the search's own words.
+    words = (search.progress.conclusion or {}).get("words")
+    for sentence in words if isinstance(words, list) else []:
+        st.markdown(plain(state.clean(sentence)))
+    if search.progress.repeat is not None and not words:
+        st.caption("The best trial is repeated with fresh seeds, to see how much of its result is luck.")
     _compare(search)
     drawings.show_progress(search)
     halving = "" if search.request.halving == "none" else f" Halving: {search.request.halving}."
@@ -100,15 +105,6 @@ def _facts(search: SearchResult) -> list[tuple[str, str]]:
             ("Best trial", f"{best.number}, step {last.step:,}{equals}"),
         ]
     return found
-
-
-def _conclusion(search: SearchResult) -> None:
-    """Draw what the best trial gave with other seeds, in the search's own words."""
-    words = (search.progress.conclusion or {}).get("words")
-    for sentence in words if isinstance(words, list) else []:
-        st.markdown(plain(state.clean(sentence)))
-    if search.progress.repeat is not None and not words:
-        st.caption("The best trial is repeated with fresh seeds, to see how much of its result is luck.")
 
 
 def _folders() -> list[Path]:

@@ -137,7 +137,7 @@ def test_all_that_are_equally_good_are_tinted_and_none_where_all_are(tested):
     for name, accuracy, rate in (("a", 0.8, 0.1), ("b", 0.8, 0.2), ("c", 0.7, 0.3)):
         tested(name, accuracy, learning_rate=rate)
     at = compare("a", "b", "c")
-    assert "Tick rows" not in words(at), "each has a colour already"
+    assert "stand out" not in words(at), "each has a colour already"
     assert tinted(at) == {"test_accuracy": ["a", "b"]} and "Can't be compared" not in words(at)
 
 
@@ -185,7 +185,7 @@ def test_the_gallery_says_that_it_is_a_class_that_has_no_image(tested):
     rewrite_predictions(RunDirectory(tested("third").path.with_name("first")), probabilities=other)
     at = compare("first", "second", **{"differing-images": True})
     at.session_state["compare-class"] = 0
-    assert "There is no image of this class that B fixed" in words(checked(at.run()))
+    assert "No image of this class was fixed by B." in words(checked(at.run()))
 
 
 def test_deleted_and_damaged_runs_leave_the_others(tested):
@@ -249,7 +249,7 @@ def test_the_page_says_that_its_curves_are_smoothed(tested):
 def test_of_many_configurations_ticked_rows_stand_out(tested):
     runs = [tested(f"run{number}", learning_rate=0.1 * number) for number in range(1, 10)]
     at = compare(*(run.name for run in runs))
-    assert "Tick rows to make their curves stand out." in words(at)
+    assert "Tick up to 7 rows to make their curves stand out." in words(at)
     loss, _ = charts(tick(at, str(runs[7].path), table="compare-table"))
     [other] = {line.color for name, line in loss.lines.items() if name != "run8"}
     assert loss.lines["run8"].color != other, "all others are of one colour"

@@ -64,7 +64,10 @@ def test_trials_are_sorted_opened_and_shown_by_their_numbers(folder):
     at.session_state["search-sort"] = "-setting num_filters"
     sizes = [int(row["setting num_filters"]) for row in rows_of(checked(at.run()), TABLE)]
     assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) > 5
-    assert "Trial 3," in words(tick(at, "3", table=TABLE))
+    said = words(tick(at, "3", table=TABLE))
+    assert "Trial 3," in said and "ticked trials" not in said
+    said = words(tick(at, *map(str, range(9)), table=TABLE))
+    assert said.count("Trial ") == 3 and "The best 3 of 9 ticked trials are shown." in said
     at.session_state["search-sort"] = "nothing"
     assert len(rows_of(checked(at.run()), TABLE)) == 28
 
