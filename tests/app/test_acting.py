@@ -133,6 +133,9 @@ def test_the_time_of_trainings_is_told_by_a_run_like_them(make_run):
     assert check(draft).config is not None
     assert expected(check(draft), draft, [summary]) is None, "workers share the cores"
     draft.workers = 1
+    in_cluster(run)
+    assert expected(check(draft), draft, [summary]) is None, "several processes have another speed"
+    shutil.rmtree(run.cluster_path)
     draft.shown |= {"block": "bottleneck", "num_layers": "20"}
     configure(run, **preset_values("smoke") | {"num_layers": 20})
     [summary] = state.summaries([run], 9.0)
