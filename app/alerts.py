@@ -1,7 +1,6 @@
 """Alerts: what happens to runs while a page is open, listed in the sidebar and told by the browser."""
 
 import json
-import shlex
 import threading
 import time
 from collections import deque
@@ -70,8 +69,8 @@ def draw() -> None:
         "Runs that end, fail, stall, are lost or have a NaN are told anyway.",
     )
     try:
-        alerts = _alerts(tuple(state.run_folders()), tuple(shlex.split(text or "")))
-    except (InputError, ValueError) as error:
+        alerts = _alerts(tuple(state.run_folders()), tuple(state.conditions_in(text or "")))
+    except InputError as error:
         st.warning(plain(str(error).removeprefix("--when is ")), icon=":material/notifications_off:")
         alerts = _alerts(tuple(state.run_folders()), ())
     told = alerts.look(anew=False)  # which would hold up the page

@@ -156,7 +156,9 @@ class Gate:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        why = "" if _is_private(scope) else _refusal(headers, needs_origin=scope["type"] == "websocket")
+        server: Any = scope.get("server")
+        private = server is None or server[1] is None  # by a Unix socket: its folder has let nobody else in
+        why = "" if private else _refusal(headers, needs_origin=scope["type"] == "websocket")
         if why and scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": why[:120]})
             return
@@ -186,12 +188,6 @@ def _with_token(request: Request) -> Response:
     parts = urlsplit(rest)
     path = "/" + parts.path.lstrip("/")  # two in front would name a host
     return _unlocked(path + (f"?{parts.query}" if parts.query else ""))
-
-
-def _is_private(scope: Scope) -> bool:
-    """Whether the request came by a Unix socket: its folder has let nobody else in."""
-    server: Any = scope.get("server")
-    return server is None or server[1] is None
 
 
 def _refusal(headers: Headers, *, needs_origin: bool) -> str:

@@ -1,6 +1,7 @@
 """State that the pages share: the selected run, mirrored in the URL, and the metrics read so far."""
 
 import os
+import re
 import shlex
 import time
 from collections import Counter
@@ -87,6 +88,14 @@ def say_failure(key: str) -> None:
         st.error(plain(why), icon=":material/block:")
 
 
+def conditions_in(text: str) -> list[str]:
+    """Return the words and conditions of a filter. Raises InputError for half a quotation."""
+    try:
+        return shlex.split(re.sub(r"\s*([!<>]?=|[<>])\s*", r"\1", text))  # "accuracy > 0.8" is one condition
+    except ValueError:
+        raise InputError(f"{text!r} has a quotation mark without its partner") from None
+
+
 def allows_code() -> bool:
     """Return whether the form may name a file of code and an address to listen on."""
     return os.environ.get("LABKIT_ALLOW_CODE", "") not in ("", "0")
@@ -125,7 +134,7 @@ def follower(what: tuple[Path, ...]) -> Summaries:
 
 
 def summaries(runs: Iterable[RunDirectory], seconds: float) -> list[RunSummary]:
-    """Return the summary of each run. Only what has changed is read, for about ``seconds`` at most.
+    """Return the summary of each listed run. Only what has changed is read, for about ``seconds`` at most.
 
     Metrics that there was no time for are unknown until the next call.
     """
@@ -134,7 +143,7 @@ def summaries(runs: Iterable[RunDirectory], seconds: float) -> list[RunSummary]:
 
 def find_run(label: str) -> RunDirectory:
     """Return the run of ``label``: a path, or a name in one of the folders. The run may not exist."""
-    given = Path(os.path.expanduser(label.strip()))
+    given = Path(os.path.expanduser(label))
     if gate.is_locked():
         every = listed_runs()
         known = next((run for run in every.values() if str(run.path) == label), every.get(label))
@@ -173,7 +182,8 @@ def _take_choice() -> None:
 
 def choose_run() -> None:
     """Draw the selection of the run. It is kept in ``st.session_state["run"]`` and in the URL."""
-    labels = list(listed_runs())
+    listed = listed_runs()
+    labels = list(listed)
     # Streamlit's own binding of a widget to the URL loses the value when the page changes while an earlier
     # run of the script is still active. A run of the URL that isn't listed becomes an option, so that the
     # page can say what is wrong with it.
@@ -204,7 +214,7 @@ def choose_run() -> None:
         st.warning(f"There is no folder {as_code(folder)}.", icon=":material/folder_off:")
     there = [as_code(folder) for folder in run_folders() if folder not in missing]
     folders = {folder.absolute() for folder in run_folders()}
-    there += ["elsewhere"] if any(run.path.parent not in folders for run in listed_runs().values()) else []
+    there += ["elsewhere"] if any(run.path.parent not in folders for run in listed.values()) else []
     st.caption(f"{counted(len(labels), 'run')} in {', '.join(there)}")
 
     def training() -> int:
@@ -234,8 +244,8 @@ def completed(typed: str | None) -> str:
 
     If there is a run of that very name or path, or not exactly one such label, it is the text itself.
     """
-    text = (typed or "").strip()
     labels = listed_runs()
+    text = typed if typed in labels else (typed or "").strip()
     if not text or text in labels or find_run(text).exists():
         return text
     fitting = [label for label in labels if text.lower() in label.lower()]

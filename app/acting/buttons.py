@@ -185,7 +185,9 @@ def show_start(
         st.stop()
     path, why = st.session_state.get(REFUSED, (None, ""))
     if path == run.path:
-        _refused(run, why)
+        st.subheader(plain(str(run.name)), anchor=False)
+        st.error(f"It wasn't started: {plain(str(why))}", icon=":material/block:")
+        address.link("start", "Back to the form", "arrow_back")
         st.stop()
 
 
@@ -203,12 +205,6 @@ def _wait(run: RunDirectory, launch: launches.Launch, is_there: Callable[[RunDir
         POLL_SECONDS,
         seen=(False, True, lines),
     )
-
-
-def _refused(run: RunDirectory, why: str) -> None:
-    st.subheader(plain(str(run.name)), anchor=False)
-    st.error(f"It wasn't started: {plain(str(why))}", icon=":material/block:")
-    address.link("start", "Back to the form", "arrow_back")
 
 
 LONGEST_INLINE = 100  # characters of a command within a line of text
@@ -241,7 +237,7 @@ def show_end(run: RunDirectory, status: Status | None, liveness: str) -> None:
 
 def _diverged_at(run: RunDirectory) -> int | None:
     """Return the last step of a failed run if its loss is NaN or infinite: a resume would meet it again."""
-    (found,) = state.summaries([run], READ_SECONDS)
+    (found,) = state.follower((run.path,)).of([run], READ_SECONDS)
     loss = found.training_loss
     return None if found.state != "failed" or loss is None or math.isfinite(loss) else found.step
 
@@ -264,7 +260,9 @@ def checkpoint_in_words(run: RunDirectory, status: Status) -> str:
     steps = run.checkpoint_steps()
     if not steps:
         return "There is no checkpoint: a resume trains from the first step."
-    (found,) = state.summaries([run], READ_SECONDS)  # a killed run's status is older than its rows
+    (found,) = state.follower((run.path,)).of(
+        [run], READ_SECONDS
+    )  # a killed run's status is older than its rows
     again = max(0, (found.step or status.step) - steps[-1])
     rest = f" A resume makes {counted(again, 'step')} again." if again else " No step is lost."
     return f"The last checkpoint is of step {steps[-1]:,} of {status.total_steps:,}.{rest}"

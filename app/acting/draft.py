@@ -363,10 +363,14 @@ def expected(checked: Checked, draft: Draft, runs: Iterable[RunSummary]) -> tupl
     if checked.config is None or _launcher(draft) or draft.lists.keys() & set(SAME):
         return None
     config, data = checked.config, prepared(_data_directory(draft), checked.config.data.dataset)
-    config = config.with_steps_for(data.count("train")) if data else config
+    if data:
+        config = config.with_steps_for(data.count("train"))
+    elif config.run.epochs:
+        return None
     values = config.flat()
     for run in sorted(runs, key=lambda run: run.last_active, reverse=True):
-        if run.examples_per_second and all(run.values.get(name) == values[name] for name in SAME):
+        alone = not RunDirectory(run.path).cluster_path.is_dir()  # several processes have another speed
+        if alone and run.examples_per_second and all(run.values.get(name) == values[name] for name in SAME):
             examples = values["train_steps"] * config.data.images_per_step
             return checked.trainings * examples / run.examples_per_second, run
     return None

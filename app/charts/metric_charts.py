@@ -14,7 +14,7 @@ from streamlit.delta_generator import DeltaGenerator
 from app import address
 from app.charts import component, formulas
 from app.charts.board import COLORS, PALETTE, Chart, Line, Seam, Size, Window, encode
-from app.charts.smoothing import EXPONENTIAL, KINDS, WINDOW, smoothed, spacing
+from app.charts.smoothing import EXPONENTIAL, KINDS, smoothed, spacing
 from app.charts.store import AXES, SPLITS, Snapshot, Timeline, timeline_of
 from app.markup import one_of
 from labkit.run_directory.columns import Floats
@@ -118,6 +118,12 @@ class Options(NamedTuple):
         """What stands below the axis."""
         return AXES[self.axis][1] if self.axis in AXES else self.axis
 
+    @property
+    def smoothing_in_words(self) -> str:
+        """How curves of the training are smoothed, in a sentence; "" where they aren't."""
+        amount = f"{KINDS[self.kind].lower()}: {self.smoothing:g}"
+        return f"Curves of the training are smoothed ({amount})." if self.smoothing else ""
+
     def is_logarithmic(self, name: str, lines: Sequence[Line]) -> bool:
         """Return whether the axis of a metric is logarithmic: as chosen, or as its values need."""
         if not look_of(name).logarithmic or self.logarithmic != "auto" or name == "learning_rate":
@@ -158,13 +164,12 @@ def controls(
         place = panel() if panel else st.popover("Charts", icon=":material/tune:", help="Smoothing, scale")
     with place:
         kind = st.selectbox("Smoothing", list(KINDS), key="smooth", help=SMOOTHING_HELP, **IN_ADDRESS)
+        what = KINDS[kind]
         if kind == EXPONENTIAL:
-            what = "Weight of the past"
             amount = st.slider(
                 what, 0.0, 0.99, 0.6, 0.01, key="smoothing", bind="query-params", help=WEIGHT_HELP
             )
         else:
-            what = "Window, in steps" if kind == WINDOW else "Standard deviation, in steps"
             amount = float(st.number_input(what, 0, 10**9, 20, key="width", bind="query-params"))
         followed = st.selectbox("Steps", list(FOLLOWED), key="steps", **IN_ADDRESS)
         logarithmic = one_of("Logarithmic", SCALES, "log", format_func=SCALES.get, help=SCALE_HELP)

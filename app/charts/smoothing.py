@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 from labkit.analysis.curves import moving_average
 from labkit.run_directory.columns import Floats
 
-KINDS = EXPONENTIAL, GAUSSIAN, WINDOW = "Exponential average", "Gaussian", "Mean of a window"
+KINDS = {  # of smoothing, and what the amount of each is
+    "Exponential average": "Weight of the past",
+    "Gaussian": "Standard deviation, in steps",
+    "Mean of a window": "Window, in steps",
+}
+EXPONENTIAL, GAUSSIAN, WINDOW = KINDS
 
 
 def spacing(step: Floats) -> float:

@@ -7,8 +7,9 @@ from pathlib import Path
 import streamlit as st
 
 from app import state
-from app.comparing.table import set_runs
+from app.comparing.table import KEY
 from app.markup import plain, unfolding
+from app.state import MAX_RUNS
 from labkit.errors import InputError
 from labkit.experiments.comparison.files import RESULTS, request_path, run_directory
 from labkit.experiments.comparison.read import read_comparison
@@ -53,8 +54,9 @@ def _show(places: list[Path]) -> None:
         return
     every = (run_directory(comparison.path, one.model, one.seed, one.fold) for one in comparison.runs)
     runs = [run for run in every if run.exists()]
+    which = "all its runs" if len(runs) <= MAX_RUNS else f"{MAX_RUNS} of its runs"
     st.button(
-        f"Compare all its runs ({len(runs)})" if runs else "It has no runs yet",
+        f"Compare {which} ({len(runs)})" if runs else "It has no runs yet",
         icon=":material/stacked_line_chart:",
         disabled=not runs,
         on_click=_compare,
@@ -74,4 +76,5 @@ def _compare(place: Path, runs: list[RunDirectory]) -> None:
     """Choose the runs, and list their folder, so that they have short names."""
     if place not in state.run_folders():
         st.session_state["folder"] = str(place)
-    set_runs(runs)
+    labels = {run.path: label for label, run in state.listed_runs().items()}
+    st.session_state[KEY] = [labels.get(run.path, state.clean(run.path)) for run in runs][:MAX_RUNS]

@@ -36,7 +36,7 @@ VALUES = {
 
 MEAN_AND_RANGE = (
     "the line is the mean at the steps that all runs have, the band goes from the lowest to the highest. "
-    "Where some have ended, single runs are thin."
+    "Before and after these steps, single runs are thin."
 )
 Curves = list[tuple[Result, Snapshot]]
 
@@ -98,7 +98,8 @@ def mean_and_range(name: str, lines: Sequence[Line]) -> list[Line]:
                [line.x for line in lines])  # fmt: skip
     if len(x) < min(2, max(len(line.x) for line in lines)):
         return [replace(line, style="thin") for line in lines]
-    rest = [(line, line.x > x[-1]) for line in lines]  # where some have ended, and others went on
+    # Where some haven't begun or have ended, and others have points.
+    rest = [(line, part) for line in lines for part in (line.x < x[0], line.x > x[-1])]
     values = np.stack([line.y[np.searchsorted(line.x, x)] for line in lines])
     first, lowest, highest = lines[0], f"{name}, lowest", f"{name}, highest"
     with np.errstate(invalid="ignore"):  # of infinities
@@ -108,9 +109,9 @@ def mean_and_range(name: str, lines: Sequence[Line]) -> list[Line]:
         Line(lowest, x, values.min(axis=0), first.color, "edge"),
         replace(first, name=name, x=x, y=mean),
         *(
-            Line(line.name, line.x[later], line.y[later], line.color, "thin")
-            for line, later in rest
-            if any(later)
+            Line(line.name, line.x[part], line.y[part], line.color, "thin")
+            for line, part in rest
+            if any(part)
         ),
     ]
 
@@ -156,7 +157,7 @@ def _board(groups: Sequence[Group], colors: dict[str, tuple[str, bool]], shown: 
         labelled = [(run.label, one) for _, found in curves for run, one in found]
         if labels := without(split, value, labelled):
             missing.append(f"{title} isn't recorded by {listed(labels)}.")
-    for sentence in missing:
+    for sentence in filter(None, [*missing, options.smoothing_in_words]):
         st.caption(plain(state.clean(sentence)))
     timeline = timeline_of(snapshots[0]) if snapshots else None
     board = encode(

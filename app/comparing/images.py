@@ -63,13 +63,12 @@ def show_galleries(images: OnImages, runs: tuple[Result, Result]) -> None:
     if chosen != ANY:
         places = places[images.first.has[places, chosen]]
     if not len(places):
-        st.info(f"There is no image that B {'broke' if shown == 'broken' else 'fixed'}.")
+        st.info(f"No image{' of this class' * (chosen != ANY)} was {shown} by B.")
     else:
         page, above = page_below(len(places), PAGE_SIZE, "compare-page", (shown, places.tobytes()))
         with above:
-            said = "only B is right" if shown == "fixed" else "only A is right"
-            words = f"{said}. The greatest changes of probability come first. A click opens the image's page."
-            part = part_of(places, page, words)
+            words = "The greatest changes of probability come first. A click opens the image's page."
+            part = part_of(places, page, f"only {'B' if shown == 'fixed' else 'A'} is right. {words}")
             every = np.arange(len(images.first))
             pair = Pair(images.first, images.second, every, every)
             st.html(cards.grid(cards_of(pair, part, "test", runs[1].label), 104))

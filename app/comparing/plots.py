@@ -12,7 +12,7 @@ from typing import Any
 from app.charts.board import PALETTE, ends
 from app.charts.heat import powers
 from app.state import clean
-from labkit.analysis.results import MEASURES, Group, value_text
+from labkit.analysis.results import MEASURES, Group, told_apart, value_text
 from labkit.analysis.versus import Versus, amount
 
 LEFT, RIGHT = 34, 20
@@ -31,9 +31,9 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def estimate(first: Group, second: Group, measure: str, answer: Versus, width: int = 640) -> str:
-    """Return the picture as SVG of some pixels' width; empty where one of both has no result."""
+    """Return the picture as SVG of some pixels' width; empty where their results can't be compared."""
     values = [first.values(measure), second.values(measure)]
-    if not all(values):
+    if not all(values) or told_apart((first, second), measure):
         return ""
     scale = 100 if MEASURES[measure].unit == "percent" else 1
     parts, bottom = _dots([[scale * value for value in of_one] for of_one in values], measure, width)

@@ -11,6 +11,14 @@ from app.charts.board import PALETTE
 from app.comparing.plots import Axis, Dot, axis_of, scatter
 from app.markup import draw_for_widths, plain, unfolding
 from labkit.analysis.results import MEASURES, Group, Result, differing, known_measures, title_of
+from labkit.plurals import listed
+
+MOST_AXES = 10  # of the parallel coordinates
+# The last ones, of which the very last gives the lines their colour.
+LAST = (
+    "seconds", "training_loss", "best_validation", "validation_mean_absolute_error", "test_accuracy",
+    "test_mean_absolute_error",
+)  # fmt: skip
 
 
 def show_relations(groups: Sequence[Group], colors: dict[str, tuple[str, bool]]) -> None:
@@ -33,10 +41,9 @@ def show_relations(groups: Sequence[Group], colors: dict[str, tuple[str, bool]])
         y = st.selectbox("Vertical", measures, key="up", bind="query-params", width=240)
     labels = [state.clean(result.label) for result in results]
     draw_scatter(labels, [colors[result.label][0] for result in results], found[x], found[y], key="scatter")
-    # The last axis gives the lines their colour.
-    last = ("seconds", "training_loss", "best_validation", "test_accuracy")
-    names = [*settings[:6], *(title_of(name, groups) for name in last if name in known)]
-    unfold_parallel(names, found, key="parallel")
+    names = [*settings, *(title_of(name, groups) for name in LAST if name in known)]
+    parallel = partial(draw_parallel, names, found)
+    unfolding("Parallel coordinates", parallel, key="parallel", icon="stacked_line_chart")
 
 
 def draw_scatter(
@@ -49,6 +56,8 @@ def draw_scatter(
         st.info(f"None of the {what} has both {plain(x.title)} and {plain(y.title)}.")
         return
     draw_for_widths(partial(scatter, dots, x, y, what=what), key=key)
+    if len(dots) < len(labels):
+        st.caption(f"{len(dots)} of {len(labels)} {what} have both values.")
 
 
 def axes(groups: Sequence[Group]) -> dict[str, Axis]:
@@ -70,19 +79,15 @@ def axes(groups: Sequence[Group]) -> dict[str, Axis]:
     return found
 
 
-def unfold_parallel(names: Sequence[str], found: dict[str, Axis], *, key: str, what: str = "runs") -> None:
-    """Draw a box with a line for each run, or for ``what`` else, through its values on some of the axes."""
-    draw = partial(_parallel, names, found, what)
-    unfolding("Parallel coordinates", draw, key=key, icon="stacked_line_chart")
-
-
-def _parallel(names: Sequence[str], found: dict[str, Axis], what: str) -> None:
+def draw_parallel(names: Sequence[str], found: dict[str, Axis], what: str = "runs") -> None:
+    """Draw a line for each run, or for ``what`` else, through its values on some of the axes."""
     import plotly.graph_objects as go  # with its script of 5 MB, for this chart alone
 
     names = [name for name in names if len({str(value) for value in found[name].values}) > 1]
     if len(names) < 2:
         st.info("Fewer than two settings and results differ.")
         return
+    left, names = names[:-MOST_AXES], names[-MOST_AXES:]
     last = found[names[-1]]
     complete = [
         place
@@ -121,5 +126,5 @@ def _parallel(names: Sequence[str], found: dict[str, Axis], what: str) -> None:
     st.caption(
         f"A line for each of {len(complete)} {what} that have all values, blue for the lowest and orange for "
         f"the highest {plain(last.plain_title)}. Drag along an axis to keep a part of it; drag a title "
-        "to move it."
+        f"to move it.{f' Left out: {plain(listed(left))}.' if left else ''}"
     )

@@ -1,6 +1,6 @@
 """Which runs are compared, and the table of their results: a row for each configuration or run."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -8,6 +8,7 @@ from statistics import fmean
 import streamlit as st
 
 from app import state
+from app.comparing.curves import FEW
 from app.run_table import actions, table
 from app.run_table.table import Column
 from app.state import MAX_RUNS
@@ -23,9 +24,9 @@ from labkit.analysis.results import (
     title_of,
     told_apart,
 )
+from labkit.plurals import listed
 from labkit.run_directory import RunDirectory
 
-WATCH_SECONDS = 5.0
 KEY = "runs"
 
 
@@ -61,17 +62,11 @@ def choose_runs() -> dict[str, RunDirectory]:
     return {label: run for label, run in there.items() if by_path[run.path] == label}
 
 
-def set_runs(runs: Iterable[RunDirectory]) -> None:
-    """Compare these runs. Call it from a callback, before the selection is drawn."""
-    labels = {run.path: label for label, run in state.listed_runs().items()}
-    st.session_state[KEY] = [labels.get(run.path, state.clean(run.path)) for run in runs][:MAX_RUNS]
-
-
 def results_of(runs: dict[str, RunDirectory]) -> list[Result]:
     """Return the results of the runs. The page is drawn again when one of them changes."""
     look = partial(state.follower(tuple(run.path for run in runs.values())).of, runs.values())
     found = look()
-    state.watch("results", look, WATCH_SECONDS, seen=found)
+    state.watch("results", look, seen=found)
     return [result_of(label, summary) for label, summary in zip(runs, found, strict=True)]
 
 
@@ -91,9 +86,9 @@ def show_table(groups: Sequence[Group]) -> list[Group]:
         rows = table.group_rows(ordered, (), columns.values(), "")
     else:
         rows = table.run_rows(runs, columns.values(), "")
-    best = {name: _best(groups, name) for name in columns if name in MEASURES and len(groups) > 1}
+    best = {name: _best(groups, name) for name in columns if name in MEASURES}
     for row, group in zip([row for row in rows if "group" not in row], ordered, strict=True):
-        row["best"] = [place for place, name in enumerate(columns) if best.get(name) is group]
+        row["best"] = [place for place, name in enumerate(columns) if group in best.get(name, ())]
     labels = {run.path: label for label, run in runs.items()}
     table.draw(
         columns,
@@ -106,12 +101,15 @@ def show_table(groups: Sequence[Group]) -> list[Group]:
         on_sort=lambda sort: st.session_state.update({SORT: sort}),
         on_open=lambda path: actions.link("live", [labels[path]]),
     )
+    told = {name: told_apart(groups, name) for name in columns if name in MEASURES}
+    apart = [f"{title_of(name, groups)} ({listed(why)})" for name, why in told.items() if why]
     mean = "Mean ± standard deviation over the finished runs, or where none is over all (their number). "
     st.caption(
         (mean if several else "")
-        + ("The best of each column is tinted. " if len(groups) > 1 else "")
+        + ("The best of each column is tinted, of what has finished if any has. " if len(groups) > 1 else "")
+        + (f"Can't be compared, because a setting differs: {listed(apart)}. " if apart else "")
         + "Settings that are the same for all, or don't affect the training, aren't listed. "
-        + "Tick rows to make their curves stand out."
+        + (f"Tick up to {FEW - 1} rows to make their curves stand out." if len(groups) > FEW else "")
     )
     ticked = set(table.ticked(TABLE))
     return [group for group in groups if any(result.summary.path in ticked for result in group.results)]
@@ -137,12 +135,24 @@ def _columns(groups: Sequence[Group]) -> dict[str, Column]:
         "state": table.COLUMNS["state"],
         "seed": Column("Seed", lambda run: by_path[run.path].seed, together=lambda group: group.seeds),
         **{name: measured(name) for name in known_measures(groups)},
+        "training_loss": table.COLUMNS["training_loss"],  # which shows NaN, too
         **{f"setting {name}": setting(name) for name in settings},
     }
 
 
-def _best(groups: Sequence[Group], measure: str) -> Group | None:
-    """Return the configuration with the best mean; None where nothing tells which is better."""
+def best_first(groups: Sequence[Group], measure: str) -> list[Group]:
+    """Return the configurations with this result, the best mean first; none where nothing tells the better.
+
+    Where some have finished, the others don't count: a run that failed was the shortest.
+    """
     sign = 0 if told_apart(groups, measure) else MEASURES[measure].better
-    known = [group for group in groups if group.values(measure)]
-    return max(known, key=lambda group: sign * fmean(group.values(measure))) if sign else None
+    known = [group for group in groups if sign and group.values(measure)]
+    finished = [group for group in known if any(result.finished for result in group.results)]
+    return sorted(finished or known, key=lambda group: -sign * fmean(group.values(measure)))
+
+
+def _best(groups: Sequence[Group], measure: str) -> list[Group]:
+    """Return the configurations with the best mean; none where all have the same."""
+    ranked = best_first(groups, measure)
+    equal = [group for group in ranked if fmean(group.values(measure)) == fmean(ranked[0].values(measure))]
+    return equal if len(equal) < len(ranked) else []

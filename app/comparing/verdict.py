@@ -3,7 +3,6 @@
 import html
 from collections.abc import Sequence
 from functools import partial
-from statistics import fmean
 from typing import NamedTuple
 
 import streamlit as st
@@ -11,6 +10,7 @@ import streamlit as st
 from app import state
 from app.comparing.images import same_images
 from app.comparing.plots import estimate
+from app.comparing.table import best_first
 from app.markup import draw_for_widths
 from labkit.analysis.results import (
     MEASURES,
@@ -28,8 +28,6 @@ from labkit.analysis.versus import (
     left_out_sentence,
     versus,
 )
-
-NAMES = ("A", "B")
 
 
 class Pair(NamedTuple):
@@ -52,7 +50,9 @@ def choose_pair(groups: Sequence[Group]) -> tuple[Pair, str] | None:
     names = [state.clean(group.name) for group in groups]
     titles = {title_of(name, groups): name for name in measures}
     columns = st.columns([3, 3, 2])
-    _choose_first(names, _suggested(groups, measures[0]))
+    best = best_first(groups, measures[0])[:2]
+    better = [name for name, group in zip(names, groups, strict=True) if group in best]
+    _choose_first([*better, *names] if len(best) > 1 else names)
     first = columns[0].selectbox("A", names, key="a", bind="query-params")
     second = columns[1].selectbox("B", names, key="b", bind="query-params")
     by = columns[2].selectbox("By", list(titles), key="by", bind="query-params")
@@ -61,23 +61,13 @@ def choose_pair(groups: Sequence[Group]) -> tuple[Pair, str] | None:
     return Pair(*chosen, runs), titles[by]
 
 
-def _choose_first(names: list[str], suggested: list[str]) -> None:
+def _choose_first(names: list[str]) -> None:
     """Choose A and B where nobody has, or where the choice is gone, such as after a switch to single runs."""
     now = {key: st.session_state.get(key, st.query_params.get(key)) for key in ("a", "b")}
     for key, other in (("a", "b"), ("b", "a")):
         if now[key] not in names:
-            now[key] = next(name for name in (*suggested, *names) if name != now[other])
+            now[key] = next(name for name in names if name != now[other])
             st.session_state[key] = now[key]
-
-
-def _suggested(groups: Sequence[Group], measure: str) -> list[str]:
-    """Return two names to begin with: of more than two configurations the best ones."""
-    sign = MEASURES[measure].better
-    known = [group for group in groups if group.values(measure)]
-    if len(groups) > 2 and len(known) > 1:
-        best = sorted(known, key=lambda group: -sign * fmean(group.values(measure)))[:2]
-        groups = [group for group in groups if group in best]
-    return [state.clean(group.name) for group in groups[:2]]
 
 
 def _runs(pair: tuple[Group, Group]) -> tuple[Result, Result]:
@@ -87,7 +77,7 @@ def _runs(pair: tuple[Group, Group]) -> tuple[Result, Result]:
         return suggested
     with st.popover("Runs for test images", icon=":material/grid_view:"):
         found = [
-            _run(name, group, default) for name, group, default in zip(NAMES, pair, suggested, strict=True)
+            _run(name, group, default) for name, group, default in zip("AB", pair, suggested, strict=True)
         ]
     return found[0], found[1]
 

@@ -54,13 +54,6 @@ class ImageMap:
         return np.where(has.any(axis=1), has.argmax(axis=1), -1)
 
 
-def chosen_rows(count: int) -> NDArray[np.int64]:
-    """Return which images of a split to draw, ascending: all, or always the same ``MAX_IMAGES`` at random."""
-    if count <= MAX_IMAGES:
-        return np.arange(count)
-    return np.sort(np.random.default_rng(0).choice(count, MAX_IMAGES, replace=False))
-
-
 def make_map(
     manifest: Manifest,
     split: str,

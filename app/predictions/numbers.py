@@ -55,9 +55,7 @@ def _facts(source: Source, predictions: Predictions, number: int) -> list[tuple[
 
 def figure(predictions: Predictions, number: int) -> go.Figure:
     """Return the plot of a predicted number over the true one; on the line both are equal."""
-    places = np.arange(len(predictions))
-    if len(places) > MOST_POINTS:
-        places = np.sort(np.random.default_rng(0).permutation(places)[:MOST_POINTS])
+    places = np.sort(np.random.default_rng(0).permutation(len(predictions))[:MOST_POINTS])
     true, given = (values[places, number] for values in (predictions.labels, predictions.probabilities))
     ends = [float(min(true.min(), given.min())), float(max(true.max(), given.max()))] if len(true) else [0, 1]
     drawn = go.Figure()

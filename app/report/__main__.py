@@ -1,6 +1,5 @@
-"""``python app/report --output FILE RUN_DIRECTORY…``: write a report. ``labkit report`` starts this."""
+"""``python app/report FILE RUN_DIRECTORY…``: write a report. ``labkit report`` starts this."""
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -13,23 +12,19 @@ from labkit.plurals import printable  # noqa: E402
 from labkit.run_directory import RunDirectory  # noqa: E402
 
 
-def main() -> int:
+def main(output: str, *runs: str) -> int:
     """Write the report and say where it is. Returns the exit code."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("runs", nargs="+", type=Path)
-    options = parser.parse_args()
     try:
-        size = write_report([RunDirectory(path) for path in options.runs], options.output)
+        size = write_report(list(map(RunDirectory, runs)), Path(output))
     except InputError as error:
         print(f"labkit: error: {printable(str(error))}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"labkit: error: --output {options.output} can't be written: {error.strerror}", file=sys.stderr)
+        print(f"labkit: error: --output {output} can't be written: {error.strerror}", file=sys.stderr)
         return 2
-    print(f"{options.output}: {size / 1e6:,.1f} MB, opens in a browser without a network")
+    print(f"{output}: {size / 1e6:,.1f} MB, opens in a browser without a network")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from app.charts.board import PALETTE, Chart, encode
@@ -69,16 +68,17 @@ def machine_board(run: RunDirectory, metrics: Snapshot) -> str:
     except OSError:
         return ""
     charts = machine_charts(machine, metrics, OPTIONS.axis)
-    return board_html(charts, f"{run.name} machine", None) if charts else ""
+    return board_html(charts, f"{run.name} machine", None, smooth=False) if charts else ""
 
 
-def board_html(charts: Sequence[Chart], name: str, metrics: Snapshot | None) -> str:
+def board_html(charts: Sequence[Chart], name: str, metrics: Snapshot | None, smooth: bool = True) -> str:
     """Return a board as HTML. The points are in it, compressed; the report's script draws them.
 
     Args:
         charts: over the steps.
         name: pictures are saved under it.
         metrics: of the run whose resume points are marked; None: none are.
+        smooth: whether curves of the training are smoothed.
     """
     shown = charts[:MAX_CHARTS]
     most = _most_points([len(line.x) for chart in shown for line in chart.lines])
@@ -92,7 +92,8 @@ def board_html(charts: Sequence[Chart], name: str, metrics: Snapshot | None) -> 
         points=most,
     )
     text = base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()
-    left = [] if len(charts) <= MAX_CHARTS else [f"Of {len(charts)} charts the first {MAX_CHARTS} are drawn."]
+    left = [OPTIONS.smoothing_in_words] if smooth else []
+    left += [f"Of {len(charts)} charts the first {MAX_CHARTS} are drawn."] if len(charts) > MAX_CHARTS else []
     if any(len(line.x) > most for chart in shown for line in chart.lines):
         left.append(
             f"The charts hold at most {MAX_POINTS:,} points: longer curves are drawn from the lowest and the "
@@ -130,35 +131,28 @@ def predictions_html(run: RunDirectory) -> str:
     except InputError as error:
         return section("Predictions", note(f"{error}"), 3)
     if predictions.are_numbers:
-        worst = predictions.worst_first[:MISTAKES]
-        shown = cards.prediction_cards(_part(predictions, worst), range(len(worst)))
-        return section("The largest errors on the test split", cards.grid(shown, 152), 3)
-    other = of_another_checkpoint(run, predictions)
-    wrong = predictions.select(wrong_only=True)[:MISTAKES]
-    title = f"The {counted(len(wrong), 'most confident mistake')} on the test split"
-    part = _part(predictions, wrong)
-    shown = cards.prediction_cards(part, range(len(wrong)), note=lambda place: f"#{part.index[place]}", top=3)
-    grid = cards.grid(shown, 152).replace(' loading="lazy"', "")
-    said = note(f"{other[0].upper()}{other[1:]}.") if other else ""
-    return said + _confusion(predictions) + (section(title, grid, 3) if len(wrong) else "")
-
-
-def _part(predictions: Predictions, kept: NDArray[np.intp]) -> Predictions:
-    """Return some of the predictions, their images no larger than they are drawn."""
-    images = cards.shrunk(predictions.images[kept], MOST_PIXELS, Image.Resampling.LANCZOS)
-    return replace(
+        first, title = predictions.worst_first[:MISTAKES], "The largest errors on the test split"
+    else:
+        first = predictions.select(wrong_only=True)[:MISTAKES]
+        title = f"The {counted(len(first), 'most confident mistake')} on the test split"
+    part = replace(
         predictions,
-        images=images,
-        labels=predictions.labels[kept],
-        probabilities=predictions.probabilities[kept],
-        index=predictions.index[kept],
+        images=cards.shrunk(predictions.images[first], MOST_PIXELS, Image.Resampling.LANCZOS),
+        labels=predictions.labels[first],
+        probabilities=predictions.probabilities[first],
+        index=predictions.index[first],
     )
+    shown = cards.prediction_cards(part, range(len(first)), note=lambda place: f"#{part.index[place]}", top=3)
+    grid = cards.grid(shown, 152).replace(' loading="lazy"', "")
+    other = of_another_checkpoint(run, predictions)
+    said = note(f"{other[0].upper()}{other[1:]}.") if other else ""
+    return said + _confusion(predictions) + (section(title, grid, 3) if len(first) else "")
 
 
 def _confusion(predictions: Predictions) -> str:
     """Return the confusion matrix; of many classes the most frequent confusions."""
     classes = predictions.classes
-    if predictions.multi_label or not len(predictions):
+    if predictions.targets != "class" or not len(predictions):
         return ""
     if len(classes) > MAX_CLASSES:
         rows = [

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from time import time
-from typing import Any
 
 from app.charts.component import code
 from app.charts.store import CurveStore, Snapshot
@@ -13,7 +12,7 @@ from app.images.cards import STYLE as CARDS
 from app.markup import escaped, table_html
 from app.report.charts import board_html, comparison_charts, machine_board, predictions_html, run_board
 from app.report.parts import COLUMNS, all_results, folded, head, moment, note, overview_row, section
-from app.views.configuration import flatten, shell_line
+from app.views.configuration import changed_settings, command_line, flatten
 from labkit.analysis.results import grouped, result_of, result_rows
 from labkit.config.config import describe
 from labkit.errors import InputError
@@ -38,7 +37,8 @@ def report(runs: Sequence[RunDirectory]) -> str:
     for run in runs:
         if not run.exists():
             raise InputError(f"there is no run in {run.path}: it has no config.json")
-    names = _unique_names(runs)
+    every = [run.name for run in runs]
+    names = [str(run.path) if every.count(run.name) > 1 else run.name for run in runs]
     summaries = Summaries(describe).of(runs)
     parts = [_Run(*given) for given in zip(names, runs, summaries, strict=True)]
     if len(parts) == 1:
@@ -67,20 +67,16 @@ class _Run:
             lines = counted(self.metrics.damaged_lines, "damaged line")
             self.problem = note(f"Left out of metrics.jsonl: {lines}.")
 
-    def configuration(self) -> dict[str, Any] | None:
-        try:
-            found = self.run.read_config()
-            list(flatten(found))
-            return found
-        except (InputError, RecursionError):
-            return None
-
     def settings(self) -> str:
         """Return the configuration: what differs from the defaults first, then all values."""
-        changed, values = self.summary.settings, self.configuration()
-        if values is None:
+        try:
+            values = self.run.read_config()
+            every = table_html(("Setting", "Value"), flatten(values))
+        except (InputError, RecursionError):
             return note("config.json is damaged.")
-        every = table_html(("Setting", "Value"), flatten(values))
+        changed = changed_settings(values)
+        if self.summary.recorded_by:
+            return every
         if changed is None:
             return note("config.json isn't one of this version of labkit: its defaults are unknown.") + every
         rows = [row for name, value in changed.items() for row in flatten(value, name)]
@@ -90,12 +86,12 @@ class _Run:
     def environment(self) -> str:
         """Return the command and the versions that the run recorded."""
         found = self.run.read_environment()
-        command = found.pop("command", None)
+        command = command_line(self.run, found.pop("command", None))
         try:
             rows = list(flatten(found)) if found else []
         except RecursionError:
             return note("environment.json is nested too deeply to be shown.")
-        line = f"<pre>{escaped(shell_line(command))}</pre>" if command else ""
+        line = f"<pre>{escaped(command)}</pre>" if command else ""
         versions = found.get("versions")
         first = [*versions.items()] if isinstance(versions, dict) else []
         first = [(f"version of {name}", value) for name, value in first if not isinstance(value, dict | list)]
@@ -104,12 +100,6 @@ class _Run:
             + table_html(("Environment", ""), first)
             + folded("Whole environment", table_html(("", ""), rows))
         )
-
-
-def _unique_names(runs: Sequence[RunDirectory]) -> list[str]:
-    """Return the names of the runs, or the path of each run whose name isn't unique."""
-    names = [run.name for run in runs]
-    return [str(run.path) if names.count(name) > 1 else name for name, run in zip(names, runs, strict=True)]
 
 
 def _parts(one: _Run, level: int = 2, charts: str = "") -> str:

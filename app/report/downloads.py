@@ -47,12 +47,6 @@ def share(runs: Sequence[RunDirectory], key: str) -> None:
             _metrics(run, f"{key}-{run.path}", alone=len(runs) == 1)
 
 
-def share_in_corner(run: RunDirectory) -> None:
-    """Draw the button in the corner of the page of a run, above what a fragment refreshes."""
-    with st.container(key="live-share", width="content"):
-        share([run], "live")
-
-
 def _metrics(run: RunDirectory, key: str, *, alone: bool) -> None:
     """Draw the buttons of a run's metrics: all points, as they were recorded."""
     try:

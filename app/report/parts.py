@@ -10,6 +10,7 @@ from typing import Any
 from app.charts.metric_charts import look_of
 from app.markup import escaped, facts_html, number_text, table_html
 from app.run_table import table
+from labkit.run_directory.metrics import VIEWS
 from labkit.run_directory.summary import RunSummary
 
 
@@ -76,7 +77,10 @@ def all_results(summary: RunSummary) -> str:
         if any(type(row.get(name)) in (int, float) for row in shown)
     ]
     header = [f"{row['split']}, step {row.get('step', '–')}" for row in summary.results.values()]
-    header += [f"other test, step {row.get('step', '–')}" for row in summary.other_tests]
+    header += [
+        f"other test, step {row.get('step', '–')}" + (f", {row[VIEWS]}" if VIEWS in row else "")
+        for row in summary.other_tests
+    ]
     return table_html(("Metric", *header), rows)
 
 

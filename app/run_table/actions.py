@@ -138,7 +138,7 @@ def _save_tags(paths: list[str]) -> None:
     add = [tag for tag in [str(st.session_state.get("runs-add-tag") or "").strip()] if tag]
     remove = list(st.session_state.get("runs-remove-tags") or [])
     if add or remove:
-        attempt(paths, lambda run: change_notes(run, add=add, remove=remove), "Tagged")
+        attempt(paths, lambda run: change_notes(run, add=add, remove=remove), "Changed the tags of")
         st.session_state["runs-add-tag"] = ""
 
 

@@ -182,5 +182,5 @@ def _board(drawn: Sequence[Drawn], metrics: Mapping[str, Snapshot], said: list[s
     lacking = without(split, value, [(labels[path], found) for path, found in metrics.items()])
     more = [plain(f"{title} isn't recorded by {listed(lacking, SHOWN_NAMES)}.")] if lacking else []
     if split == "train" and value != "learning_rate":
-        more += [f"Smoothed; the weight of the past is {OPTIONS.smoothing}."]
+        more += [OPTIONS.smoothing_in_words]
     st.caption(" ".join([*said, *more]))

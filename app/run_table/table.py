@@ -83,20 +83,19 @@ def _state_shown(value: tuple[str, str]) -> list[str]:
 
 
 def _curve_shown(losses: Sequence[float]) -> dict[str, Any] | None:
-    """Return a curve as heights of 0 to ``SPARK``, None where a loss isn't finite."""
+    """Return a curve as heights of 0 to ``SPARK``; None without a finite loss."""
     known = [loss for loss in losses if math.isfinite(loss)]
     if not known:
         return None
     low, high = min(known), max(known)
     scale = SPARK / (high - low or 1)
-    heights = [round(scale * (loss - low)) if math.isfinite(loss) else None for loss in losses]
-    return {"heights": heights, "label": f"{losses[0]:.4g} to {losses[-1]:.4g}"}
+    heights = [round(scale * (loss - low)) for loss in known]
+    return {"heights": heights, "label": f"{known[0]:.4g} to {known[-1]:.4g}"}
 
 
-def _steps(summary: RunSummary) -> str | None:
-    if summary.step is None:
-        return None
-    return f"{summary.step:,}" + (f" of {summary.total_steps:,}" if summary.total_steps else "")
+def _steps_shown(value: tuple[int, int | None]) -> str:
+    step, total = value
+    return f"{step:,}" + (f" of {total:,}" if total else "")
 
 
 def _settings(summary: RunSummary) -> str | None:
@@ -105,7 +104,12 @@ def _settings(summary: RunSummary) -> str | None:
 
 COLUMNS = {
     "state": Column("State", _state, _state_shown, "state"),
-    "progress": Column("Progress", lambda run: run.progress, lambda done: round(100 * done), "progress"),
+    "progress": Column(
+        "Progress",
+        lambda run: run.progress,
+        lambda done: min(round(100 * done), 99 + (done == 1)),  # 100 % is the last step
+        "progress",
+    ),
     "loss_curve": Column(
         "Loss curve", lambda run: run.spark or None, _curve_shown, "curve", "Each with its own scale."
     ),
@@ -150,7 +154,12 @@ COLUMNS = {
     "model": Column("Model", lambda run: run.model),
     "tags": Column("Tags", lambda run: run.notes.tags or None, lambda tags: [*map(text_of, tags)], "tags"),
     "note": Column("Note", lambda run: run.notes.text or None),
-    "steps": Column("Steps", _steps, kind="number"),
+    "steps": Column(
+        "Steps",
+        lambda run: None if run.step is None else (run.step, run.total_steps),
+        _steps_shown,
+        "number",
+    ),
     "speed": Column("Examples per second", lambda run: run.examples_per_second, _number(",.0f"), "number"),
     "settings": Column("Settings", _settings, help="Those that differ from the defaults."),
     "forked_from": Column("Forked from", lambda run: run.forked_from),
@@ -223,6 +232,8 @@ def in_order(
 
 
 def _rank(value: Any) -> tuple[int, float, str] | None:
+    if isinstance(value, tuple) and value and isinstance(value[0], int):  # of how many steps
+        value = value[0]
     if isinstance(value, int | float):  # before texts; isnan takes no int above 1e308
         return None if value != value else (0, value, "")
     text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value or "")
@@ -258,6 +269,8 @@ def _spread(column: Column, group: Group) -> Spread | None:
 
 def group_value(column: Column, group: Group) -> Any:
     """Return the mean of what is measured, otherwise the value that all its runs have; "" if they differ."""
+    if column.value is NAME.value:
+        return group.name
     if column.measure and (found := _spread(column, group)):
         return found.mean
     first, *others = (column.value(result.summary) for result in group.results)

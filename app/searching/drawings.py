@@ -2,6 +2,7 @@
 
 import math
 import time
+from functools import partial
 
 import numpy as np
 import streamlit as st
@@ -11,7 +12,7 @@ from app.charts import component
 from app.charts.board import PALETTE, Chart, Line, encode
 from app.charts.metric_charts import look_of
 from app.comparing.plots import axis_of
-from app.comparing.relations import draw_scatter, unfold_parallel
+from app.comparing.relations import draw_parallel, draw_scatter
 from app.markup import Bar, number_text, table_html, unfolding
 from labkit.experiments.search.files import REQUEST
 from labkit.experiments.search.result import Importance, SearchResult
@@ -112,4 +113,5 @@ def show_slices(search: SearchResult) -> None:
 
     unfolding("Slices", slices, key="search-slices", icon="scatter_plot")
     names = [*search.request.space, "Steps", result]
-    unfold_parallel(names, found, key="search-parallel", what="trials")
+    parallel = partial(draw_parallel, names, found, "trials")
+    unfolding("Parallel coordinates", parallel, key="search-parallel", icon="stacked_line_chart")

@@ -39,7 +39,9 @@ def show_trials(search: SearchResult) -> None:
     sort = st.session_state.get(SORT, "")
     sort = sort if sort.removeprefix("-") in ("name", *columns) else ""
     known = {"name": TRIAL, **columns}
-    runs = {str(trial.number): _first_run(search, trial) for trial in trials}
+    # A click on the number of a trial opens its first run.
+    firsts = {str(one.number): Path(one.runs[0]).name if one.runs else str(one.number) for one in trials}
+    runs = {number: state.clean(search.folder / name) for number, name in firsts.items()}
     ordered = table.in_order(trials, sort, lambda column, trial: column.value(trial), known.__getitem__)
     table.draw(
         columns,
@@ -55,14 +57,12 @@ def show_trials(search: SearchResult) -> None:
         on_sort=lambda sort: st.session_state.update({SORT: sort}),
         on_open=lambda number: run_actions.link("live", [runs[number]]),
     )
-    ticked = table.ticked(TABLE)
-    for trial in [trial for trial in trials if str(trial.number) in ticked][:MAX_SHOWN]:
+    keys = table.ticked(TABLE)
+    ticked = [trial for trial in trials if str(trial.number) in keys]
+    for trial in ticked[:MAX_SHOWN]:
         _one(search, trial)
-
-
-def _first_run(search: SearchResult, trial: TrialRecord) -> str:
-    """Return the path of the trial's first run, which a click on its number opens."""
-    return state.clean(search.folder / (Path(trial.runs[0]).name if trial.runs else str(trial.number)))
+    if len(ticked) > MAX_SHOWN:
+        st.caption(f"The best {MAX_SHOWN} of {len(ticked)} ticked trials are shown.")
 
 
 def _columns(search: SearchResult) -> dict[str, Column]:
@@ -107,8 +107,8 @@ def show_rungs(search: SearchResult) -> None:
         found = search.at_rung(rung)
         values = [result.value for _, result in found]
         texts = [value_shown(search, of(values)) if values else "–" for of in (best, statistics.median)]
-        here = Counter(trial.state for trial, _ in found if len(trial.results) == rung + 1)
-        further = len(found) - here.total()
+        here = Counter(trial.state for trial in search.trials if trial.rung == rung)
+        further = sum(trial.rung > rung for trial, _ in found)
         counts = [f"{count:,}" for count in (further, here["pruned"], here["failed"])]
         rows.append([place, f"{len(found):,}", *texts, *counts])
     st.markdown("#### Rungs")

@@ -62,7 +62,10 @@ def _verdict(groups: Sequence[Group]) -> list[str]:
     st.markdown("#### Which is better?")
     found = choose_pair(groups)
     if found is None:
-        st.info("Choose a second run with results to compare with." if len(groups) < 2 else "No results yet.")
+        if len(groups) == 1 and len(groups[0].results) > 1:
+            st.info("These runs are one configuration. *Single runs* compares them with each other.")
+        else:
+            st.info("No results yet." if len(groups) > 1 else "Choose a second run to compare with.")
         return []
     pair, measure = found
     images = show_verdict(pair, measure, len(groups))

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -16,6 +16,7 @@ from app.state import clean
 from labkit.cluster.flags import making_command
 from labkit.config.config import RECORDED_BY, describe
 from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
 
 MOST_ENTRIES = 30  # of an object; the longest section of the configuration has fewer
 MOST_CHARACTERS = 2000  # of a value
@@ -30,7 +31,10 @@ def page() -> None:
     with left:
         st.markdown("**Configuration**")
         try:
-            _configuration(run.read_config())
+            recorded = run.read_config()
+            if (changed := changed_settings(recorded)) is not None:
+                _sections({"differs from the defaults": dict(changed)})
+            _sections(recorded, expanded=changed is None)
         except InputError as error:
             st.error(plain(str(error)))
         except RecursionError:
@@ -39,11 +43,8 @@ def page() -> None:
         st.markdown("**Environment**")
         environment = run.read_environment()
         if environment:
-            command = environment.pop("command", None)
-            with suppress(InputError):  # nothing else tells it
-                command = making_command(run)
-            if command:
-                st.code(clean(shell_line(command)), language="bash", wrap_lines=True)
+            if command := command_line(run, environment.pop("command", None)):
+                st.code(clean(command), language="bash", wrap_lines=True)
             try:
                 _sections(environment)
             except RecursionError:
@@ -52,19 +53,18 @@ def page() -> None:
             st.caption("No environment is recorded yet (no readable `environment.json`).")
 
 
-def _configuration(recorded: dict[str, Any]) -> None:
-    """Draw what differs from the defaults, then everything, folded; of another program's run all."""
-    changed = None
-    with suppress(InputError):  # a part is missing or damaged: what is there is shown
-        changed = None if RECORDED_BY in recorded else describe(recorded).settings
-    if changed is not None:
-        _sections({"differs from the defaults": dict(changed)})
-    _sections(recorded, expanded=changed is None)
+def changed_settings(recorded: dict[str, Any]) -> Mapping[str, Any] | None:
+    """Return what differs from the defaults; None of another program's run, and of a damaged part."""
+    with suppress(InputError):
+        return None if RECORDED_BY in recorded else describe(recorded).settings
+    return None
 
 
-def shell_line(command: Any) -> str:
-    """Return a recorded command, a list of arguments, as a line for a shell."""
-    return shlex.join(map(str, command)) if isinstance(command, list) else str(command)
+def command_line(run: RunDirectory, recorded: Any) -> str:
+    """Return the command that makes a run as a line for a shell; else the recorded one; "" without any."""
+    with suppress(InputError):  # nothing else tells it
+        recorded = making_command(run)
+    return shlex.join(map(str, recorded)) if isinstance(recorded, list) else str(recorded or "")
 
 
 def flatten(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
@@ -91,7 +91,7 @@ def _sections(values: dict[str, Any], *, expanded: bool = True) -> None:
     flat = {name: value for name, value in values.items() if not isinstance(value, dict)}
     nested = {name: value for name, value in values.items() if isinstance(value, dict)}
     for name, section in ([("general", flat)] if flat else []) + list(nested.items()):
-        with st.expander(plain(name.replace("_", " ").capitalize()), expanded=expanded):
+        with st.expander(plain(name[:1].upper() + name[1:].replace("_", " ")), expanded=expanded):
             if section:
                 st.html(table_html((), flatten(section)))
             else:

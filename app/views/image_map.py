@@ -9,7 +9,7 @@ from app import background, state
 from app.address import image_address, page_of
 from app.charts.component import key_of
 from app.data_set import image_map
-from app.data_set.image_map import ImageMap, chosen_rows, make_map
+from app.data_set.image_map import MAX_IMAGES, ImageMap, make_map
 from app.images import answers, cards
 from app.images.subject import ANY, class_control, name_of, split_control
 from app.live_update import heading
@@ -40,7 +40,8 @@ def page() -> None:
         return
     splits = [name for name in manifest.splits if manifest.count(name)]
     split = split_control(splits, "map-split")
-    rows = chosen_rows(manifest.count(split))
+    # All images, or always the same ones at random.
+    rows = np.sort(np.random.default_rng(0).permutation(manifest.count(split))[:MAX_IMAGES])
     work = partial(make_map, manifest, split, rows)
     asked = answers.ask(run, step, ("map", split, manifest.checksum), work)
     shown = background.shown(asked, "Asking the network, then placing the images", "map")

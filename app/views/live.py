@@ -41,7 +41,8 @@ def page() -> None:
     st.set_page_config(page_title=f"{visible(clean(run.name))} · labkit")  # feed.js adds to it
     component.prepare()
     step, scrolls = picked.follow_step(run), picked.scrolls()
-    downloads.share_in_corner(run)
+    with st.container(key="live-share", width="content"):  # above what a fragment refreshes
+        downloads.share([run], "live")
     metrics, _ = _metrics(run)
     failure = buttons.failure_of(run)
     shown = frame_of(run, metrics, failure)

@@ -1,7 +1,5 @@
 """The first page: a table of all runs, to find, select, compare, tag and tidy them."""
 
-import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -42,7 +40,7 @@ def page() -> None:
     def look() -> list[RunSummary]:
         return state.summaries(state.listed_runs().values(), READ_SECONDS)
 
-    found = look()
+    found = state.summaries(runs.values(), READ_SECONDS)
     state.watch("table", look, REFRESH_SECONDS, seen=found)
     with st.container():  # of each report, also an empty one: without it, the table below could be drawn anew
         actions.report()
@@ -60,13 +58,9 @@ def _controls_and_table(labels: dict[str, str], found: list[RunSummary]) -> None
     wanted = listed
     with st.container():
         try:
-            if view.text.strip():
-                text = re.sub(r"\s*([!<>]?=|[<>])\s*", r"\1", view.text)  # "accuracy > 0.8" is one condition
-                wanted = chosen_runs(listed, shlex.split(text), field_aliases())
+            wanted = chosen_runs(listed, state.conditions_in(view.text), field_aliases())
         except InputError as error:
-            _all_are_shown(state.clean(error))
-        except ValueError:
-            _all_are_shown("the filter has a quotation mark without its partner.")
+            st.error(plain(f"All runs are shown: {state.clean(error)}"), icon=":material/filter_alt_off:")
     ticked = set(table.ticked(TABLE))
     actions.bar([run for run in wanted if run.path in ticked], labels)
     if not wanted:
@@ -80,10 +74,6 @@ def _controls_and_table(labels: dict[str, str], found: list[RunSummary]) -> None
             st.caption(_counts(found, wanted, 0 if view.archived else hidden))
         with st.container(key="runs-curves"):  # after the table, which doesn't wait for them
             curves.show(drawn, rows, {run.path: run for run in wanted}, choice)
-
-
-def _all_are_shown(why: str) -> None:
-    st.error(plain(f"All runs are shown: {why}"), icon=":material/filter_alt_off:")
 
 
 def _controls(others: dict[str, str]) -> tuple[View, DeltaGenerator]:

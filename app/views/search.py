@@ -1,6 +1,6 @@
 """The page of a search: its state, the best so far, its trials and rungs, and what the settings do."""
 
-import math
+from itertools import islice
 from pathlib import Path
 
 import streamlit as st
@@ -60,7 +60,12 @@ def _draw(search: SearchResult) -> None:
     actions.draw(search)
     if search.progress.message:
         st.text(state.clean(search.progress.message))
-    _conclusion(search)
+    # What the best trial gave with other seeds, in the search's own words.
+    words = (search.progress.conclusion or {}).get("words")
+    for sentence in words if isinstance(words, list) else []:
+        st.markdown(plain(state.clean(sentence)))
+    if search.progress.repeat is not None and not words:
+        st.caption("The best trial is repeated with fresh seeds, to see how much of its result is luck.")
     _compare(search)
     drawings.show_progress(search)
     halving = "" if search.request.halving == "none" else f" Halving: {search.request.halving}."
@@ -76,12 +81,8 @@ def _draw(search: SearchResult) -> None:
 
 def _compare(search: SearchResult) -> None:
     """Draw the link to the page Compare with the runs of the trials, the best ones first."""
-    trials = sorted(
-        search.trials, key=lambda trial: -search.request.sign * trial.last.value if trial.last else math.inf
-    )
-    runs = [state.clean(run.path) for trial in trials for run in actions.runs_of(search, trial)][
-        : state.MAX_RUNS
-    ]
+    every = (state.clean(run.path) for trial in search.trials for run in actions.runs_of(search, trial))
+    runs = list(islice(every, state.MAX_RUNS))
     if len(runs) > 1:
         address.link(
             "compare", f"Compare {counted(len(runs), 'run')}", "stacked_line_chart", runs=runs, run=runs[0]
@@ -104,15 +105,6 @@ def _facts(search: SearchResult) -> list[tuple[str, str]]:
             ("Best trial", f"{best.number}, step {last.step:,}{equals}"),
         ]
     return found
-
-
-def _conclusion(search: SearchResult) -> None:
-    """Draw what the best trial gave with other seeds, in the search's own words."""
-    words = (search.progress.conclusion or {}).get("words")
-    for sentence in words if isinstance(words, list) else []:
-        st.markdown(plain(state.clean(sentence)))
-    if search.progress.repeat is not None and not words:
-        st.caption("The best trial is repeated with fresh seeds, to see how much of its result is luck.")
 
 
 def _folders() -> list[Path]:

@@ -1,5 +1,6 @@
 """The page that starts a run: a form, the command that it makes, and a button."""
 
+import socket
 from collections.abc import Sequence
 
 import streamlit as st
@@ -110,13 +111,15 @@ def _expectation(checked: Checked, shown: Draft) -> None:
     """Draw how many trainings there will be, and how long they take if a run like them has told it."""
     parts = []
     if checked.trainings > 1:
-        order = f"{shown.at_once} at a time" if shown.at_once > 1 else "one after the other"
+        at_once = min(shown.at_once, checked.trainings)
+        order = f"{at_once} at a time" if at_once > 1 else "one after the other"
         parts.append(f"{counted(checked.trainings, 'training')}, {order}.")
     if found := expected(checked, shown, state.summaries(state.listed_runs().values(), READ_SECONDS)):
         seconds, like = found
-        name = like.name
         alone = " one after the other" if checked.trainings > 1 else ""
-        speed = f"at the speed of {plain(clean(name))}; validations come on top"
+        status = RunDirectory(like.path).read_status()
+        host = f" on {plain(clean(status.host))}" if status and status.host != socket.gethostname() else ""
+        speed = f"at the speed of {plain(clean(like.name))}{host}; validations come on top"
         parts.append(f"About {duration(seconds)}{alone} {speed}.")
         parts += _memory(RunDirectory(like.path), min(shown.at_once, checked.trainings))
     if parts:

@@ -161,5 +161,5 @@ def report(
     require_extra("app", ("streamlit", "msgspec", "tsdownsample", "PIL"), "labkit report")
     sys.stdout.flush()
     # The dashboard draws the report. It knows labkit, but labkit doesn't import it.
-    command = python_command(shipped("app") / "report", f"--output={path}", "--", *named)
+    command = python_command(shipped("app") / "report", path, *named)
     return subprocess.run(command, check=False).returncode

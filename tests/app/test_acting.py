@@ -133,6 +133,9 @@ def test_the_time_of_trainings_is_told_by_a_run_like_them(make_run):
     assert check(draft).config is not None
     assert expected(check(draft), draft, [summary]) is None, "workers share the cores"
     draft.workers = 1
+    in_cluster(run)
+    assert expected(check(draft), draft, [summary]) is None, "several processes have another speed"
+    shutil.rmtree(run.cluster_path)
     draft.shown |= {"block": "bottleneck", "num_layers": "20"}
     configure(run, **preset_values("smoke") | {"num_layers": 20})
     [summary] = state.summaries([run], 9.0)
@@ -153,11 +156,26 @@ def test_the_time_counts_the_images_of_all_passes_of_a_step(make_run):
     assert expected(check(draft), draft, [summary]) is None
 
 
+def test_no_time_is_told_of_epochs_of_data_that_are_not_there(make_run):
+    run = make_run("mine")
+    configure(run, **preset_values("smoke"))
+    run.write_status(replace(run.read_status(), examples_per_second=100.0))
+    [summary] = state.summaries([run], 9.0)
+    draft = new_draft("smoke")
+    draft.shown["epochs"] = "2"
+    assert check(draft).config is not None
+    assert expected(check(draft), draft, [summary]) is None, "nothing tells how many images an epoch has"
+
+
 def test_memory_is_told_by_a_run_like_them_and_too_little_is_said(make_run, monkeypatch):
     run = make_run("mine")
     configure(run, **preset_values("smoke"))
     run.write_status(replace(run.read_status(), examples_per_second=100.0))
-    assert "Memory" not in words(open_page("start", run)), "the run didn't record any"
+    said = words(open_page("start", run))
+    assert "Memory" not in said, "the run didn't record any"
+    assert "at the speed of mine; validations" in said
+    run.write_status(replace(run.read_status(), host="big.example.org"))
+    assert "at the speed of mine on big.example.org; validations" in words(open_page("start", run))
     append_machine(run, machine_row(1.0, memory_bytes=2**30), machine_row(2.0, memory_bytes=3 * 2**29))
     monkeypatch.setattr(start, "virtual_memory", lambda: SimpleNamespace(available=4 * 2**30))
     said = words(open_page("start", run))
@@ -170,6 +188,9 @@ def test_memory_is_told_by_a_run_like_them_and_too_little_is_said(make_run, monk
         one.set_value(value)
         checked(at.run())
     assert "at most 3 times 1.5 GiB" in words(at) and "That is too little." in words(at)
+    assert "5 trainings, 3 at a time." in words(at)
+    next(box for box in at.number_input if box.key.endswith("-at_once")).set_value(9)
+    assert "5 trainings, 5 at a time." in words(checked(at.run()))
 
 
 def test_the_form_of_auto_fits_the_data_set_that_is_chosen(runs_folder):
@@ -421,6 +442,13 @@ def test_resume_continues_as_the_command_does(make_run, started):
     options = parse(started.arguments[1]).keywords
     config, _ = training_of(options["training"], "", asynchronous=options["ps"] > 0)
     assert (options["workers"], config.run.job_dir) == (2, str(other.path))
+
+
+def test_a_page_of_one_run_leaves_what_is_known_of_the_others(make_run):
+    runs = [make_run(name, state) for name, state in (("first", "finished"), ("second", "failed"))]
+    assert all(one.complete for one in state.summaries(runs, 60))
+    assert "There is no checkpoint" in words(open_page("live", runs[1]))
+    assert all(one.complete for one in state.summaries(runs, 0)), "nothing is read again"
 
 
 def test_a_resume_makes_again_what_a_killed_run_did_after_its_last_status(make_run):

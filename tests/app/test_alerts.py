@@ -38,11 +38,16 @@ def test_what_happens_to_a_run_is_told_once_the_newest_first_with_its_address(ru
     assert len(texts(told)) == 3
 
 
+def test_a_condition_may_have_spaces_as_in_the_filter(make_run):
+    make_run()
+    assert not open_main(alert="accuracy > 0.5 state = failed").warning
+
+
 @pytest.mark.parametrize("text", ["accuracy", "nonsense>3", "'accuracy>0.5"])
 def test_a_text_that_is_no_condition_is_a_sentence(make_run, text):
     make_run()
     at = open_main(alert=text)
-    assert "allowed" in words(at) or "unknown" in words(at) or "No closing quotation" in words(at)
+    assert "allowed" in words(at) or "unknown" in words(at) or "without its partner" in words(at)
     if "'" not in text:
         with pytest.raises(InputError):
             Alerts([text])

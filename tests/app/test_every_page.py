@@ -277,10 +277,11 @@ def test_every_page_is_drawn_again_when_its_run_is_started_over_or_goes_away(mak
 def test_no_name_in_a_record_is_read_as_markdown(make_run):
     image = "![x](http://127.0.0.1:1/x)"
     run = make_run()
-    environment = json.loads(run.environment_path.read_text()) | {image: {"a": 1}}
+    environment = json.loads(run.environment_path.read_text()) | {image: {"a": 1}, "theirParts": {"a": 1}}
     run.environment_path.write_text(json.dumps(environment))
     labels = [one.label for one in open_page("configuration", run).expander]
     assert any("127" in label for label in labels) and not any(image in label for label in labels)
+    assert "TheirParts" in labels
     run.config_path.write_text("{")
     bad = run.path.rename(run.path.with_name(f"bad {image.replace('/', ':')}"))
     assert not any("![x](" in one.value for one in open_page("configuration", RunDirectory(bad)).error)

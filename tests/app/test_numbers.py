@@ -53,6 +53,17 @@ def test_the_largest_errors_come_first(run):
     assert f"true: {predictions.labels[place, 0]:.4g}" in html_of(at)
 
 
+def test_a_report_says_that_its_errors_are_of_another_checkpoint(run, tmp_path):
+    copy = RunDirectory(tmp_path / "copy")
+    shutil.copytree(run.path, copy.path)
+    assert "test result of" not in report([copy])
+    summary = copy.predictions_path / "test.json"
+    write_json_atomic(summary, json.loads(summary.read_text()) | {"checkpoint_step": 2})
+    text = report([copy])
+    assert "These test predictions are of step 2, and the test result of copy is that of step 4" in text
+    assert "The largest errors on the test split" in text and 'loading="lazy"' not in text
+
+
 def test_another_checkpoint_is_asked(run):
     at = finished(open_page("predictions", run, checkpoint="2"))
     assert "Mean absolute error" in words(at)

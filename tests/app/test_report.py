@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
+import labkit
 from app.charts.board import COLORS, Chart, Line, encode
 from app.report import charts
 from app.report.document import report, write_report
@@ -24,8 +25,8 @@ from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, write_json_atomic
 from tests.app.boards import Board, decoded
 from tests.app.browser import Visit, becomes, until, visiting
-from tests.app.conftest import write_predictions
-from tests.app.rows import append, append_machine, machine_row, train_row
+from tests.app.conftest import change_environment, write_predictions
+from tests.app.rows import append, append_machine, evaluation_row, machine_row, train_row
 
 EVIL = '<script>alert("x")</script>'
 
@@ -103,6 +104,30 @@ def test_what_differs_from_the_defaults_comes_before_all_settings(make_run):
     assert text.index("train_steps 77") < text.index("All settings") < text.index("run.train_steps 77")
 
 
+def test_a_run_of_another_program_has_no_defaults(runs_folder):
+    labkit.start_run("mine", config={"width": 7}).finish()
+    labkit.start_run("bare").finish()
+    for name in ("mine", "bare"):
+        text = Parsed(report([RunDirectory(runs_folder / name)])).text
+        assert "default" not in text
+        assert "recorded_by labkit.start_run" in text and ("settings.width 7" in text) == (name == "mine")
+
+
+def test_a_test_with_other_views_says_so(make_run):
+    run = make_run()
+    append(run.metrics_path, evaluation_row(120, "test"))
+    append(run.evaluations_path, evaluation_row(120, "test", test_time_augmentation="mirror"))
+    assert "test, step 120 validation, step 120 other test, step 120, mirror" in Parsed(report([run])).text
+
+
+def test_the_command_is_the_one_that_makes_the_run_also_after_a_resume(make_run):
+    run = make_run()
+    write_json_atomic(run.config_path, Config.from_flat(NOT_DEFAULT).to_json())
+    change_environment(run, command=["/usr/bin/labkit", "resume", "first"])
+    text = Parsed(report([run])).text
+    assert "labkit train " in text and "--train-steps 77" in text and "labkit resume" not in text
+
+
 def test_no_text_of_a_run_becomes_markup(make_run, runs_folder):
     run = make_run(f"a {EVIL.replace('/', '∕')}", status={"message": EVIL})
     write_predictions(run)  # with a class named <b>star</b>
@@ -127,6 +152,7 @@ def test_runs_are_compared_with_a_line_for_each_and_their_differences(make_run):
     assert {name: line.of for name, line in board.charts[0].lines.items()} == {"one": 120, "other": 50}
     page = Parsed(text).text
     assert "Comparison of 2 runs" in page
+    assert "Curves of the training are smoothed (weight of the past: 0.6)." in page
     assert re.search(r"train_batch_size.* one finished.* 128 .*other finished.* 64 ", page)
 
 

@@ -229,6 +229,24 @@ def test_selected_runs_are_compared_and_one_is_opened_also_where_nothing_may_act
     assert at.selectbox(key="run").value == "first"
 
 
+def test_names_that_differ_in_a_space_are_two_runs(make_run):
+    for name in ("x", "x ", " x"):
+        make_run(name)
+        assert state.find_run(name).name == state.completed(name) == name
+
+
+def test_a_run_that_appears_while_the_page_is_drawn_is_in_the_next_one(three, make_run, monkeypatch):
+    listed = state.listed_runs
+
+    def and_another():
+        found = listed()
+        make_run("new")
+        return found
+
+    monkeypatch.setattr(state, "listed_runs", and_another)
+    assert names(open_page("runs", "")) == ["third", "second", "first"]
+
+
 def test_names_of_any_kind_are_shown_as_text(make_run):
     for name in ("<b>x<b>", "\u202egnirts", "`a` $b$ *c*", "x" * 200, "tab\tnew\nline"):
         make_run(name)
@@ -327,6 +345,27 @@ def test_a_loss_that_is_no_number_is_that_of_its_group_too(make_run):
     append(make_run().metrics_path, train_row(121, loss=math.nan))
     shown = {row["training_loss"] for row in rows_of(open_main(group=["Data set"]))}
     assert shown == {"NaN"}
+
+
+def test_groups_are_sorted_by_the_names_that_they_show(seeds):
+    rates = [f"learning_rate 0.{number}" for number in (1, 2, 3)]
+    for sort, expected in (("name", rates), ("-name", rates[::-1])):
+        rows = rows_of(open_main(group=[table.GROUPS[table.BUT_SEED]], sort=sort))
+        assert [row["name"] for row in rows if "runs" in row] == expected
+
+
+def test_steps_are_sorted_by_their_number(make_run):
+    for done, total in ((80, 2_000), (900, 2_000), (1_000, 0), (20_000, 90_000)):
+        make_run(f"run {done}", steps=2, status={"step": done, "total_steps": total})
+    shown = [row["steps"] for row in rows_of(open_main(columns=["Steps"], sort="steps"))]
+    assert shown == ["80 of 2,000", "900 of 2,000", "1,000", "20,000 of 90,000"]
+
+
+def test_only_the_last_step_is_all_of_the_progress(make_run):
+    for done in (1, 1_993, 1_999, 2_000):
+        make_run(f"{done}", "interrupted", steps=1, status={"step": done, "total_steps": 2_000})
+    found = {row["name"]: row["progress"] for row in rows_of(open_main())}
+    assert found == {"1": 0, "1993": 99, "1999": 99, "2000": 100}
 
 
 def test_runs_are_grouped_by_any_settings_together(seeds):

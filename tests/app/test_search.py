@@ -7,6 +7,7 @@ import shutil
 import socket
 import sys
 import time
+from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from labkit.errors import InputError
 from labkit.experiments.search.result import SearchResult
 from labkit.run_directory import RunDirectory, RunLock
 from tests.app.boards import charts
+from tests.app.conftest import write_run
 from tests.app.pages import checked, finished, html_of, open_page, press, rows_of, tick, words
 from tests.app.searches import RUNGS, SPACE, trials, write_search
 from tests.run_directory.test_foreign_files import KINDS, replace
@@ -62,7 +64,10 @@ def test_trials_are_sorted_opened_and_shown_by_their_numbers(folder):
     at.session_state["search-sort"] = "-setting num_filters"
     sizes = [int(row["setting num_filters"]) for row in rows_of(checked(at.run()), TABLE)]
     assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) > 5
-    assert "Trial 3," in words(tick(at, "3", table=TABLE))
+    said = words(tick(at, "3", table=TABLE))
+    assert "Trial 3," in said and "ticked trials" not in said
+    said = words(tick(at, *map(str, range(9)), table=TABLE))
+    assert said.count("Trial ") == 3 and "The best 3 of 9 ticked trials are shown." in said
     at.session_state["search-sort"] = "nothing"
     assert len(rows_of(checked(at.run()), TABLE)) == 28
 
@@ -93,7 +98,29 @@ def test_the_rungs_say_how_many_went_on(folder):
     write_search(folder, trials(28))
     rows = re.sub("</?bdi>", "", html_of(opened())).split("<tr>")
     cells = [row.replace("</td>", "|").replace("<td>", "") for row in rows if "100" in row or "300" in row]
-    assert "9|18|0|" in cells[0] and "3|6|0|" in cells[1]
+    assert "9|18|1|" in cells[0] and "3|6|0|" in cells[1]
+
+
+def test_who_trains_or_failed_on_the_way_to_a_rung_went_on_from_the_one_before(folder):
+    found = trials(28)
+    pruned = [one for one in found if one["state"] == "pruned" and len(one["results"]) == 1]
+    for one, state in zip(pruned, ("failed", "running"), strict=False):
+        one |= {"state": state, "rung": 1}
+    write_search(folder, found)
+    rows = re.sub("</?bdi>", "", html_of(opened())).split("<tr>")
+    cells = [row.replace("</td>", "|").replace("<td>", "") for row in rows if "100" in row or "300" in row]
+    assert "11|16|1|" in cells[0] and "3|6|1|" in cells[1]
+
+
+def test_the_runs_to_compare_begin_with_the_best_trial(folder):
+    found = trials(12)
+    for one in found:
+        one["runs"] = [f"t{one['number']}"]
+        write_run(folder, f"t{one['number']}", steps=1)
+    next(one for one in found if one["state"] == "pruned")["results"][0]["value"] = 0.99  # on a lower rung
+    best = SearchResult(write_search(folder, found)).best
+    [query] = [one.proto.query_string for one in opened().get("page_link") if "Compare" in one.proto.label]
+    assert parse_qs(query)["runs"][0] == str(best) == parse_qs(query)["run"][0]
 
 
 def test_importance_finds_the_setting_that_counts(folder):

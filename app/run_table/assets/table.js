@@ -63,13 +63,9 @@ const KINDS = {
     make(make(cell, 'div', 'lk-track'), 'div').style.width = `${percent}%`;
   },
   curve(cell, { heights, label }) {
-    const lines = []; // a loss that isn't finite leaves a gap
-    heights.forEach((height, place) => {
-      if (height === null) return;
-      if (!place || heights[place - 1] === null) lines.push('M');
-      lines.push(`${(place * 100 / Math.max(1, heights.length - 1)).toFixed(1)} ${100 - height}`);
-    });
-    const drawing = drawPath(cell, '0 0 100 100', lines.join(' ') + ' h.01'); // a single point is seen, too
+    const lines = heights.map((height, place) =>
+      `${(place * 100 / Math.max(1, heights.length - 1)).toFixed(1)} ${100 - height}`);
+    const drawing = drawPath(cell, '0 0 100 100', `M${lines.join(' ')} h.01`); // a single point is seen, too
     drawing.setAttribute('role', 'img');
     drawing.setAttribute('aria-label', label);
     cell.title = label;
