@@ -357,8 +357,8 @@ SAME = (  # what the time of a step depends on most
 def expected(checked: Checked, draft: Draft, runs: Iterable[RunSummary]) -> tuple[float, RunSummary] | None:
     """Return the seconds that the trainings of a form take one after the other, and the run that tells it.
 
-    It is the newest run with the same network, data, batch and precision; validations come on top. None where
-    there is no such run, the number of steps isn't known, or several workers share the cores.
+    It is the newest run of one process with the same network, data, batch and precision; validations come on
+    top. None where there is no such run, the number of steps isn't known, or several workers share the cores.
     """
     if checked.config is None or _launcher(draft) or draft.lists.keys() & set(SAME):
         return None
@@ -366,7 +366,8 @@ def expected(checked: Checked, draft: Draft, runs: Iterable[RunSummary]) -> tupl
     config = config.with_steps_for(data.count("train")) if data else config
     values = config.flat()
     for run in sorted(runs, key=lambda run: run.last_active, reverse=True):
-        if run.examples_per_second and all(run.values.get(name) == values[name] for name in SAME):
+        alike = all(run.values.get(name) == values[name] for name in SAME)
+        if alike and run.examples_per_second and not RunDirectory(run.path).cluster_path.exists():
             examples = values["train_steps"] * config.data.images_per_step
             return checked.trainings * examples / run.examples_per_second, run
     return None

@@ -133,6 +133,9 @@ def test_the_time_of_trainings_is_told_by_a_run_like_them(make_run):
     assert check(draft).config is not None
     assert expected(check(draft), draft, [summary]) is None, "workers share the cores"
     draft.workers = 1
+    run.cluster_path.mkdir()
+    assert expected(check(draft), draft, [summary]) is None, "the run is one of several workers"
+    run.cluster_path.rmdir()
     draft.shown |= {"block": "bottleneck", "num_layers": "20"}
     configure(run, **preset_values("smoke") | {"num_layers": 20})
     [summary] = state.summaries([run], 9.0)
