@@ -114,7 +114,8 @@ def _names(metrics: Snapshot | None, kept: Layout, wrong: list[str]) -> Lines:
     """Draw the choice of further metrics and the field of the formulas. Returns the names of ``Drawn``."""
     found = metrics.metrics() if metrics else []
     usual = standard(found)
-    added = [name for name in found if name not in (*usual, *KNOWN)][:MAX_ADDED]
+    known = KNOWN.keys() - {"f1_macro"}  # which --metrics adds, as it does auc
+    added = [name for name in found if name not in (*usual, *known)][:MAX_ADDED]
     more = {look_of(name).title: name for name in found if name not in (*usual, *added)}
     chosen = [more[title] for title in several("more", "More metrics", more) if title in more]
     text = st.text_area(

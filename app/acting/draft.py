@@ -357,8 +357,8 @@ SAME = (  # what the time of a step depends on most
 def expected(checked: Checked, draft: Draft, runs: Iterable[RunSummary]) -> tuple[float, RunSummary] | None:
     """Return the seconds that the trainings of a form take one after the other, and the run that tells it.
 
-    It is the newest run with the same network, data, batch and precision; validations come on top. None where
-    there is no such run, the number of steps isn't known, or several workers share the cores.
+    It is the newest run of one process with the same network, data, batch and precision; validations come on
+    top. None where there is no such run, the number of steps isn't known, or several workers share the cores.
     """
     if checked.config is None or _launcher(draft) or draft.lists.keys() & set(SAME):
         return None

@@ -59,7 +59,7 @@ KNOWN = {
     "top5_accuracy": Look("Top-5 accuracy", "percent"),
     "binary_accuracy": Look("Accuracy of single labels", "percent"),
     "f1_micro": Look("F1 of all labels together", "percent"),
-    "f1_macro": Look("Mean F1 of the labels", "percent"),
+    "f1_macro": Look("Mean F1 of the classes", "percent"),
     "seconds_per_step": Look("Time of a step", "seconds", logarithmic=True),
     "replica_examples_per_second": Look("Examples per second of one replica"),
     "input_wait_fraction": Look("Input wait", "percent"),

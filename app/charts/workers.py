@@ -249,26 +249,23 @@ def show_shares(run: RunDirectory) -> None:
     workers = _polled(run)
     if not workers.rows:
         return
-    left, right = st.columns(2)
-    with left:
-        rows = [
-            (name, *(_share(workers.column(name, share), color) for share, (_, color) in SHARES.items()))
-            for name in workers.rows
-        ]
-        titles = (title for title, _ in SHARES.values())
-        st.html(table_html(("Shares of time in the last minute", *titles), rows))
+    rows = [
+        (name, *(_share(workers.column(name, share), color) for share, (_, color) in SHARES.items()))
+        for name in workers.rows
+    ]
+    titles = (title for title, _ in SHARES.values())
+    st.html(table_html(("Shares of time in the last minute", *titles), rows))
     if workers.staleness:
         key, wanted = component.key_of("workers-staleness", run.path), (run.path, workers.version)
         title = "Updates by other workers since the weights were read"
-        with right:
-            component.draw_charts(
-                key,
-                wanted,
-                lambda _: [staleness_chart(workers.staleness)],
-                axis="count",
-                x_title=title,
-                name=run.name,
-            )
+        component.draw_charts(
+            key,
+            wanted,
+            lambda _: [staleness_chart(workers.staleness)],
+            axis="count",
+            x_title=title,
+            name=run.name,
+        )
 
 
 def _share(values: Floats, color: str) -> Bar:

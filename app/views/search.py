@@ -99,10 +99,10 @@ def _facts(search: SearchResult) -> list[tuple[str, str]]:
         ("Searched", duration(search.progress.seconds) + limit),
     ]
     if best and last:
-        equals = f", the first of {search.equals + 1} equal ones" if search.equals else ""
+        equals = f", first of {search.equals + 1} equal" if search.equals else ""
         found += [
             (drawings.title_of(search), drawings.value_shown(search, last.value)),
-            ("Best trial", f"{best.number}, step {last.step:,}{equals}"),
+            (f"Best trial{equals}", f"{best.number}, step {last.step:,}"),
         ]
     return found
 

@@ -199,7 +199,7 @@ def differing(results: Sequence[Result]) -> dict[str, list[Any]]:
 
 
 def value_text(value: Any) -> str:
-    """Return a setting's value as people read it. Of a path only the last part is shown."""
+    """Return a setting's value as people read it. Of a whole path, or one to code, the last part is shown."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -207,7 +207,7 @@ def value_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     text = str(value)
-    return (Path(text).name or text) if "/" in text else text
+    return Path(text).name or text if text.startswith("/") or ".py:" in text else text
 
 
 NO_VALUE = "–"

@@ -132,6 +132,17 @@ def test_models_have_one_name_and_data_sets_of_one_name_are_told_apart(tmp_path)
     assert found == {"model": ["resnet8", "resnet14"], "data": ["abcdef01", "ffffffff"]}
 
 
+def test_settings_with_a_slash_keep_what_tells_them_apart(tmp_path):
+    runs = [made(tmp_path, name) for name in ("a", "b")]
+    for run, fold, share, code in zip(runs, ("1/5", "2/5"), ("1/8", "3/8"), "ab", strict=True):
+        settings = {"fold": fold, "share": share, "loss": f"/home/me/{code}.py:own"}
+        write_json_atomic(run.config_path, {RECORDED_BY: "labkit.start_run", "settings": settings})
+    header, rows = result_rows(grouped(read(*runs)))
+    shown = [dict(zip(header, row, strict=True)) for row in rows]
+    assert [(row["fold"], row["share"]) for row in shown] == [("1/5", "1/8"), ("2/5", "3/8")]
+    assert [row["loss"] for row in shown] == ["a.py:own", "b.py:own"]
+
+
 def test_a_foreign_or_damaged_configuration_breaks_nothing(tmp_path):
     foreign, damaged = made(tmp_path, "foreign"), made(tmp_path, "damaged")
     write_json_atomic(foreign.config_path, {"a": {"depth": 3, "job_dir": "/x"}, "seed": 1, "port": 80})

@@ -22,6 +22,7 @@ from app.feed import Update, answer
 from app.live_panel import MAX_ADDED
 from app.live_update import Drawn, frame_of
 from app.state import curves
+from labkit.config.run import METRICS
 from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.notes import Lineage, write_lineage
 from tests.app.boards import Board, DrawnChart, boards, charts, decoded
@@ -263,6 +264,12 @@ def test_a_metric_that_a_callback_adds_is_drawn_by_itself_with_all_its_splits(ma
     checked(at.run())
     append(run.metrics_path, train_row(130, noise=0.1, other=1))
     assert list(added(checked(at.run()))) == ["other"], "what was put away stays away; what is new is drawn"
+
+
+def test_each_metric_that_metrics_adds_has_a_chart(make_run):
+    run = make_run()
+    append(run.metrics_path, evaluation_row(120, **dict.fromkeys(METRICS, 0.5)))
+    assert len(added(open_page("live", run))) == len(METRICS)
 
 
 def test_of_very_many_added_metrics_the_first_are_drawn_and_their_number_is_limited(make_run):

@@ -77,8 +77,8 @@ def test_the_command_writes_a_checked_file_and_its_description(run, here, shapes
         ("JPEG", None, 50),
         ("JPEG", "letterbox", 50),
         ("JPEG", "letterbox", 47),
-        ("RGBA", None, 50),
-        ("I;16", "crop", 50),
+        ("RGBA", None, 51),
+        ("I;16", "crop", 51),
     ],
 )
 def test_the_sample_of_the_docs_predicts_a_picture_without_labkit(kind, resize, height, run, here, shapes):

@@ -351,7 +351,8 @@ def reading_lines(facts: Sequence[Fact], size: int, resize: str, white: int) -> 
             f"{len(others):,} pictures are resized to {size} × {size}"
             + (f"; {not_square:,} that are not square are {how} (--resize)" if not_square else "")
         )
-    enlarged = sum(min(fact.width, fact.height) < size for fact in others)
+    side = min if resize == "crop" else max
+    enlarged = sum(side(fact.width, fact.height) < size for fact in others)
     if enlarged:
         lines.append(f"{counted(enlarged, 'picture')} smaller than {size} pixels: enlarged")
     transparent = sum(fact.transparent for fact in facts)

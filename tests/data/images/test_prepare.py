@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from labkit.data.images.check import Fact
+from labkit.data.images.decode import DEEPEST
+from labkit.data.images.source import reading_lines
 from labkit.data.manifest import load_manifest
 from labkit.data.prepare import prepare
 from labkit.data.shards import load_split
@@ -155,6 +158,14 @@ def test_the_size_of_the_images_is_chosen_and_said(tmp_path, sizes, options, siz
     assert result.manifest.image_shape == (size, size, 3)
     assert any(line in message for message in result.messages)
     assert result.manifest.image_format == ("jpeg" if size > 64 else "pixels")
+
+
+def test_only_pictures_that_become_larger_are_called_enlarged():
+    facts = [Fact("0", width, side) for width, side in ((16, 4), (8, 8), (4, 6))]
+    told = {how: "\n".join(reading_lines(facts, 8, how, DEEPEST)) for how in ("crop", "letterbox")}
+    assert "\n2 pictures smaller than 8 pixels: enlarged" in told["crop"]
+    # Whole, a picture of 16 × 4 pixels becomes one of 8 × 2.
+    assert "\n1 picture smaller than 8 pixels: enlarged" in told["letterbox"]
 
 
 def test_large_images_are_stored_as_jpeg(pets, tmp_path):
