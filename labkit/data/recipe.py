@@ -73,7 +73,6 @@ def fitting_recipe(
     if optimizer != "muon":
         values |= {"optimizer": optimizer}
         del values["muon_learning_rate"]
-    del values["progressive_resizing"]  # which is for 32 pixels and many epochs
     if side >= 48:
         values["progressive_resizing"] = f"{side // 2}:0.6,{side * 3 // 4}:0.8"
     return values
