@@ -260,9 +260,8 @@ def checkpoint_in_words(run: RunDirectory, status: Status) -> str:
     steps = run.checkpoint_steps()
     if not steps:
         return "There is no checkpoint: a resume trains from the first step."
-    (found,) = state.follower((run.path,)).of(
-        [run], READ_SECONDS
-    )  # a killed run's status is older than its rows
+    # A killed run's status is older than its rows.
+    (found,) = state.follower((run.path,)).of([run], READ_SECONDS)
     again = max(0, (found.step or status.step) - steps[-1])
     rest = f" A resume makes {counted(again, 'step')} again." if again else " No step is lost."
     return f"The last checkpoint is of step {steps[-1]:,} of {status.total_steps:,}.{rest}"
