@@ -93,7 +93,9 @@ def learning_rate() -> list[str]:
 
     shell = InteractiveShell.instance()
     cells = json.loads((ROOT / "notebooks/train.ipynb").read_text())["cells"]
-    given = f"learning_rate, preset, job_dir = {RATE}, 'smoke', {os.environ['LABKIT_HOME']!r} + '/rate'"
+    run = Path(os.environ["LABKIT_HOME"]) / "rate"
+    # As papermill writes it.
+    given = f"# Parameters\nlearning_rate = {RATE}\npreset = 'smoke'\njob_dir = {str(run)!r}"
     with following(RATE) as files:
         for cell in cells:
             if cell["cell_type"] == "code":
@@ -102,18 +104,18 @@ def learning_rate() -> list[str]:
                     shell.run_cell(given).raise_error()
                 if "prepared.train()" in "".join(cell["source"]):
                     break
-        page("live", Path(os.environ["LABKIT_HOME"]) / "rate")
+        page("live", run)
     return files
 
 
 def picture() -> list[str]:
     """From ``labkit data prepare`` to the page of the image."""
-    folder = Path(tempfile.mkdtemp()) / "pictures"
+    home = Path(os.environ["LABKIT_HOME"])
+    folder = home / "found"
     for place in range(60):
         target = folder / "ab"[place % 2] / (PICTURE if place == 0 else f"{place}.png")
         target.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((32, 32, 3), place * 4, np.uint8)).save(target)
-    home = Path(os.environ["LABKIT_HOME"])
     with following(PICTURE) as prepared:
         command("data", "prepare", "--images", str(folder), "--name", "pictures")
     command("train", "--preset", "smoke", "--dataset", "pictures", "--train-steps", "2",
@@ -126,16 +128,17 @@ def picture() -> list[str]:
 
 
 def main() -> None:
-    os.environ["LABKIT_HOME"] = tempfile.mkdtemp()
     walks: list[tuple[str, Callable[[], list[str]]]] = [
         ("a batch size, from its flag to the step", batch_size),
         ("a learning rate, from the cell of train.ipynb to its chart", learning_rate),
         ("a picture, from labkit data prepare to its page", picture),
     ]
-    for title, walk in walks:
-        with redirect_stdout(sys.stderr):
-            files = walk()
-        print(f"{title}: {len(files)} files\n  " + "\n  ".join(files))
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["LABKIT_HOME"] = home
+        for title, walk in walks:
+            with redirect_stdout(sys.stderr):
+                files = walk()
+            print(f"{title}: {len(files)} files\n  " + "\n  ".join(files))
 
 
 if __name__ == "__main__":

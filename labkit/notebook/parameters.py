@@ -21,6 +21,7 @@ from labkit.data.recipe import requested_values
 from labkit.errors import InputError
 from labkit.notebook.cluster import CLUSTER_DEFAULTS, ClusterFailed, check_training, chosen_cluster
 from labkit.notebook.prepared import Prepared, prepare
+from labkit.plurals import listed
 
 # What the notebook's own parameters cell says, so that a value of another kind is known as somebody's choice.
 # ResNet-8 for 600 steps: 64 % of CIFAR-10's test images in 1.7 epochs, 98 % of those of shapes in 8.5, and
@@ -157,6 +158,10 @@ def read_parameters() -> Parameters:
     shell = _shell()
     if _cells is None or _cells.shell is not shell or _cells.own is None:
         raise InputError("the parameters cell was not run, or failed; run the notebook from its first cell")
+    values, now = _cells.own | _cells.given, shell.user_ns
+    changed = [name for name in values if name in now and repr(now[name]) != repr(values[name])]
+    if changed:
+        print(f"note: another cell changed {listed(changed)}; only values in the parameters cell count")
     return parameters_from_values(_cells.own, _cells.given)
 
 

@@ -217,13 +217,15 @@ def test_a_cell_that_was_put_right_is_right(run_cell, capsys):
     assert run_cell(CHECK).config.run.train_steps == 4
 
 
-def test_neither_a_deleted_line_nor_what_other_cells_define_counts(run_cell):
+def test_neither_a_deleted_line_nor_what_other_cells_define_counts(run_cell, capsys):
     run_cell("# Parameters: ours\nnum_layers = 20\nseed = 7")
     assert run_cell(CHECK).config.run.seed == 7
     run_cell("# Parameters: ours\nnum_layers = 20")
     run_cell("seed = 3\nanything = 4")
+    assert run_cell(CHECK) and "another cell" not in capsys.readouterr().out
     run_cell("for num_layers in (8, 14):\n    pass")  # also with a name that the parameters have
     config = run_cell(CHECK).config
+    assert "note: another cell changed num_layers; only values in the parameters" in capsys.readouterr().out
     assert (config.run.seed, config.model.num_layers) == (0, 20)
 
 
