@@ -60,6 +60,7 @@ def history_board(moments: Sequence[Moment], classes: Sequence[str], drawn: NDAr
 
 
 NEIGHBOURS = 8
+COMPARED = {"train": "Training images", "test": "Test images"}
 LISTED_RUNS = 200  # whose data set is looked up
 METHODS = {
     "grad_cam": ("Grad-CAM", "Where the last layer with positions supports the class."),
@@ -106,47 +107,58 @@ def saliency(run: RunDirectory, step: int, subject: Subject, shares: NDArray[Any
                 st.html(cards.picture(heat, f"{title} for {subject.classes[label]}", f"{title}. {words}"))
 
 
+def ask_the_rest(run: RunDirectory, step: int, subject: Subject) -> None:
+    """Ask what doesn't depend on the prediction: the network needn't wait for the page to be drawn."""
+    for split in COMPARED:
+        _ask_nearest(run, step, subject, split)
+    if not subject.are_numbers:
+        _ask_history(run, step, subject)
+
+
 def nearest(run: RunDirectory, step: int, subject: Subject) -> None:
     """Draw the images that the network finds most alike."""
     st.markdown("#### Most alike")
     st.caption("Nearest by the inputs of the network's last layer.")
-    for split, title in (("train", "Training images"), ("test", "Test images")):
+    for split, title in COMPARED.items():
         st.caption(title)
-        _nearest_in(run, step, subject, split)
+        asked = _ask_nearest(run, step, subject, split)
+        found = background.shown(asked, "Comparing with images", f"nearest-{split}")
+        if found is None:
+            continue
+        alike = zip(found.images, found.labels, found.positions.tolist(), found.distances, strict=True)
+        shown = (
+            cards.Card(
+                image,
+                [names_of(subject.classes, label), f"#{place}", f"distance {distance:.2f}"],
+                image_address(split, place),
+            )
+            for image, label, place, distance in alike
+        )
+        st.html(cards.grid(shown, cards.NARROW))
 
 
-def _nearest_in(run: RunDirectory, step: int, subject: Subject, split: str) -> None:
+def _ask_nearest(run: RunDirectory, step: int, subject: Subject, split: str) -> answers.Asked[Neighbours]:
     own = subject.index if subject.split == split else None
 
     def work(network: AskedNetwork, progress: background.Progress) -> Neighbours:
         return network.nearest(subject.image, split, NEIGHBOURS, exclude=own, progress=progress)
 
-    asked = answers.ask(run, step, ("nearest", answers.digest(subject.image), split, own), work)
-    found = background.shown(asked, "Comparing with images", f"nearest-{split}")
-    if found is None:
-        return
-    alike = zip(found.images, found.labels, found.positions.tolist(), found.distances, strict=True)
-    shown = (
-        cards.Card(
-            image,
-            [names_of(subject.classes, label), f"#{place}", f"distance {distance:.2f}"],
-            image_address(split, place),
-        )
-        for image, label, place, distance in alike
+    return answers.ask(run, step, ("nearest", answers.digest(subject.image), split, own), work)
+
+
+def _ask_history(run: RunDirectory, step: int, subject: Subject) -> answers.Asked[list[Moment]]:
+    steps = tuple(run.checkpoint_steps())
+    key = ("history", answers.digest(subject.image), steps)
+    return answers.ask(
+        run, step, key, lambda network, progress: network.history(subject.image, steps, progress)
     )
-    st.html(cards.grid(shown, cards.NARROW))
 
 
 def history(run: RunDirectory, step: int, subject: Subject, shares: NDArray[Any]) -> None:
     """Draw the prediction at each kept checkpoint, and say when the image was learned."""
     st.markdown("#### At each kept checkpoint")
     component.prepare()
-    steps = tuple(run.checkpoint_steps())
-    key = ("history", answers.digest(subject.image), steps)
-    asked = answers.ask(
-        run, step, key, lambda network, progress: network.history(subject.image, steps, progress)
-    )
-    moments = background.shown(asked, "Asking earlier checkpoints", "history")
+    moments = background.shown(_ask_history(run, step, subject), "Asking earlier checkpoints", "history")
     if moments is None:
         return
     known = [(found.step, found.probabilities) for found in moments if found.probabilities is not None]
@@ -160,9 +172,9 @@ def history(run: RunDirectory, step: int, subject: Subject, shares: NDArray[Any]
     for found in moments:
         if found.problem:
             st.caption(f"Step {found.step:,}: {plain(found.problem)}")
-    if len(steps) < 4:
+    if len(moments) < 4:
         st.caption(
-            f"This run kept {len(steps)} checkpoint{'s' * (len(steps) != 1)}. With more, this says more:"
+            f"This run kept {len(moments)} checkpoint{'s' * (len(moments) != 1)}. With more, this says more:"
         )
         st.code(answers.KEEP_SOME, language="bash")
 
@@ -180,21 +192,13 @@ def other_run(run: RunDirectory, subject: Subject, shares: NDArray[Any]) -> None
     if label is None:
         return
     columns = st.columns(2, gap="large")
-    with columns[0]:
-        st.html(cards.sentence(run.name))
-        _likeliest(subject, shares)
-    with columns[1]:
-        st.html(cards.sentence(label))
-        theirs = _of_other(others[label], subject)
-        if theirs is not None:
-            _likeliest(subject, theirs)
-
-
-def _likeliest(subject: Subject, shares: NDArray[Any]) -> None:
-    if subject.are_numbers:
-        st.html(cards.sentence(subject.in_words(shares)))
-        return
-    st.html(subject.bars(shares, 10))
+    for column, name, other in zip(columns, (run.name, label), (None, others[label]), strict=True):
+        with column:
+            st.html(cards.sentence(name))
+            found = shares if other is None else _of_other(other, subject)
+            if found is not None:
+                words = cards.sentence(subject.in_words(found)) if subject.are_numbers else ""
+                st.html(words or subject.bars(found, 10))
 
 
 def same_data(run: RunDirectory) -> Mapping[str, RunDirectory]:

@@ -55,6 +55,7 @@ def page() -> None:
         return
     # Asked even where the evaluation recorded it: the rest of the page needs the network.
     asked = sections.prediction(run, step, subject.image)
+    sections.ask_the_rest(run, step, subject)
     found = background.shown(asked, "Computing the prediction", "network")
     if found is None:
         return
