@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit import home
@@ -29,7 +29,7 @@ CHOICES_OF_2017 = ("batch_norm_decay", "train_steps")
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What the recipe depends on: the training examples, and the shorter side of an image in pixels."""
+    """What the recipe depends on: the training examples, and the shorter side of what the network sees."""
 
     examples: int
     side: int
@@ -68,7 +68,7 @@ def fitting_recipe(
         "muon_learning_rate": float(f"{base['muon_learning_rate'] * share**0.5:.3g}"),
         "epochs": float(f"{epochs:.3g}"),
         "steps_range": None,
-        "crop_padding": max(1, side // 16),
+        "crop_padding": min(16, max(1, side // 16)),  # images over 64 pixels aren't padded
     }
     if optimizer != "muon":
         values |= {"optimizer": optimizer}
@@ -115,11 +115,12 @@ def requested_values(
     data = _facts(dataset, given.get("data_dir"), given.get("fold"))
     if data is None:  # the training says why the data set can't be had
         return dict(given), ""
-    size, passes = (plain(given.get(name)) for name in ("train_batch_size", "accumulate_steps"))
+    sizes = (plain(given.get(name)) for name in ("train_batch_size", "accumulate_steps", "crop_size"))
     # Parameter servers, which flags may name, too, apply SGD alone.
     optimizer = given.get("optimizer", "sgd" if asynchronous or given.get("ps_hosts") else "muon")
     # The configuration refuses others.
-    size, passes = (value if isinstance(value, int) and value > 0 else None for value in (size, passes))
+    size, passes, crop = (value if isinstance(value, int) and value > 0 else None for value in sizes)
+    data = replace(data, side=min(data.side, crop or data.side))
     recipe = fitting_recipe(data, batch_size=size, passes=passes or 1, optimizer=optimizer)
     values = merged_with_preset(None, given, base=recipe)
     shown = {name: value for name, value in values.items() if name not in given}

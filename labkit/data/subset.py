@@ -104,14 +104,25 @@ def with_train_examples(
     those of a smaller one.
 
     Raises:
-        InputError: `count` is below the number of classes or above the number of examples.
+        InputError: `count` is below the number of classes or above the number of examples, or a class gets
+            none.
     """
     if not num_classes <= count <= len(labels):
         raise InputError(
             f"--train-examples is {count}; allowed: from {num_classes}, one of each class, to {len(labels)}"
         )
-    rows = stratified_rows(*strata(labels, num_classes), count, seed)
+    rows = stratified_rows(labels, num_classes, count, seed)
+    before, after = (class_counts(each, num_classes) for each in (labels, labels[rows]))
+    if len(lost := np.flatnonzero((before > 0) & (after == 0))):
+        raise InputError(f"--train-examples is {count}, of which class number {lost[0]} gets none; give more")
     return images[rows], labels[rows]
+
+
+def class_counts(labels: np.ndarray, num_classes: int) -> np.ndarray:
+    """Return how many of the examples each class has, int [num_classes]; each number has all."""
+    if labels.dtype.kind == "f":
+        return np.full(num_classes, len(labels))
+    return labels.sum(axis=0) if labels.ndim == 2 else np.bincount(labels, minlength=num_classes)
 
 
 def are_mixed(labels: np.ndarray) -> bool:
@@ -138,7 +149,7 @@ def split_rows(
     """
     if size >= len(labels):
         raise InputError(f"validation size {size} leaves nothing to train on; give less than {len(labels)}")
-    held_out = stratified_rows(*strata(labels, num_classes), size, seed)
+    held_out = stratified_rows(labels, num_classes, size, seed)
     rows = np.flatnonzero(~held_out)
     if train_examples is not None:
         rows, _ = with_train_examples(rows, labels[rows], num_classes, train_examples, seed)
@@ -160,10 +171,10 @@ def strata(labels: np.ndarray, num_classes: int) -> tuple[np.ndarray, int]:
 
 
 def stratified_rows(labels: np.ndarray, num_classes: int, size: int, seed: int) -> np.ndarray:
-    """Choose `size` random rows with every class in proportion to its frequency.
+    """Choose `size` random rows with each class, or each set of labels, in proportion to its frequency.
 
     Args:
-        labels: integers [n] in 0 … num_classes − 1.
+        labels: as of :func:`strata`.
         num_classes: the number of classes.
         size: how many rows to choose, 0 … n.
         seed: non-negative; the same seed chooses the same rows.
@@ -171,16 +182,20 @@ def stratified_rows(labels: np.ndarray, num_classes: int, size: int, seed: int) 
     Returns:
         bool [n], true for the chosen rows.
     """
-    counts = np.bincount(labels, minlength=num_classes)
+    kinds, number = strata(labels, num_classes)
+    if labels.ndim == 2:  # of the sets that are too rare for a row each, the first would get all of them
+        rare = np.bincount(kinds) * size < len(labels)
+        kinds, number = np.where(rare, number, np.arange(number))[kinds], number + 1
+    counts = np.bincount(kinds, minlength=number)
     shares = counts * size / max(len(labels), 1)
     quotas = np.floor(shares).astype(np.int64)
     # The rows lost by rounding down go to the largest remainders, and in a tie to the lower class.
-    for label in np.argsort(quotas - shares, kind="stable")[: size - quotas.sum()]:
-        quotas[label] += 1
+    quotas[np.argsort(quotas - shares, kind="stable")[: size - quotas.sum()]] += 1
     order = random_order(len(labels), seed, "split")
+    order = order[np.argsort(kinds[order], kind="stable")]
+    place = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)  # within its stratum
     chosen = np.zeros(len(labels), bool)
-    for label, quota in enumerate(quotas):
-        chosen[order[labels[order] == label][:quota]] = True
+    chosen[order[place < np.repeat(quotas, counts)]] = True
     return chosen
 
 

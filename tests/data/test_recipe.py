@@ -81,8 +81,14 @@ def test_the_recipe_fits_small_and_large_data_sets():
     assert (small["learning_rate"], small["muon_learning_rate"]) == (0.05, 0.03)  # of a quarter of the batch
     assert (large["learning_rate"], large["muon_learning_rate"]) == (0.2, 0.06)
     for examples in (1, 5, 180, 9_000, 10**7):
-        for side in (8, 28, 64, 224):
+        for side in (8, 28, 64, 224, 1024):
             Config.from_flat(fitting_recipe(DataFacts(examples, side)))
+
+
+def test_the_recipe_follows_what_the_network_sees_of_an_image(pets):
+    values, said = requested_values("auto", {"dataset": "pets", "crop_size": 32})
+    assert values == {**fitting_recipe(DataFacts(180, 32)), "dataset": "pets", "crop_size": 32}
+    assert "images of 32 pixels" in said
 
 
 def test_a_data_set_of_ones_own_gets_the_recipe_that_fits_and_can_see_it(pets):

@@ -74,16 +74,23 @@ def test_records_hold_every_label(manifest):
     images, labels = load_split(manifest, "test")
     np.testing.assert_array_equal(images, drawn.test_images)
     np.testing.assert_array_equal(labels, drawn.test_labels)
-    held_out = stratified_rows(*strata(drawn.train_labels, 10), VALIDATION, 0)
+    held_out = stratified_rows(drawn.train_labels, 10, VALIDATION, 0)
     np.testing.assert_array_equal(load_split(manifest, "train")[1], drawn.train_labels[~held_out])
 
 
 def test_sets_of_labels_are_held_out_in_proportion():
     labels = np.repeat([[1, 0, 0], [0, 1, 1], [1, 1, 1]], [60, 30, 10], axis=0)
-    kinds, count = strata(labels, 3)
-    assert count == 3
-    held_out = stratified_rows(kinds, count, 20, seed=0)
+    assert strata(labels, 3)[1] == 3
+    held_out = stratified_rows(labels, 3, 20, seed=0)
     np.testing.assert_array_equal(labels[held_out].sum(axis=0), [12 + 2, 6 + 2, 6 + 2])
+
+
+def test_of_sets_that_occur_once_each_class_is_held_out():
+    labels = (np.random.default_rng(0).random((1_000, 20)) < 0.4).astype(np.int32)
+    assert strata(labels, 20)[1] > 990
+    held_out = stratified_rows(labels, 20, 100, seed=0)
+    assert held_out.sum() == 100
+    assert (abs(labels[held_out].mean(axis=0) - 0.4) < 0.15).all(), "three standard deviations"
 
 
 @pytest.mark.parametrize("input_path", ["memory", "streaming"])

@@ -79,6 +79,9 @@ def test_train_examples_are_balanced_and_nested():
     for count in (2, 91):
         with pytest.raises(InputError, match="from 3, one of each class, to 90"):
             with_train_examples(images, labels, 3, count, seed=0)
+    rare = np.repeat(np.arange(3), [60, 29, 1])
+    with pytest.raises(InputError, match="--train-examples is 3, of which class number 2 gets none; give mo"):
+        with_train_examples(images, rare, 3, 3, seed=0)
 
 
 def test_a_prepared_subset_records_its_choice_and_is_repaired_from_it(fake_cifar, tmp_path):

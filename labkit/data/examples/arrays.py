@@ -22,7 +22,7 @@ from labkit.plurals import counted, listed
 from labkit.startup.quiet_import import import_tensorflow
 
 _WHITE = 255
-_LEAST_HIGHEST = 16  # of values from 0 to 255: images that are all as dark as this have another scale
+_DARK = 16  # of 255: images without a value above it have another scale, as scikit-learn's digits
 _BLOCK = 1_000  # images that are converted at once
 _SHAPES = "[n, height, width], [n, height, width, 1 or 3] or [n, 1 or 3, height, width]"
 _SCALES = "whole numbers from 0 to 255, or floats from 0 to 1 or from 0 to 255"
@@ -174,9 +174,10 @@ def as_pixels(what: str, images: np.ndarray, scale: int | None = None) -> tuple[
     if images.dtype == bool or not (low >= 0 and high <= _WHITE):
         raise InputError(f"{what}: {images.dtype} from {low} to {high}; allowed: {_SCALES}")
     factor = scale or (1 if whole or high > 1 else _WHITE)
-    if not whole and (high > 1 if factor == _WHITE else scale is None and high < _LEAST_HIGHEST):
-        reason = ", and those before up to 1" if scale else ""
-        raise InputError(f"{what}: floats up to {high:.4g}{reason}; allowed: {_SCALES}, the same for all")
+    if scale == _WHITE and high > 1:
+        raise InputError(
+            f"{what}: floats up to {high:.4g}, and those before up to 1; allowed: {_SCALES}, the same for all"
+        )
     pixels = np.empty(images.shape, np.uint8)
     for start in range(0, len(images), _BLOCK):
         block = images[start : start + _BLOCK]
@@ -185,11 +186,11 @@ def as_pixels(what: str, images: np.ndarray, scale: int | None = None) -> tuple[
 
 
 def check_brightness(where: str, highest: int) -> None:
-    """Raise InputError for images that are black but for a scale that got lost when they became integers."""
-    if highest <= 1:
+    """Raise InputError for images that would be nearly black, because their values have another scale."""
+    if highest <= _DARK:
         raise InputError(
-            f"the images of {where} have no value above {highest}, of 255; give floats from 0 to 1, or "
-            "multiply them by 255"
+            f"the images of {where} have no value above {highest}, of 255; give floats from 0 to 1, or scale "
+            "them to 0 to 255"
         )
 
 

@@ -202,7 +202,7 @@ def _taken_apart(here: str, example: Any) -> tuple[Any, Any, str, Mapping[str, s
 
 def _pixels(here: str, image: Any, scale: int | None) -> tuple[np.ndarray, int | None]:
     """Return the pixels of an image, uint8 [height, width, 1 or 3], and the scale of floats."""
-    if isinstance(image, Image.Image):
+    if isinstance(image, Image.Image) and image.mode[0] not in "IF":  # which have more than 8 bits
         return pixels_of_picture(image), scale
     what = f"the image of {here}"
     array = as_array(what, image)

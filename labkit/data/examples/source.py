@@ -41,10 +41,10 @@ from labkit.data.request import Request
 from labkit.data.subset import (
     DIVISOR,
     are_mixed,
+    class_counts,
     class_names,
     relabelled,
     split_rows,
-    strata,
     stratified_rows,
 )
 from labkit.data.write import Journal, Plan, Written, hashes_of, shard_tasks
@@ -216,7 +216,7 @@ class ExampleSource:
             classes=given.classes,
             paths=[f"{name}[{row}]" for name, part in given.parts.items() for row in range(len(part.labels))],
             labels=given.labels,
-            splits=list(given.parts),
+            splits=[],
         )
         columns, per_shard = given.columns(), request.examples_per_shard
         if size > JPEG_ABOVE:
@@ -272,7 +272,7 @@ class ExampleSource:
         if "test" not in parts:
             held = max(1, len(train) // DIVISOR)
             key = named_key(request.seed, "test")
-            chosen = stratified_rows(*strata(given.labels[train], number), held, key)
+            chosen = stratified_rows(given.labels[train], number, held, key)
             parts["test"], train = train[chosen], train[~chosen]
             lines.append(f"no test examples are given: {held:,} of the training examples are held out")
         if "validation" in parts:
@@ -285,17 +285,14 @@ class ExampleSource:
         if labels.ndim == 1 and not are_mixed(labels):
             rows["train"] = shuffled(rows["train"], named_key(request.seed, "train"))
             lines.append("the training examples come class by class: their order is made random")
-        if labels.dtype.kind != "f":
-            _check_all_classes(given, given.labels[rows["train"]])
+        _check_all_classes(given, given.labels[rows["train"]])
         rows |= parts
         return {name: rows[name] for name in SPLITS if name in rows}, lines
 
 
 def _check_all_classes(given: _Examples, labels: np.ndarray) -> None:
     """Raise InputError for a class without training examples."""
-    number = len(given.classes)
-    counts = labels.sum(axis=0) if labels.ndim == 2 else np.bincount(labels, minlength=number)
-    missing = np.flatnonzero(counts == 0).tolist()
+    missing = np.flatnonzero(class_counts(labels, len(given.classes)) == 0).tolist()
     if missing:
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         raise InputError(

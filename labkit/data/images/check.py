@@ -263,11 +263,11 @@ def _few(listing: Listing, train: np.ndarray) -> list[str]:
 
 
 def _missing(listing: Listing, rows: Mapping[str, np.ndarray]) -> list[str]:
-    """Return a line for each split that the source names, but that lacks some of the classes."""
+    """Return a line for each split that lacks some of the classes."""
     lines = []
     for split, part in rows.items():
         missing = np.flatnonzero(listing.counts(part) == 0).tolist()
-        if missing and split in listing.splits:
+        if missing:
             names = _some([shown(listing.classes[label]) for label in missing])
             lines.append(
                 f"warning: no {split} pictures of {names}; results on them say nothing of these classes"

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from labkit.data.images.walk import Tree, natural, shown, split_of, splits_in, walk
-from labkit.data.subset import relabelled
+from labkit.data.subset import class_counts, relabelled
 from labkit.errors import InputError
 from labkit.plurals import counted, listed
 
@@ -69,10 +69,7 @@ class Listing:
 
     def counts(self, rows: np.ndarray) -> np.ndarray:
         """Return how many of the rows each class has, int [classes]; each number has all."""
-        labels = self.labels[rows]
-        if self.are_numbers:
-            return np.full(len(self.classes), len(rows))
-        return labels.sum(axis=0) if self.multi_label else np.bincount(labels, minlength=len(self.classes))
+        return class_counts(self.labels[rows], len(self.classes))
 
 
 def find_folders(root: Path, classes: Collection[str] = ()) -> Listing:

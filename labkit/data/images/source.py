@@ -33,7 +33,7 @@ from labkit.data.images.table import find_rows
 from labkit.data.images.walk import shown
 from labkit.data.manifest import Manifest
 from labkit.data.request import SMALLEST_IMAGE, Request
-from labkit.data.subset import are_mixed, class_names, strata, stratified_rows, with_train_examples
+from labkit.data.subset import are_mixed, class_names, stratified_rows, with_train_examples
 from labkit.data.write import Journal, Plan, Written, hashes_of, shard_tasks
 from labkit.errors import InputError
 from labkit.plurals import counted, listed
@@ -126,7 +126,7 @@ def choose_splits(
         )
     for name, size in sizes.items():
         labels = listing.labels[rows["train"]]
-        chosen = stratified_rows(*strata(labels, len(listing.classes)), size, named_key(seed, name[:8]))
+        chosen = stratified_rows(labels, len(listing.classes), size, named_key(seed, name[:8]))
         rows[name], rows["train"] = rows["train"][chosen], rows["train"][~chosen]
         if size and named.any():
             lines.append(f"no {name} pictures are named: {size:,} of the training pictures are held out")

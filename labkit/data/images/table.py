@@ -138,7 +138,7 @@ def _rows(file: Path, content: bytes) -> tuple[list[str], list[_Row]]:
         line = content.count(b"\n", 0, error.start) + 1
         raise InputError(f"{shown(file)} is not UTF-8 (line {line}); save it as CSV in UTF-8") from None
     try:
-        table = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+        table = list(csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True))
     except csv.Error as error:
         raise InputError(f"{shown(file)} is not a CSV file: {error}") from None
     titles = [name.strip() for name in table[0]]

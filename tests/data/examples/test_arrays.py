@@ -85,6 +85,12 @@ def test_splits_that_nobody_gives_are_held_out_and_it_is_said(tmp_path):
     assert _prepare(tmp_path / "3", validation_size=5).manifest.count("validation") == 5  # with the same name
 
 
+def test_a_split_that_is_held_out_without_a_class_is_named(tmp_path):
+    labels = np.repeat([0, 1, 2], [19, 19, 2])
+    said = _prepare(tmp_path, train=(IMAGES, labels)).messages
+    assert "warning: no test pictures of 2; results on them say nothing of these classes" in said
+
+
 def test_images_that_are_the_same_are_named_with_the_splits_that_they_are_in(tmp_path):
     rows = np.arange(40)
     train = {"image": IMAGES[rows % 20], "label": LABELS[rows % 20], "row": rows}
@@ -249,8 +255,9 @@ BAD = {
         "uint16 from 1000 to 1255; allowed",
     ),
     "negative": ({"train": (IMAGES / 128 - 1, LABELS)}, "float64 from -1.0 to 0.99"),
-    "between the scales": ({"train": (IMAGES / 250, LABELS)}, "floats up to 1.02; allowed"),
+    "between the scales": ({"train": (IMAGES / 250, LABELS)}, "no value above 1, of 255; give floats"),
     "scaled integers": ({"train": (IMAGES // 255, LABELS)}, "no value above 1, of 255; give floats"),
+    "four bits": ({"train": (IMAGES // 15.9, LABELS)}, "no value above 16, of 255; .* scale them"),
     "NaN": ({"train": (NAN, LABELS)}, "float64 from nan to nan; allowed"),
     "truth values": ({"train": (IMAGES > 3, LABELS)}, "bool from False to True; allowed"),
     "objects": ({"train": (IMAGES.astype(object), LABELS)}, r"object \[40, 10, 10, 3\]; allowed: numbers"),

@@ -213,6 +213,8 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: [(IMAGES[0] / 255, 0), (IMAGES[1].astype(float), 1)],
         "example 1 of train: floats up to 25., and those before up to 1; allowed",
     ),
+    "16 bits": (_one(Image.fromarray(np.full((9, 9), 4000, "u2"))), "example 1 of train: uint16 from 4000"),
+    "beyond 8 bits": (_one(Image.fromarray(np.full((9, 9), 256.5, "f4"))), "float32 from 256.5 to 256.5"),
     "NaN": (_one(np.full((9, 9), np.nan)), "example 1 of train: float64 from nan to nan; allowed"),
 }
 

@@ -104,6 +104,15 @@ def test_a_table_of_paths_labels_and_splits(pets, tmp_path):
     assert data["test"][(first, "1")] == 1
 
 
+def test_cells_in_quotes_behind_a_space_have_no_quotes(pets, tmp_path):
+    paths = [path.relative_to(pets).as_posix() for path in sorted(pets.glob("*/*"))]
+    table = pets / "pictures.csv"
+    rows = [f'"{path}", "a {path.partition("/")[0]}, small"' for path in paths]
+    table.write_text("\n".join(['"path", "label"', *rows]))
+    made = prepare(None, tmp_path / "data", images=table).manifest
+    assert made.classes == ("a cat, small", "a dog, small")
+
+
 def test_several_labels(pets, tmp_path):
     labels = ["cat", "dog", "cat;dog", ""] * 6
     paths = sorted(path.relative_to(pets) for path in pets.rglob("*.png"))
