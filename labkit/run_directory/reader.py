@@ -225,16 +225,19 @@ def summary_of(reader: MetricsReader) -> MetricsSummary:
     )
 
 
-def with_evaluations(reader: MetricsReader) -> list[Row]:
-    """Return the rows of ``reader``, then those of ``evaluations.jsonl`` for other splits and steps."""
-    return [*reader.rows, *evaluations_beside(reader)]
+def with_evaluations(reader: MetricsReader, *, of_train: bool = False) -> list[Row]:
+    """Return the rows of ``reader``, then those of ``evaluations.jsonl`` for other splits and steps.
+
+    ``of_train``: evaluations of the training split count though the training has a row of their step.
+    """
+    return [*reader.rows, *evaluations_beside(reader, of_train=of_train)]
 
 
-def evaluations_beside(reader: MetricsReader) -> list[Row]:
-    """Return the rows of ``evaluations.jsonl`` that count, for splits and steps that ``reader`` has not."""
+def evaluations_beside(reader: MetricsReader, *, of_train: bool = False) -> list[Row]:
+    """Return those rows of ``evaluations.jsonl`` alone; ``of_train`` as of ``with_evaluations``."""
     rows = RowReader(evaluations_path(reader.path)).poll()
     more = evaluations_that_count(rows, reader.resume_points, reader.evaluations)
-    steps = set(reader.train.columns["step"][: len(reader.train)].tolist()) if more else set()
+    steps = set() if of_train else set(reader.train.columns["step"][: len(reader.train)].tolist())
     return [row for row in more if row["split"] != "train" or row["step"] not in steps]
 
 
