@@ -173,7 +173,9 @@ class Run:
     ) -> "dict[str, NDArray[np.float64]]":
         import numpy as np
 
-        kept = [row for row in rows if row.get("split") == split]
+        from labkit.run_directory.reader import last_of_each_step
+
+        kept = last_of_each_step(row for row in rows if row.get("split") == split)
         if not kept:
             known = ", ".join(sorted({str(row.get("split")) for row in every})) or "no metrics yet"
             raise InputError(f"run {self.name} has no metrics of the split {split!r}; it has: {known}")
