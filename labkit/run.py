@@ -153,17 +153,17 @@ class Run:
         Raises InputError for a split without evaluations.
         """
         split = argument("split", split, str)
-        own, every = self._rows()
+        own, every = self._rows(of_train=True)
         if split == "test":
             every = [{**row, "own": int(row is own)} for row in every]
         return self._columns(split, [row for row in every if split != "train" or "examples" in row], every)
 
-    def _rows(self) -> tuple[Mapping[str, Any] | None, list[dict[str, Any]]]:
-        """Return the run's own test result, and all rows that count."""
+    def _rows(self, **which: bool) -> tuple[Mapping[str, Any] | None, list[dict[str, Any]]]:
+        """Return the run's own test result, and all rows that count. ``which``: of ``with_evaluations``."""
         from labkit.run_directory.reader import read_metrics, with_evaluations
 
         reader = read_metrics(self._directory)
-        every = with_evaluations(reader)
+        every = with_evaluations(reader, **which)
         tests = [row for row in every if row["split"] == "test"]
         chosen = chosen_step(reader.split("validation"))
         return own_test(reader.split("test"), chosen, tests), every
@@ -173,7 +173,9 @@ class Run:
     ) -> "dict[str, NDArray[np.float64]]":
         import numpy as np
 
-        kept = [row for row in rows if row.get("split") == split]
+        from labkit.run_directory.reader import last_of_each_step
+
+        kept = last_of_each_step(row for row in rows if row.get("split") == split)
         if not kept:
             known = ", ".join(sorted({str(row.get("split")) for row in every})) or "no metrics yet"
             raise InputError(f"run {self.name} has no metrics of the split {split!r}; it has: {known}")

@@ -136,7 +136,7 @@ def accuracy_interval(right: NDArray[np.bool_]) -> tuple[float, float, float]:
 
 
 def _interval_of_errors(errors: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return the mean error and its t interval; none of a single error."""
+    """Return the mean error and its t interval, which ends at 0; none of a single error."""
     mean = float(errors.mean())
     half = half_width(float(errors.std(ddof=1)), len(errors)) if len(errors) > 1 else math.nan
-    return mean, mean - half, mean + half
+    return mean, max(mean - half, 0.0), mean + half  # max keeps a NaN that stands first

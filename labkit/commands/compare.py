@@ -68,6 +68,8 @@ def compare(
         retry_failed: Continues failed trainings from their last checkpoint.
     """
     if runs:
+        if seeds is not None and runs[0].isdecimal():
+            raise InputError(f"--seeds is how many, and {runs[0]!r} follows it; write one number: --seeds 2")
         own = {"models": models, "seeds": seeds, "folds": folds or None, "preset": preset, "output": output}
         own |= {"retry_failed": retry_failed or None}
         given = [*flags, *(name for name, value in own.items() if value is not None)]

@@ -63,9 +63,14 @@ class Parser(argparse.ArgumentParser):
         options, left = self.parse_known_args(self._spelled(own, old_names))
         if left:
             flags = [flag for flag in ("--images", "--dataset") if flag in self._option_string_actions]
-            hint = (
-                f"; write {' or '.join(f'{flag} {shlex.quote(left[0])}' for flag in flags)}" if flags else ""
-            )
+            word = shlex.quote(left[0])
+            hint = f"; write {' or '.join(f'{flag} {word}' for flag in flags)}" if flags else ""
+            if self.takes_settings:
+                from labkit.run_directory.find import find_run
+
+                with suppress(InputError):
+                    find_run(left[0])
+                    hint = f", a run: labkit resume {word} continues it, labkit show {word} has its settings"
             self.error(f"unexpected argument {left[0]!r}{hint}")
         options.rest, options.old_names = rest, old_names
         return options

@@ -249,8 +249,8 @@ def _fitting_in_words(manifest: Manifest) -> str:
         )
     named = _resizing(manifest)["filter"]
     return (
-        f"turn the picture upright as its EXIF data ask for, convert it to {colours}, {size}; "
-        f"resize with Pillow's filter {named.upper()}"
+        "turn the picture upright as its EXIF data ask for, put it on white where it is transparent, "
+        f"convert it to {colours}, {size}; resize with Pillow's filter {named.upper()}"
     )
 
 

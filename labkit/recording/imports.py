@@ -17,7 +17,7 @@ from labkit.config.config import RECORDED_BY
 from labkit.data.tfrecord import masked_checksums
 from labkit.errors import InputError, reason_of, short
 from labkit.home import expanded
-from labkit.plurals import without_secrets
+from labkit.plurals import listed, without_secrets
 from labkit.recording.recorder import SPLITS, opened, place, refuse_other_contents
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.find import remember
@@ -41,13 +41,13 @@ class ImportedLog:
         rows: by split and step.
         left_out: what is no number, and damage, counted.
         texts: the first text in place of a number by column, and whether it is one with a decimal comma.
-        in_percent: whether accuracies were, and were divided by 100.
+        in_percent: the splits whose accuracies were, and were divided by 100.
     """
 
     rows: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
     texts: dict[tuple[str, bool], str] = field(default_factory=dict)
-    in_percent: bool = False
+    in_percent: list[str] = field(default_factory=list)
 
     def add(self, split: str, step: int, name: str, value: float, wall_time: float | None) -> None:
         """Take a number; of several for one step, the last one counts, and others than it are left out."""
@@ -96,17 +96,21 @@ class ImportedLog:
                 self.left_out["accuracy that is neither 0 to 1 nor 0 to 100"] += 1
                 del row["accuracy"]
         rows = [row for row in rows if "accuracy" in row]
-        # A fraction may be rounded to a little more than 1.
-        self.in_percent = any(row["accuracy"] > 1.5 for row in rows)
-        for row in rows if self.in_percent else []:
-            row["accuracy"] /= 100
+        highest: dict[str, float] = {}
+        for row in rows:
+            highest[row["split"]] = max(highest.get(row["split"], 0.0), row["accuracy"])
+        # A fraction may be rounded to a little more than 1, and a program write one split in percent alone.
+        limit = 1.0 if max(highest.values(), default=0.0) > 1.5 else 1.5
+        self.in_percent = sorted(split for split, value in highest.items() if value > limit)
+        for row in rows:
+            row["accuracy"] /= 100 if row["split"] in self.in_percent else 1
 
     def told(self) -> str:
         """Return what was left out or changed, in words; "" for nothing."""
         left_out = sorted((+self.left_out).items())
         told = ", ".join(f"{count:,} × {what}" for what, count in left_out)
-        changed = ["accuracies are in percent: divided by 100"] if self.in_percent else []
-        return "; ".join([f"left out: {told}", *changed] if told else changed)
+        changed = f"accuracies of {listed(self.in_percent)} are in percent: divided by 100"
+        return "; ".join([f"left out: {told}"] * bool(told) + [changed] * bool(self.in_percent))
 
 
 def import_csv(
@@ -194,7 +198,7 @@ def import_tensorboard(
     """Make a run of each folder of TensorBoard's event files; its scalars become rows.
 
     Folders named ``train``, ``validation`` and their like are splits of the run around them, as Keras writes
-    them. A tag such as ``Loss/val`` tells its split, too; other tags are of ``train``.
+    them. A tag such as ``Loss/val`` tells its split itself; other tags are of that of the folder, or ``train``.
 
     Args:
         path: a folder, with others in it or not.
@@ -244,7 +248,7 @@ def _read_events(path: Path, split: str | None, log: ImportedLog) -> None:
                 continue
             if value.tag not in known:
                 own, metric = _split_of(value.tag)
-                known[value.tag] = split or own, metric
+                known[value.tag] = (own if metric != value.tag.lower() else split or own), metric
             if is_step(event.step):
                 log.add(known[value.tag][0], event.step, known[value.tag][1], found, event.wall_time)
             else:

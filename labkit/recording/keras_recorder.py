@@ -40,6 +40,7 @@ class KerasRecorder(keras.callbacks.Callback):
         self._step = 0
         self._epoch = -1
         self._batches = 0  # of this epoch
+        self._means: dict[str, keras.metrics.Mean] = {}
         self._summed: dict[str, tuple[float, float]] = {}  # over these batches: total and weight of a metric
         self._learning_rate = 0.0
 
@@ -71,13 +72,14 @@ class KerasRecorder(keras.callbacks.Callback):
         self._step += batches - self._batches  # several with steps_per_execution
         self._batches = batches
         row: dict[str, Any] = {}
-        for metric in _means_of(self.model):
-            if metric.name in (logs or {}):
+        self._means = self._means if self._summed else _means_of(self.model)  # once in an epoch
+        for name, metric in self._means.items():
+            if name in (logs or {}):
                 summed = float(metric.total), float(metric.count)
-                total, weight = self._summed.get(metric.name, (0.0, 0.0))
+                total, weight = self._summed.get(name, (0.0, 0.0))
                 if summed[1] > weight:  # else all images of the batch have the weight 0
-                    row[metric.name] = (summed[0] - total) / (summed[1] - weight)
-                self._summed[metric.name] = summed
+                    row[name] = (summed[0] - total) / (summed[1] - weight)
+                self._summed[name] = summed
         row["learning_rate"] = self._learning_rate
         if steps:
             row["epoch"] = self._epoch + batches / steps
@@ -93,10 +95,17 @@ class KerasRecorder(keras.callbacks.Callback):
         self.recorder.finish()
 
 
-def _means_of(model: keras.Model) -> list[keras.metrics.Mean]:
-    """Return the metrics of a model that are means over images, its loss among them."""
-    found: list[Any] = []
+def _means_of(model: keras.Model) -> dict[str, keras.metrics.Mean]:
+    """Return the metrics of a model that are means over images, its loss among them, by their names in logs.
+
+    Keras gives a metric of several outputs, and the second one of a name, another name there.
+    """
+    found: dict[str, Any] = {}
     for metric in model.metrics:
-        found += getattr(metric, "metrics", None) or [metric]
-    means = (metric for metric in found if isinstance(metric, keras.metrics.Mean))
-    return [metric for metric in means if type(metric).result is keras.metrics.Mean.result]
+        parts = getattr(metric, "metrics", None)
+        found |= dict(zip(metric.result(), parts, strict=True)) if parts else {metric.name: metric}
+    return {
+        name: metric
+        for name, metric in found.items()
+        if isinstance(metric, keras.metrics.Mean) and type(metric).result is keras.metrics.Mean.result
+    }

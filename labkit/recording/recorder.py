@@ -304,12 +304,14 @@ class Recorder:
         from labkit.training.recorded_predictions import record_predictions
 
         self._check_open()
-        split = _split(split)
+        split, step = _split(split), self._status.step
         evaluation = checked_evaluation(images, labels, probabilities, classes)
-        row: dict[str, Any] = {"split": split, "step": self._status.step, **evaluation.metrics}
-        if self._steps.get(split, -1) < self._status.step:
-            self.log(self._status.step, split=split, **evaluation.metrics)
-        row["checkpoint_step"] = self._status.step
+        row: dict[str, Any] = {"split": split, "step": step, **evaluation.metrics}
+        if self._steps.get(split, -1) < step:
+            self.log(step, split=split, **evaluation.metrics)
+        elif split != "train":  # of several rows of a step, the last one counts
+            self._append(row | {"wall_time": time.time()})
+        row["checkpoint_step"] = step
         record_predictions(self._run, split, evaluation.arrays, row, evaluation.classes)
         return dict(evaluation.metrics)
 

@@ -1,9 +1,9 @@
 """``MetricsReader``: the rows of ``metrics.jsonl`` that count, those of training as columns."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from labkit.run_directory.rows import (
     resume_point_of,
 )
 
+_Row = TypeVar("_Row", bound=Mapping[str, Any])
 BLOCK_BYTES = 1 << 21  # parsed at a time: some 8,000 rows
 BLOCK_ROWS = 4_096  # taken at a time where each row may have other names
 # Lines with it are parsed at once if they have the same names; others one by one, to the same result.
@@ -204,7 +205,8 @@ def read_metrics(run: RunDirectory) -> MetricsReader:
 
 def summary_of(reader: MetricsReader) -> MetricsSummary:
     """Return what a table of runs tells of the rows that a reader knows."""
-    train, validations = reader.train, reader.split("validation")
+    train = reader.train
+    validations, tests = (last_of_each_step(reader.split(name)) for name in ("validation", "test"))
     losses = train.columns.get("loss", np.empty(0))[: len(train)]
     there = train.present.get("loss", np.empty(0, bool))[: len(train)]
     spread = losses[np.linspace(0, len(losses) - 1, min(SPARK_POINTS, len(losses))).astype(int)]
@@ -219,22 +221,30 @@ def summary_of(reader: MetricsReader) -> MetricsSummary:
         best_accuracy=max(accuracies, default=None),
         validated=tuple(row["step"] for row in validations[-MOST_VALIDATED:]),
         chosen_step=chosen_step(validations),
-        tests=tuple(reader.split("test")),
+        tests=tuple(tests),
         resume_points=tuple(reader.resume_points),
         damaged_lines=reader.damaged_lines,
     )
 
 
-def with_evaluations(reader: MetricsReader) -> list[Row]:
-    """Return the rows of ``reader``, then those of ``evaluations.jsonl`` for other splits and steps."""
-    return [*reader.rows, *evaluations_beside(reader)]
+def last_of_each_step(rows: Iterable[_Row]) -> list[_Row]:
+    """Return the row of each step that was written last: another program may evaluate one again."""
+    return list({row["step"]: row for row in rows}.values())
 
 
-def evaluations_beside(reader: MetricsReader) -> list[Row]:
-    """Return the rows of ``evaluations.jsonl`` that count, for splits and steps that ``reader`` has not."""
+def with_evaluations(reader: MetricsReader, *, of_train: bool = False) -> list[Row]:
+    """Return the rows of ``reader``, then those of ``evaluations.jsonl`` for other splits and steps.
+
+    ``of_train``: evaluations of the training split count though the training has a row of their step.
+    """
+    return [*reader.rows, *evaluations_beside(reader, of_train=of_train)]
+
+
+def evaluations_beside(reader: MetricsReader, *, of_train: bool = False) -> list[Row]:
+    """Return those rows of ``evaluations.jsonl`` alone; ``of_train`` as of ``with_evaluations``."""
     rows = RowReader(evaluations_path(reader.path)).poll()
     more = evaluations_that_count(rows, reader.resume_points, reader.evaluations)
-    steps = set(reader.train.columns["step"][: len(reader.train)].tolist()) if more else set()
+    steps = set() if of_train else set(reader.train.columns["step"][: len(reader.train)].tolist())
     return [row for row in more if row["split"] != "train" or row["step"] not in steps]
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import math
 import shutil
 
 import numpy as np
@@ -107,12 +108,16 @@ def test_numbers_become_quarters_and_their_errors_are_told(manifest):
 
 
 def test_the_interval_of_few_errors_is_that_of_scipy(manifest):
-    errors = np.array([1.0, 4.0, 2.5])
+    errors = np.array([2.0, 4.0, 2.5])
     given = errors[:, None].astype(np.float32)
     found = Predictions(np.zeros((3, 8, 8, 3), np.uint8), given, 0 * given, np.arange(3), ["age"])
-    [one] = slices.slices_of(found, {"all": np.ones(3, bool)})
+    parts = {"all": np.ones(3, bool), "two": np.arange(3) < 2, "one": np.arange(3) < 1}
+    every, two, one = slices.slices_of(found, parts)
     interval = stats.ttest_1samp(errors, 0).confidence_interval()
-    assert (one.low, one.high) == pytest.approx((interval.low, interval.high), rel=1e-6)
+    assert (every.low, every.high) == pytest.approx((interval.low, interval.high), rel=1e-6)
+    wide = stats.ttest_1samp(errors[:2], 0).confidence_interval()
+    assert wide.low < 0 == two.low and two.high == pytest.approx(wide.high), "no mean error is below 0"
+    assert math.isnan(one.low) and math.isnan(one.high)
 
 
 def test_quarters_of_numbers_that_begin_alike_have_names_of_their_own():

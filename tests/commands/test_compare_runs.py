@@ -57,12 +57,20 @@ def test_runs_that_differ_in_their_seed_alone_are_one_configuration(two_runs):
         ("resnet20 vgg11", "to train models, write --models resnet20,vgg11"),
         ("first second --models resnet20", "--models belongs to trainings"),
         ("first second --lr 0.1", "--learning-rate belongs to trainings"),
+        ("--models resnet8 --dataset shapes --seeds 0 1", "--seeds is how many, and '1' follows it"),
         ("", "nothing to compare; name runs, or models to train"),
     ],
 )
 def test_what_is_no_two_runs_is_refused(words, said, two_runs, monkeypatch):
     monkeypatch.chdir(two_runs.parent)
     assert said in refused("compare", *words.split())
+
+
+def test_a_run_where_settings_are_wanted_is_no_data_set(two_runs):
+    for command in ("train", "profile"):
+        said = refused(command, "first")
+        assert "'first', a run: labkit resume first continues it, labkit show first has its settings" in said
+        assert "--dataset" not in said
 
 
 @pytest.mark.parametrize("kind", ["wrong type", "cut"])

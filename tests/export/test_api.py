@@ -108,6 +108,7 @@ def test_the_sample_of_the_docs_predicts_a_picture_without_labkit(kind, resize, 
     # The picture is the one that labkit itself would show to the network, up to rounding.
     expected = read_picture((here / "picture.jpg").read_bytes(), (32, 32, 3), resize).image
     assert np.abs(np.load("seen.npy")[0] - expected).max() <= 2
+    assert "put it on white where it is transparent" in about["input"]["pictures"]
 
 
 @pytest.mark.long

@@ -68,7 +68,7 @@ def test_accuracies_in_percent_become_fractions_and_nothing_is_called_damaged(tm
     path.write_text("step,accuracy,val_accuracy\n1,55.5,44\n2,1,0.5\n3,400,-1\n")
     assert cli.main(["import", "csv", str(path)]) == 0
     told = "left out: 2 × accuracy that is neither 0 to 1 nor 0 to 100; "
-    told += "accuracies are in percent: divided by 100"
+    told += "accuracies of train, validation are in percent: divided by 100"
     assert told in capsys.readouterr().out
     run = labkit.load_run("log")
     assert run.status.message == told
@@ -76,6 +76,26 @@ def test_accuracies_in_percent_become_fractions_and_nothing_is_called_damaged(tm
     assert run.metrics("validation")["accuracy"][:2].tolist() == [0.44, 0.005]
     assert cli.main(["show", "log", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["damage"] == []
+
+
+def test_a_tag_that_tells_its_split_is_of_that_one_in_any_folder(tmp_path):
+    write_events(tmp_path / "logs" / "train", [scalar(1, Loss__train=1.0, Loss__val=2.0, speed=3.0)])
+    write_events(tmp_path / "logs" / "val", [scalar(1, speed=4.0)])
+    assert cli.main(["import", "tensorboard", str(tmp_path / "logs")]) == 0
+    run = labkit.load_run("logs")
+    assert [run.metrics(split)["loss"][0] for split in ("train", "validation")] == [1.0, 2.0]
+    assert [run.metrics(split)["speed"][0] for split in ("train", "validation")] == [3.0, 4.0]
+
+
+def test_one_split_may_be_in_percent_alone(tmp_path, capsys):
+    path = tmp_path / "log.csv"
+    path.write_text("step,accuracy,val_accuracy,test_accuracy\n1,0.5,55,1.2\n2,nan,nan,1\n3,1,60,1\n")
+    assert cli.main(["import", "csv", str(path)]) == 0
+    assert "accuracies of test, validation are in percent" in capsys.readouterr().out
+    run = labkit.load_run("log")
+    assert run.metrics()["accuracy"][[0, 2]].tolist() == [0.5, 1.0]
+    assert run.metrics("validation")["accuracy"][[0, 2]].tolist() == [0.55, 0.6]
+    assert run.evaluations("test")["accuracy"].tolist() == [0.012, 0.01, 0.01]
 
 
 def test_semicolons_spaces_and_repeated_steps(tmp_path):

@@ -127,3 +127,33 @@ def test_weighted_metrics_and_the_learning_rate_are_those_of_the_batch(tmp_path,
     assert rows["error"] == pytest.approx([0.5, 2.5, (4 * 3 + 5) / 4, np.nan], rel=1e-5, nan_ok=True)
     assert rows["loss"] == pytest.approx(((inputs[:, 0] ** 2 * weights).reshape(4, 2)).mean(axis=1), rel=1e-4)
     assert "root" not in rows
+
+
+def test_metrics_of_one_name_and_of_two_outputs_keep_apart(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    rng = np.random.default_rng(0)
+    inputs, labels = rng.normal(size=(48, 5)).astype("float32"), rng.integers(0, 3, 48)
+    weights = rng.uniform(0.1, 5, 48).astype("float32")
+    images = keras.Input((5,))
+    heads = [keras.layers.Dense(3, activation="softmax", name=name)(images) for name in "ab"]
+    loss = "sparse_categorical_crossentropy"
+    for outputs, names in ((heads[:1], [""]), (heads, ["a_", "b_"])):
+        model = keras.Model(images, outputs)
+        several = [["accuracy"] for _ in outputs]
+        model.compile(keras.optimizers.SGD(0.0), loss, metrics=several, weighted_metrics=several)
+        model.fit(
+            inputs,
+            [labels] * len(outputs),
+            sample_weight=[weights] * len(outputs),
+            batch_size=16,
+            shuffle=False,
+            verbose=0,
+            callbacks=[labkit.KerasRecorder("fit", overwrite=True)],
+        )
+        rows = labkit.load_run("fit").metrics()
+        given = model.predict(inputs, verbose=0)
+        for name, shares in zip(names, given if len(outputs) > 1 else [given], strict=True):
+            right = (shares.argmax(axis=1) == labels).reshape(3, 16)
+            np.testing.assert_allclose(rows[f"{name}accuracy"], right.mean(axis=1), rtol=1e-6)
+            weighted = np.average(right, axis=1, weights=weights.reshape(3, 16))
+            np.testing.assert_allclose(rows[f"{name}weighted_accuracy"], weighted, rtol=1e-5)

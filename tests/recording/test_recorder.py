@@ -15,7 +15,7 @@ import pytest
 
 import labkit
 from labkit.analysis.results import grouped, read_results
-from labkit.config.config import recorded_config
+from labkit.config.config import describe, recorded_config
 from labkit.errors import InputError
 from labkit.recording import recorder as module
 from labkit.recording.imports import import_csv
@@ -23,6 +23,7 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import RunLock
 from labkit.run_directory.media import INDEX, MediaReader
 from labkit.run_directory.reader import read_metrics
+from labkit.run_directory.summary import Summaries
 from labkit.training.recorded_predictions import record_predictions
 
 
@@ -155,6 +156,23 @@ def test_media_and_predictions():
     assert [medium.kind for medium in MediaReader(found.path / "media" / INDEX).poll()] == [
         "image", "histogram", "text",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_predictions_that_replace_others_of_a_step_replace_their_metrics(split):
+    images, labels = np.zeros((4, 4, 4, 3), np.uint8), np.array([0, 1, 0, 1])
+    with labkit.start_run("mine", total_steps=1) as run:
+        run.log(1, loss=0.5)
+        run.log(1, split=split, loss=9.0)
+        for wrong in (0, 2):  # the replaced ones were better
+            shares = np.where(np.arange(2) == (labels ^ (np.arange(4) < wrong))[:, None], 0.9, 0.1)
+            metrics = run.predictions(split, images, labels, shares)
+    found = labkit.load_run("mine")
+    assert found.metrics(split)["accuracy"].tolist() == [metrics["accuracy"]] == [0.5]
+    assert 1 - found.predictions(split).wrong.mean() == 0.5
+    [summary] = Summaries(describe).of([RunDirectory(found.path)])
+    assert summary.accuracy == 0.5 and not summary.other_tests
+    assert summary.best_validation_accuracy == (0.5 if split == "validation" else None)
 
 
 def test_predictions_without_a_finite_loss_are_read_by_every_parser_of_json():

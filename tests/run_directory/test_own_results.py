@@ -65,6 +65,15 @@ def test_other_views_of_the_same_checkpoint_stand_beside(run, capsys):
     assert labkit.load_run(run.path).evaluations("test")["step"].tolist() == [10, 20], "each step once"
 
 
+def test_evaluations_of_the_training_split_stand_apart_from_its_steps(tmp_path):
+    step = {"split": "train", "step": 20, "loss": 0.5, "accuracy": 0.8}
+    run = make_run(tmp_path, "a", rows=[step, *VALIDATIONS])
+    assert evaluate(run, 20, 0.875, split="train")
+    found = labkit.load_run(run.path)
+    assert found.evaluations("train")["accuracy"].tolist() == [0.875]
+    assert found.metrics("train")["accuracy"].tolist() == [0.8]
+
+
 def test_a_run_that_reported_none_stands_for_its_best_on_validation(tmp_path):
     run = make_run(tmp_path, "a", rows=VALIDATIONS)
     assert evaluate(run, 20, 0.875)
