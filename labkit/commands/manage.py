@@ -122,7 +122,7 @@ def note(
     Raises InputError beyond the limits, and for a note on a step that the run hasn't made.
 
     Args:
-        step: Step to write a note on, which stands on the charts; the run has made it.
+        step: Step to write a note on, one that the run has made. The note stands on the charts.
         step_text: The note on the step; an empty text removes it.
         tag: Adds a tag. May be repeated.
         remove_tag: Removes a tag. May be repeated.

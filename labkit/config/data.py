@@ -22,10 +22,11 @@ class DataConfig(FieldOwner):
 
     dataset: str = option(
         "auto",
-        "Data set: cifar10, cifar100, cifar100_coarse, mnist, fashion_mnist, svhn, shapes or "
-        "shapes_multilabel (labkit draws these two), or the name of your own, made with labkit data prepare, "
-        "such as --images DIR --name NAME, or with labkit.prepare_data. auto takes CIFAR-10 where it is "
-        "prepared or can be downloaded, else shapes. Where images have several labels, add --loss sigmoid.",
+        "Data set: cifar10, cifar100, cifar100_coarse, mnist, fashion_mnist, svhn; shapes, shapes_multilabel "
+        "or shapes_size, which labkit draws; or the name of your own, made with labkit data prepare, such as "
+        "--images DIR --name NAME, or with labkit.prepare_data. auto takes CIFAR-10 where it is prepared or "
+        "can be downloaded, else shapes. Images with several labels need --loss sigmoid, labels that are "
+        "numbers --loss mse.",
         spelled=checked_choice,
         common=True,
         fork=OF_THE_ORDER,
@@ -59,7 +60,7 @@ class DataConfig(FieldOwner):
     accumulate_steps: int = option(
         1,
         "Passes of a step, each over --train-batch-size examples, whose gradients are summed before the "
-        "update: the batch of a step is as many times as large, in the memory of one.",
+        "update: a step's batch is that many times as large, in the memory of one pass.",
         minimum=1,
         maximum=2**10,
         fork=OF_THE_ORDER,

@@ -60,8 +60,8 @@ def search(
             more workers busy, but depends on the order in which trials come.
         eta: Of the trials at a rung, one in so many goes on; the next rung is so many times as far.
         rung_seconds: Seconds of training after which trials are compared first, at the next validation, in
-            place of steps: networks of other speeds get the same time. What goes on depends on the clock.
-            The last rung is the end of a training. Default: rungs are steps.
+            place of steps: networks of other speeds get the same time. Which trials go on then depends on the
+            clock. The last rung is the end of a training. Default: rungs are steps.
         objective: Metric of the validation that decides; of loss, and of what ends in loss or error, the
             lowest is best. Default: accuracy; micro-F1 of several labels; mean_absolute_error of numbers.
         seeds: Seeds of each trial; the mean of their results counts. A grid without space is one trial of
