@@ -33,9 +33,9 @@ class DataConfig(FieldOwner):
     )
     fold: str | None = option(
         None,
-        "Cross-validation: 2/5 parts the training and validation images together into five folds, validates "
-        "on the second and trains on the others. Each class is in proportion in each fold; the seed of the "
-        "data set decides which image is in which. The test images stay.",
+        "Cross-validation: 2/5 divides the training and validation images together into five folds, "
+        "validates on the second and trains on the others. Each class is in proportion in each fold; the "
+        "seed of the data set decides which image is in which. The test images stay.",
         spelled=checked_fold,
         unset="the split of the data set",
         fork=OF_THE_ORDER,
