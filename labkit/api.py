@@ -36,7 +36,7 @@ def train(
     configuration. A run that is finished is returned at once.
 
     Args:
-        config: where to start from; None: labkit's defaults.
+        config: where to start from; None: ``preset``, or what ``labkit train`` takes without one.
         preset: a named set of values, as with ``labkit train --preset``; not together with ``config``.
         overwrite: delete the run that is in the directory and start anew.
         accept_changed_code: continue a run though a file of your own code has changed since; the run keeps
