@@ -144,7 +144,7 @@ def evaluate(
     Args:
         run: A run, its directory, or its name as ``labkit runs`` lists it.
         split: Examples to evaluate: ``test``, ``validation`` or ``train``.
-        checkpoint: Checkpoint to evaluate: ``best`` (by validation accuracy; the newest where nothing was
+        checkpoint: Checkpoint to evaluate: ``best`` (on validation; the newest where nothing was
             validated), ``last``, or a step.
         data_dir: Folder of prepared data sets. Default: the run's.
         eval_batch_size: Examples in a step. Default: the run's.

@@ -42,9 +42,9 @@ def search(
 ) -> SearchResult:
     """Search settings: train with other values of some, and keep the best by validation.
 
-    A trial is an ordinary run. With halving, most trials end early: at each of some steps, the rungs, one of
-    ``eta`` trials goes on, from its checkpoint and to the last bit as if it had never paused. The same call
-    continues a search that was interrupted or killed, and returns a finished one at once.
+    A trial is an ordinary run. With halving, most trials end early: at some steps, the rungs, one of ``eta``
+    trials goes on. It continues from its checkpoint, with the same bits as if it had never paused. The same
+    call continues a search that was interrupted or killed, and returns a finished one at once.
 
     Args:
         space: settings and their values by name: a list of choices, or a text as on the command line, such as
