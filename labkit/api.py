@@ -36,7 +36,7 @@ def train(
     configuration. A run that is finished is returned at once.
 
     Args:
-        config: where to start from; None: labkit's defaults.
+        config: where to start from; None: ``preset``, or what ``labkit train`` takes without one.
         preset: a named set of values, as with ``labkit train --preset``; not together with ``config``.
         overwrite: delete the run that is in the directory and start anew.
         accept_changed_code: continue a run though a file of your own code has changed since; the run keeps
@@ -144,7 +144,7 @@ def evaluate(
     Args:
         run: A run, its directory, or its name as ``labkit runs`` lists it.
         split: Examples to evaluate: ``test``, ``validation`` or ``train``.
-        checkpoint: Checkpoint to evaluate: ``best`` (by validation accuracy; the newest where nothing was
+        checkpoint: Checkpoint to evaluate: ``best`` (on validation; the newest where nothing was
             validated), ``last``, or a step.
         data_dir: Folder of prepared data sets. Default: the run's.
         eval_batch_size: Examples in a step. Default: the run's.

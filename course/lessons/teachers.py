@@ -118,7 +118,12 @@ def _with_exercises(notebook: Any, cells: Callable[[str, str, str, str], list[An
 # ---- reports -------------------------------------------------------------------------------------------
 
 
-def lesson_report(path: LocalPath, key: LocalPath, *, seed: int = 0) -> int:
+def lesson_report(
+    path: Annotated[LocalPath, Flag(metavar="FOLDER")],
+    key: Annotated[LocalPath, Flag(metavar="KEY")],
+    *,
+    seed: int = 0,
+) -> int:
     """Check all answers of a folder of lessons and print a signed report; or check a report's signature.
 
     The signature shows that somebody who has the key made the report, and that it wasn't changed since. It
@@ -179,12 +184,12 @@ def _signature(report: Mapping[str, Any], secret: bytes) -> str:
 # ---- the capstone --------------------------------------------------------------------------------------
 
 
-def lesson_board(folder: LocalPath) -> int:
+def lesson_board(folder: Annotated[LocalPath, Flag(metavar="FOLDER")]) -> int:
     """Print the capstone's table: a row for each run in a folder, the fastest that reaches its goal first.
 
     The goal is 80 % of the test set on cifar10, and 97 % on shapes. `labkit verify` makes all steps of each
-    run again, which takes as long as its training, an hour at most. Of a run that it finds as it says, the
-    board evaluates the checkpoint that `labkit evaluate` takes. The seconds are those that the run recorded.
+    run again, which takes as long as its training, an hour at most. If they agree, the board evaluates the
+    checkpoint that `labkit evaluate` takes. The seconds are those that the run recorded.
 
     Returns 0. Raises InputError if there is no run in the folder.
 

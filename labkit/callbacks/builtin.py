@@ -119,8 +119,8 @@ def builtin_callbacks(run: RunConfig) -> list[Callback]:
 class EarlyStopping(Callback):
     """Stops after ``patience`` validations in a row without a better result than the best so far.
 
-    The result is that by which the best checkpoint is chosen: accuracy, or micro-F1 with several labels. The
-    count is restored from the metrics after a resume (Prechelt, "Early stopping - but when?", 1998).
+    The result is that by which the best checkpoint is chosen (``--best-by``). The count is restored from the
+    metrics after a resume (Prechelt, "Early stopping - but when?", 1998).
 
     Raises InputError if ``patience`` isn't a whole number of at least 1.
     """

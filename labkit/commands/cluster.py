@@ -45,7 +45,7 @@ def cluster_local(
         workers: Processes that train.
         ps: Parameter servers, started with a chief. 0 trains synchronously.
         max_restarts: Restarts after the loss of a process.
-        hosts: Give each process a host of its own: a network namespace with an address on a bridge. Needs
+        hosts: Gives each process a host of its own: a network namespace with an address on a bridge. Needs
             Linux, and root or user namespaces.
         link: With --hosts: the rate of each host's link, such as 100mbit. Default: no limit.
     """

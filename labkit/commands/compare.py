@@ -57,12 +57,12 @@ def compare(
     see labkit train --help-all.
 
     Args:
-        runs: Two or more runs to compare as they are: directories, or names. Nothing is trained.
+        runs: Two to 26 runs to compare as they are: directories, or names. Nothing is trained.
         models: Models to train, separated by commas, such as resnet20,se_resnet20,vgg11 (see labkit models);
             FILE.py:NAME is one of your own.
-        seeds: Trainings of each model. Default: 3, with --folds 1.
-        folds: Cross-validation: parts the training and validation images into so many folds, and trains each
-            model on each of them, where the fold validates (see --fold of labkit train). 0 parts nothing.
+        seeds: Trainings of each model. Default: 3, or 1 with --folds.
+        folds: Cross-validation: divides the training and validation images into so many folds, and trains
+            each model once for each of them, which validates (see --fold of labkit train). 0 makes no folds.
         preset: Takes the settings of a named run, except for its model; see labkit train --list-presets.
         output: Folder for runs and results. Default: <home>/comparisons/<name made from the settings>.
         retry_failed: Continues failed trainings from their last checkpoint.

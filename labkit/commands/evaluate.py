@@ -75,15 +75,14 @@ def evaluate(
 
 
 def _print_metrics(metrics: dict[str, Any]) -> None:
-    names = {"accuracy": "top-1", "top5_accuracy": "top-5"} if "top5_accuracy" in metrics else {}
     print(
         f"{metrics['split']} of {counted(metrics['examples'], 'example')}, "
         f"step {metrics['checkpoint_step']}: "
-        f"{metrics_in_words(metrics, names)}"
+        f"{metrics_in_words(metrics)}"
     )
     name = result_name(metrics)
     if f"tta_{name}" in metrics:
-        print(f"with test-time augmentation: {names.get(name, name)} {metrics[f'tta_{name}']:.4f}")
+        print(f"with test-time augmentation: {name} {metrics[f'tta_{name}']:.4f}")
     _print_classes(metrics["per_class"])
 
 

@@ -149,7 +149,7 @@ def report(
     """Write a report. Raises InputError for runs that aren't there and an output that can't be written.
 
     Args:
-        runs: Directories of runs, or their names. Several are compared.
+        runs: Directories of runs, or their names, up to eight. Several are compared.
         output: File to write; one that is there is replaced.
     """
     named = list(dict.fromkeys(find_run(name) for name in runs))

@@ -14,7 +14,7 @@ from labkit.config.config import describe
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.disk import discard
-from labkit.run_directory.find import find_run, rename_run
+from labkit.run_directory.find import find_run, remembered, rename_run
 from labkit.run_directory.notes import Notes, change_notes, read_notes
 from labkit.run_directory.stop import LOCKS, idle, list_trash, move_to_trash
 from labkit.run_directory.stop import restore as restore_from_trash
@@ -122,7 +122,7 @@ def note(
     Raises InputError beyond the limits, and for a note on a step that the run hasn't made.
 
     Args:
-        step: Step to write a note on, which stands on the charts; the run has made it.
+        step: Step to write a note on, one that the run has made. The note stands on the charts.
         step_text: The note on the step; an empty text removes it.
         tag: Adds a tag. May be repeated.
         remove_tag: Removes a tag. May be repeated.
@@ -163,11 +163,15 @@ def restore(run: Annotated[str, Flag(metavar="RUN")]) -> int:
         run: The run's name or directory before it was moved.
     """
     given = Path(os.path.expanduser(run)).absolute()
-    folders = [given.parent] if os.sep in run else [given.parent, home.runs_home()]
-    trashed = [one for folder in folders for one in list_trash(folder)]
+    elsewhere = [known.path.parent for known in remembered()]
+    folders = [given.parent] if os.sep in run else [given.parent, home.runs_home(), *elsewhere]
+    trashed = [one for folder in dict.fromkeys(folders) for one in list_trash(folder)]
     found = [one for one in trashed if one.name == given.name or one.path.name == given.name]
     if not found:
         names = ", ".join(dict.fromkeys(one.name for one in trashed)) or "nothing"
-        raise InputError(f"no run {given.name!r} in the trash of {folders[-1]}, which holds {names}")
+        raise InputError(
+            f"no run {given.name!r} in the trash, which holds {names}; for a run of another folder give the "
+            "directory that it had"
+        )
     print(f"restored {restore_from_trash(found[0]).path}")
     return 0

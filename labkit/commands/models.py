@@ -43,7 +43,7 @@ def models(
             FILE.py:NAME shows one of your own.
         model_arguments: Further arguments of your own network, such as width=64, as for labkit train.
         start_from: Shows which weight of this file, or of imagenet, becomes which of the network.
-        name_map: File that says which is which, as for labkit train.
+        name_map: File that says which weights of --start-from are which, as for labkit train.
         json: Prints JSON, for programs.
     """
     if name is None and (start_from or name_map or model_arguments):

@@ -33,7 +33,7 @@ def notebook_run(
         parameter: A value for one of the notebook's parameters; may be given several times. In labkit's own
             notebooks, each flag of labkit train is a parameter: -p num_layers 20.
         output: Where to put the executed notebook. Default: into the directory of the run that the notebook
-            shows, or into runs/notebooks.
+            shows, or into <home>/runs/notebooks.
         report_mode: Hides the code in the executed notebook.
     """
     require_extra("notebook", ("papermill", "ipykernel"), "labkit notebook run")

@@ -170,8 +170,8 @@ def _how_a_cluster_continues(run: RunDirectory, config: "Config") -> str | None:
 def trust(run: RunName) -> int:
     """Consent to run the code that a run has kept, and show which that is.
 
-    A run of somebody else may have code of theirs in its folder code/. Nothing runs it before this account
-    has consented, to the very bytes. Read it first.
+    A run of somebody else may have code of theirs in its folder code/. Nothing runs that code until this
+    account consents to it, byte for byte. Read it first.
     """
     found = RunDirectory(find_run(run))
     config = recorded_config(found)

@@ -29,6 +29,9 @@ def train(
     """Train, or show the named runs. A task of a cluster ends the process with the exit code.
 
     Args:
+        preset: Starts from a named run (labkit train --list-presets), or from a file NAME.json of labkit
+            search. Without it, data sets other than CIFAR-10 get auto instead of the flags' defaults, unless
+            --train-steps or --batch-norm-decay is given.
         overwrite: Deletes the run in the job directory and starts anew.
         accept_changed_code: Continues the run in the job directory though a file of your own code has
             changed since. The run keeps the old file, too.

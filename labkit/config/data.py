@@ -22,19 +22,20 @@ class DataConfig(FieldOwner):
 
     dataset: str = option(
         "auto",
-        "Data set: cifar10, cifar100, cifar100_coarse, mnist, fashion_mnist, svhn, shapes or "
-        "shapes_multilabel (labkit draws these two), or the name of your own, made with labkit data prepare, "
-        "such as --images DIR --name NAME, or with labkit.prepare_data. auto takes CIFAR-10 where it is "
-        "prepared or can be downloaded, else shapes. Where images have several labels, add --loss sigmoid.",
+        "Data set: cifar10, cifar100, cifar100_coarse, mnist, fashion_mnist, svhn; shapes, shapes_multilabel "
+        "or shapes_size, which labkit draws; or the name of your own, made with labkit data prepare, such as "
+        "--images DIR --name NAME, or with labkit.prepare_data. auto takes CIFAR-10 where it is prepared or "
+        "can be downloaded, else shapes. Images with several labels need --loss sigmoid, labels that are "
+        "numbers --loss mse.",
         spelled=checked_choice,
         common=True,
         fork=OF_THE_ORDER,
     )
     fold: str | None = option(
         None,
-        "Cross-validation: 2/5 parts the training and validation images together into five folds, validates "
-        "on the second and trains on the others. Each class is in proportion in each fold; the seed of the "
-        "data set decides which image is in which. The test images stay.",
+        "Cross-validation: 2/5 divides the training and validation images together into five folds, "
+        "validates on the second and trains on the others. Each class is in proportion in each fold; the "
+        "seed of the data set decides which image is in which. The test images stay.",
         spelled=checked_fold,
         unset="the split of the data set",
         fork=OF_THE_ORDER,
@@ -59,7 +60,7 @@ class DataConfig(FieldOwner):
     accumulate_steps: int = option(
         1,
         "Passes of a step, each over --train-batch-size examples, whose gradients are summed before the "
-        "update: the batch of a step is as many times as large, in the memory of one.",
+        "update: a step's batch is that many times as large, in the memory of one pass.",
         minimum=1,
         maximum=2**10,
         fork=OF_THE_ORDER,

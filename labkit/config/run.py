@@ -128,7 +128,7 @@ class RunConfig(FieldOwner):
         None,
         "Metric of the validation by which the best checkpoint is chosen, and a training stops early. Of "
         "loss, and of what ends in loss or error, the lowest is best.",
-        unset="accuracy, or micro-F1 with several labels",
+        unset="accuracy; micro-F1 of several labels; mean_absolute_error of numbers",
         fork="the checkpoints before the fork were chosen by the parent's metric",
     )
     callbacks: str | None = option(

@@ -50,7 +50,7 @@ def start(
     """Start a training in other processes and return once it has begun. The notebook goes on meanwhile.
 
     Args:
-        config: where to start from; None: labkit's defaults.
+        config: where to start from; None: what ``labkit train`` takes without a preset.
         workers: processes that train. Several are synchronous, unless there are parameter servers.
         ps: parameter servers. With one or more, a chief is started, and the training is asynchronous.
         link: gives each of several processes a host of its own on this machine, with a link of this rate to

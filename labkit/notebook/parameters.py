@@ -131,7 +131,7 @@ def _shell() -> Any:
 
 
 def watch_parameters() -> None:
-    """Take notice of the parameters cells that are run from now on; a second call changes nothing.
+    """Note the parameters cells that are run from now on; a second call changes nothing.
 
     From here on an InputError shows as one line in this notebook, and so does the failure of a cluster.
     """

@@ -12,14 +12,14 @@ from labkit.recording.recorder import Recorder, start_run
 class KerasRecorder(keras.callbacks.Callback):
     """Records ``model.fit(x, y, callbacks=[labkit.KerasRecorder("mine")])`` as a run.
 
-    There is a row for each batch and for each validation. Keras tells the mean over the epoch so far; rows
-    have that of the batch alone, from what the metric has summed up, with its weights. The learning rate is
-    the one that the batch was trained with. With ``steps_per_execution``, a row is of so many batches. A
-    metric that isn't a mean over images, such as AUC or a root mean square, is in the rows of validations
-    only.
+    There is a row for each batch and for each validation. Keras gives the mean over the epoch so far; rows
+    have that of the batch alone, computed from the metric's sums, sample weights included. The learning
+    rate is the one that the batch was trained with. With ``steps_per_execution``, a row is of so many
+    batches. A metric that isn't a mean over images, such as AUC or a root mean square, is in the rows of
+    validations only.
 
     A second ``fit`` with the same callback goes on with the run. Keras doesn't tell callbacks of an error in
-    ``fit``: the run then ends with the program, or with ``recorder.fail``.
+    ``fit``: the run then ends with the program, or with ``KerasRecorder.recorder.fail(why)``.
 
     Args:
         name, config, job_dir, overwrite: as of ``labkit.start_run``.

@@ -130,12 +130,17 @@ def remember(run: RunDirectory) -> None:
 
 def runs_elsewhere() -> list[RunDirectory]:
     """Return the remembered runs that are still there, each once, the newest last."""
+    return [run for run in remembered() if run.exists()]
+
+
+def remembered() -> list[RunDirectory]:
+    """Return where the remembered runs were, each once, the newest last: some may be gone since."""
     try:
         lines = _list_path().read_bytes().splitlines()
     except OSError:
         return []
     paths = dict.fromkeys(os.fsdecode(line) for line in lines if line.startswith(b"/") and b"\0" not in line)
-    return [run for run in map(RunDirectory, paths) if run.exists()]
+    return list(map(RunDirectory, paths))
 
 
 def known_runs() -> list[RunDirectory]:

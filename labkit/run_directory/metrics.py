@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -91,12 +90,8 @@ class MetricsWriter:
 _NO_METRICS = ("epoch", "wall_time", "seconds")  # numbers of an evaluation that are none
 
 
-def metrics_in_words(row: Mapping[str, Any], names: Mapping[str, str] = MappingProxyType({})) -> str:
+def metrics_in_words(row: Mapping[str, Any]) -> str:
     """Return the metrics of an evaluation as text: ``loss 0.6931  accuracy 0.5000  …``.
-
-    Args:
-        row: of an evaluation.
-        names: names to show instead of the keys.
 
     What is no number, in a damaged row, is left out.
     """
@@ -106,7 +101,7 @@ def metrics_in_words(row: Mapping[str, Any], names: Mapping[str, str] = MappingP
         for key, value in row.items()
         if key not in (*known, *_NO_METRICS) and not key.startswith("tta_") and isinstance(value, float)
     ]
-    return "  ".join(f"{names.get(key, key)} {row[key]:.4f}" for key in (*known, *own))
+    return "  ".join(f"{key} {row[key]:.4f}" for key in (*known, *own))
 
 
 def result_in_words(row: Mapping[str, Any], digits: int = 4) -> str:

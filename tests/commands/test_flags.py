@@ -16,6 +16,7 @@ from labkit.commands.train import train
 from labkit.config import fields_by_name
 from labkit.config.fields import GROUPS
 from labkit.config.spellings import INSTEAD
+from labkit.data.recipe import CHOICES_OF_2017, fits_the_data
 from tests.commands.in_process import answer, refused
 
 FIELDS = fields_by_name().values()
@@ -42,6 +43,15 @@ def test_the_overview_has_a_few_headings_and_a_line_of_80_columns_for_each_comma
     assert "cluster local" in members and "doctor" not in members
     assert set(OTHER_COMMANDS.values()) <= COMMANDS.keys()
     assert not OTHER_COMMANDS.keys() & COMMANDS.keys()
+
+
+def test_the_help_says_which_data_sets_get_a_recipe_in_place_of_the_defaults():
+    shown = " ".join(answer("train", "--help").out.split())
+    assert fits_the_data(None, {"dataset": "shapes"}) and not fits_the_data(None, {"dataset": "cifar10"})
+    assert "data sets other than CIFAR-10 get auto instead of the flags' defaults" in shown
+    for name in CHOICES_OF_2017:
+        assert not fits_the_data(None, {"dataset": "shapes", name: 1})
+        assert f"--{name.replace('_', '-')} is given" in shown.replace(" or ", " is given ")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

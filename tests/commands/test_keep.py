@@ -93,6 +93,15 @@ def test_a_run_goes_to_the_trash_and_comes_back(folder, monkeypatch, name):
     assert run.exists()
 
 
+def test_a_run_of_another_folder_comes_back_by_its_name_too(folder, tmp_path):
+    run = make_run(tmp_path / "another", "mine")
+    remember(run)
+    assert answer("delete", "mine", "--trash").code == 0
+    assert "give the directory that it had" in refused("restore", "other")
+    assert answer("restore", "mine").code == 0
+    assert run.exists()
+
+
 def test_the_documented_commands(folder):
     make_run(folder, "first", step=120)
     for text in (

@@ -270,7 +270,7 @@ def test_the_2017_command_line_trains_and_then_has_nothing_left_to_do(tmp_path):
     assert evaluated.code == 0, evaluated.err
     figures = json.loads((job_dir / "predictions" / "test.json").read_text())
     assert figures["examples"] == 40 == sum(map(sum, figures["confusion"]))
-    assert f"top-1 {figures['accuracy']:.4f}" in evaluated.out
+    assert f"accuracy {figures['accuracy']:.4f}  top5_accuracy" in evaluated.out
     wrong = answer("evaluate", job_dir, "--checkpoint", "999")
     assert wrong.code == 2 and "best, last, or one of the steps 3, 6" in wrong.err
 

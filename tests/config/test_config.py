@@ -1,11 +1,13 @@
 """The configuration: what it refuses, and that it survives JSON."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from labkit.config import Config, RunConfig, fields_by_name
 from labkit.config.architectures import model_name
+from labkit.config.data_sets import BUILT_IN
 from labkit.config.fields import FieldInfo
 from labkit.config.presets import PRESETS, merged_with_preset
 from labkit.config.run import Triggers
@@ -33,6 +35,10 @@ ESTIMATOR_2017 = {
     "batch_norm_decay": 0.997,
     "batch_norm_epsilon": 1e-5,
 }
+
+
+def test_the_help_names_every_data_set_that_labkit_can_prepare():
+    assert set(BUILT_IN) <= set(re.findall(r"\w+", fields_by_name()["dataset"].help))
 
 
 def test_the_same_command_finds_the_run_of_an_earlier_labkit():

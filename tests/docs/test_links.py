@@ -30,6 +30,13 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
         assert (ROOT / name).exists(), name
 
 
+def test_the_architecture_describes_every_package() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    packages = [path.parent.name for path in (ROOT / "labkit").glob("*/__init__.py")]
+    assert len(packages) > 15
+    assert not [name for name in packages if f"| `labkit/{name}` |" not in page]
+
+
 def test_the_index_lists_every_page() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
     for path in (ROOT / "docs").glob("*.md"):

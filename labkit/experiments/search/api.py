@@ -42,9 +42,9 @@ def search(
 ) -> SearchResult:
     """Search settings: train with other values of some, and keep the best by validation.
 
-    A trial is an ordinary run. With halving, most trials end early: at each of some steps, the rungs, one of
-    ``eta`` trials goes on, from its checkpoint and to the last bit as if it had never paused. The same call
-    continues a search that was interrupted or killed, and returns a finished one at once.
+    A trial is an ordinary run. With halving, most trials end early: at some steps, the rungs, one of ``eta``
+    trials goes on. It continues from its checkpoint, with the same bits as if it had never paused. The same
+    call continues a search that was interrupted or killed, and returns a finished one at once.
 
     Args:
         space: settings and their values by name: a list of choices, or a text as on the command line, such as
@@ -60,8 +60,8 @@ def search(
             more workers busy, but depends on the order in which trials come.
         eta: Of the trials at a rung, one in so many goes on; the next rung is so many times as far.
         rung_seconds: Seconds of training after which trials are compared first, at the next validation, in
-            place of steps: networks of other speeds get the same time. What goes on depends on the clock.
-            The last rung is the end of a training. Default: rungs are steps.
+            place of steps: networks of other speeds get the same time. Which trials go on then depends on the
+            clock. The last rung is the end of a training. Default: rungs are steps.
         objective: Metric of the validation that decides; of loss, and of what ends in loss or error, the
             lowest is best. Default: accuracy; micro-F1 of several labels; mean_absolute_error of numbers.
         seeds: Seeds of each trial; the mean of their results counts. A grid without space is one trial of
