@@ -124,6 +124,25 @@ def regularized(input_shape, num_classes):
     return keras.Sequential([layers.Flatten(), layers.Dense(num_classes, kernel_regularizer="l2")])
 
 
+class Penalty(layers.Layer):
+    """Adds a loss, as ``model.fit`` takes it, in training alone."""
+
+    def call(self, x, training=False):
+        if training:
+            self.add_loss(keras.ops.mean(x**2))
+        return x
+
+
+def penalized(input_shape, num_classes):
+    return keras.Sequential([Penalty(), layers.Flatten(), layers.Dense(num_classes)])
+
+
+def saturated(input_shape, num_classes):
+    images = keras.Input(input_shape)
+    logits = layers.Dense(num_classes, bias_initializer="glorot_uniform")(layers.Flatten()(images))
+    return keras.Model(images, layers.Softmax()(200 * logits))
+
+
 def constrained(input_shape, num_classes):
     return keras.Sequential([layers.Flatten(), layers.Dense(num_classes, kernel_constraint="max_norm")])
 
@@ -149,6 +168,15 @@ def divides_in_its_call(input_shape, num_classes):
 class TrainsItself(keras.Sequential):
     def train_step(self, data):
         return {}
+
+
+class LosesItself(keras.Sequential):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return keras.ops.mean(y_pred)
+
+
+def loses_itself(input_shape, num_classes):
+    return LosesItself([layers.Flatten(), layers.Dense(num_classes)])
 
 
 def trains_itself(input_shape, num_classes):

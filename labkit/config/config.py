@@ -88,6 +88,8 @@ class Config:
             by_owner.setdefault(known[name].owner, {})[name] = value
         if "model" in by_owner:
             by_owner["model"] = dict(self.model.with_own_depth(by_owner["model"]))
+        if "optimizer" in by_owner:
+            by_owner["optimizer"] = dict(self.optimizer.with_own_rate(by_owner["optimizer"]))
         owners = {
             owner: dataclasses.replace(getattr(self, owner), **changed) for owner, changed in by_owner.items()
         }

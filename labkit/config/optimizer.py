@@ -1,9 +1,11 @@
 """How the weights of a run move."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from labkit.config.fields import OF_THE_OPTIMIZER, FieldOwner, has_type, option
+from labkit.config.fields import CODE, OF_THE_OPTIMIZER, FieldOwner, has_type, option
 from labkit.errors import InputError, reason_of, short
 from labkit.home import expanded
 
@@ -44,6 +46,11 @@ LEFT_TO_LABKIT = {
     "loss_scale_factor": "no precision of labkit needs a scaled loss",
     "gradient_accumulation_steps": "give --accumulate-steps",
 }
+
+
+def is_adaptive(optimizer: Any) -> bool:
+    """Return whether an optimizer, by its name, has Keras's learning rate where none is given."""
+    return str(optimizer).lower() in ADAPTIVE or CODE.fullmatch(str(optimizer)) is not None
 
 
 _CLASS_WEIGHTS = 'balanced, a JSON file, or its text, such as {"cat": 2, "dog": 0.5}'
@@ -254,3 +261,10 @@ class OptimizerConfig(FieldOwner):
             )
         if self.optimizer == "muon" and self.learning_rate == 0:
             raise InputError("--learning-rate is 0.0; allowed with --optimizer muon: above 0")
+
+    def with_own_rate(self, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return ``changes`` to this; an adaptive optimizer in place of another brings its learning rate."""
+        chosen = changes.get("optimizer", self.optimizer)
+        if "learning_rate" in changes or is_adaptive(self.optimizer) or not is_adaptive(chosen):
+            return changes
+        return {**changes, "learning_rate": KERAS_LEARNING_RATE}

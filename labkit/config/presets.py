@@ -12,8 +12,8 @@ from typing import Any
 
 from labkit.config.architectures import architecture_of
 from labkit.config.config import by_field, fields_by_name
-from labkit.config.fields import CODE, argument
-from labkit.config.optimizer import ADAPTIVE, KERAS_LEARNING_RATE
+from labkit.config.fields import argument
+from labkit.config.optimizer import KERAS_LEARNING_RATE, is_adaptive
 from labkit.errors import InputError, reason_of, unknown_name_error
 
 
@@ -211,8 +211,8 @@ def merged_with_preset(
             raise InputError(f"--epochs is {epochs} beside --train-steps {steps}; give one of the two")
         for length in ("train_steps", "epochs", "steps_range"):
             values.pop(length, None)
-    optimizer = str(given.get("optimizer", "sgd")).lower()
-    if (optimizer in ADAPTIVE or CODE.fullmatch(optimizer)) and optimizer != values.get("optimizer"):
+    optimizer = given.get("optimizer", "sgd")
+    if is_adaptive(optimizer) and optimizer != values.get("optimizer"):
         values["learning_rate"] = KERAS_LEARNING_RATE  # not that of another optimizer
     merged, known = {**values, **given}, fields_by_name()
     for name in (values.keys() & known.keys()) - given.keys():

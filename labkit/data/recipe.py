@@ -10,8 +10,8 @@ from labkit import home
 from labkit.config import Config, by_field, fields_by_name, presets
 from labkit.config.config import flags_of
 from labkit.config.data_sets import AUTO, GENERATED, fold_name, fold_of_name
-from labkit.config.fields import CODE, argument, plain
-from labkit.config.optimizer import ADAPTIVE
+from labkit.config.fields import argument, plain
+from labkit.config.optimizer import is_adaptive
 from labkit.config.presets import merged_with_preset, preset_values
 from labkit.data.manifest import find_manifest
 from labkit.errors import InputError
@@ -57,8 +57,7 @@ def fitting_recipe(
     epochs = CIFAR10_EPOCHS * (CIFAR10_EXAMPLES / examples) ** (1 - GROWTH)
     base = preset_values("resnet20_muon")
     share = batch * passes / base["train_batch_size"]
-    is_adaptive = optimizer in ADAPTIVE or CODE.fullmatch(optimizer)
-    rate = ADAMW_RATE * share**0.5 if is_adaptive else base["learning_rate"] * share
+    rate = ADAMW_RATE * share**0.5 if is_adaptive(optimizer) else base["learning_rate"] * share
     values = {
         **base,
         "train_batch_size": batch,

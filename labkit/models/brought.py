@@ -163,9 +163,10 @@ def _over_images(
     if not isinstance(model, keras.Model):
         kind = "nothing" if model is None else f"an object of {type(model).__name__}"
         raise InputError(f"{flag} returned {kind}; allowed: a Keras model")
-    if type(model).train_step is not keras.Model.train_step:
-        name = type(model).__name__
-        raise InputError(f"{flag} has a train_step, that of {name}, which labkit doesn't call; leave it out")
+    for own in ("train_step", "compute_loss"):
+        if getattr(type(model), own) is not getattr(keras.Model, own):
+            of = type(model).__name__
+            raise InputError(f"{flag} has a {own}, that of {of}, which labkit doesn't call; leave it out")
     images = keras.Input(image_shape, name="images", dtype="float32")
     inputs = getattr(model, "inputs", None)
     if inputs and len(inputs) > 1:
@@ -245,7 +246,13 @@ def _adopt(flag: str, model: keras.Model, config: ModelConfig, seed: int) -> Non
             layer.__class__ = Dropout
             layer.seed = (seed * 1_000_003 + number) % 2**31
     _check_nothing_is_left_out(flag, model)
-    if changed := _changed_by_a_call(model):
+    changed, losses = _effects_of_a_call(model)
+    if number := len(model.losses) + losses:
+        raise InputError(
+            f"{flag} adds losses of its own ({number}), such as a regularizer's, which labkit doesn't add; "
+            "leave them out, and give --weight-decay"
+        )
+    if changed:
         raise InputError(
             f"{flag} has {changed}, which each call in training changes, so resuming wouldn't be exact; "
             "use keras.layers.BatchNormalization and Dropout, and labkit train's own augmentation"
@@ -259,7 +266,7 @@ def _check_nothing_is_left_out(flag: str, model: keras.Model) -> None:
     random = np.random.default_rng(0)
     images = random.normal(size=(8, *model.input_shape[1:])).astype(np.float32)
     outputs = np.asarray(model(images), np.float64)
-    if ((outputs > 0) & (outputs < 1)).all() and _stays_between_0_and_1(model, images, random):
+    if ((outputs >= 0) & (outputs <= 1)).all() and _stays_between_0_and_1(model, images, random):
         end = "softmax" if np.allclose(outputs.sum(axis=1), 1, atol=1e-2) else "sigmoid"
         raise InputError(
             f"{flag} gives numbers between 0 and 1, as a {end} does, and labkit's losses take logits; leave "
@@ -277,11 +284,6 @@ def _check_nothing_is_left_out(flag: str, model: keras.Model) -> None:
         )
     if held := [weight.path for weight in model.trainable_weights if weight.constraint is not None]:
         raise InputError(f"{flag} has a constraint on {held[0]!r}, which labkit doesn't apply; leave it out")
-    if model.losses:
-        raise InputError(
-            f"{flag} adds losses of its own ({len(model.losses)}), such as a regularizer's, which labkit "
-            "doesn't add; leave them out, and give --weight-decay"
-        )
 
 
 def _stays_between_0_and_1(model: keras.Model, images: np.ndarray, random: np.random.Generator) -> bool:
@@ -330,17 +332,20 @@ def _is_of_pixels(number: np.ndarray) -> bool:
     return bool(np.isclose(number.item(), (255, 127.5, 1 / 255, 1 / 127.5), rtol=1e-2, atol=0).any())
 
 
-def _changed_by_a_call(model: keras.Model) -> str:
-    """Return what a call in training changes, in words; "" if it changes nothing."""
+def _effects_of_a_call(model: keras.Model) -> tuple[str, int]:
+    """Return what a call in training changes, in words ("": nothing), and how many losses it alone adds."""
     images = tf.constant(np.random.default_rng(1).normal(size=(4, *model.input_shape[1:])), tf.float32)
     try:
-        with keras.StatelessScope() as scope:  # one, in which Keras's own generator goes on
+        with keras.StatelessScope(
+            collect_losses=True
+        ) as scope:  # one, in which Keras's own generator goes on
             with recorded_batch_statistics() as recorded:
                 first = np.asarray(model(images, training=True), np.float64)
+            losses = len(scope.losses)
             with recorded_batch_statistics():
                 second = np.asarray(model(images, training=True), np.float64)
     except Exception as error:  # TensorFlow refuses what is random where a run is to be deterministic
-        return f"a step that fails ({first_line(error)})"
+        return f"a step that fails ({first_line(error)})", 0
     changed = {
         f"the variable {variable.path!r}"
         for variable in model.variables
@@ -354,7 +359,7 @@ def _changed_by_a_call(model: keras.Model) -> str:
         for name, layer in norms_of(model).items()
         if calls[id(layer)] > 1
     }
-    return ", ".join(sorted(changed))
+    return ", ".join(sorted(changed)), losses
 
 
 def _adopt_normalization(flag: str, layer: Any, config: ModelConfig) -> None:

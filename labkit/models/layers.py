@@ -331,13 +331,16 @@ class Dropout(keras.layers.Layer):
         if not training or draws is None or not self.rate:
             return inputs
         step, first, global_batch_size, calls = draws
-        given = (self.noise_shape or (None,) * len(inputs.shape))[1:]
-        shape = [size if one is None else one for size, one in zip(inputs.shape[1:], given, strict=True)]
+        given = self.noise_shape or (None,) * len(inputs.shape)
+        shape = [size if one is None else one for size, one in zip(inputs.shape, given, strict=True)][1:]
         seed = tf.stack([self.seed + calls[id(self)] * 2**31, tf.cast(step, tf.int64)])
         calls[id(self)] += 1  # a layer that is called twice draws other masks the second time
         # Named, so that XLA and GPUs draw the same numbers as the CPU.
-        drawn = tf.random.stateless_uniform([global_batch_size, *shape], seed, alg="philox")
-        mine = tf.slice(drawn, [tf.cast(first, tf.int32), *(0 for _ in shape)], [tf.shape(inputs)[0], *shape])
+        masks = 1 if given[0] == 1 else global_batch_size
+        mine = tf.random.stateless_uniform([masks, *shape], seed, alg="philox")
+        if given[0] != 1:
+            begin = [tf.cast(first, tf.int32), *(0 for _ in shape)]
+            mine = tf.slice(mine, begin, [tf.shape(inputs)[0], *shape])
         kept = tf.cast(mine >= self.rate, inputs.dtype)
         return inputs * kept * tf.cast(1.0 / (1.0 - self.rate), inputs.dtype)
 

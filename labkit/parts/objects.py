@@ -193,9 +193,9 @@ def as_files(flags: Mapping[str, Any], keep_in: Path | None = None) -> Iterator[
             if keras is not None and isinstance(value, keras.Model) and argument == "model":
                 given[argument] = str(_saved(argument, value, place / SAVED))
             elif keras is not None and isinstance(value, keras.optimizers.Optimizer):
-                given |= _settings_of_optimizer(value, given, place)
+                given |= _once(argument, _settings_of_optimizer(value, place), given)
             elif keras is not None and isinstance(value, keras.losses.Loss) and argument == "loss":
-                given |= _settings_of_loss(value, place)
+                given |= _once(argument, _settings_of_loss(value, place), given)
             elif argument == "metrics" and isinstance(value, list | tuple):
                 given[argument] = _list_of_metrics(value, place)
             else:
@@ -216,13 +216,27 @@ def _kept(reference: str, folder: Path) -> str:
     return f"{copy}{colon}{name}"
 
 
-def _settings_of_optimizer(optimizer: Any, given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the flags that stand for a Keras optimizer. Raises InputError, also for one given twice.
+# Values of an object in place of which a flag beside it counts. As in ``model.fit``, its learning rate stays.
+_UNSET = {"weight_decay": 0.0, "learning_rate_schedule": "constant", "label_smoothing": 0.0}
+_OPTIMIZERS = {name: short for short, name in KERAS_OPTIMIZERS.items()}  # labkit's names by Keras's
 
-    As in ``model.fit``, its learning rate stays as it is unless a schedule is given.
+
+def _once(argument: str, made: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags that an object stands for, without those in whose place ``given`` ones count.
+
+    Raises InputError for another one that is given with another value.
     """
+    flags = {name: value for name, value in made.items() if name not in given or value != _UNSET.get(name)}
+    twice = [name for name in flags.keys() & given.keys() - {argument} if given[name] != flags[name]]
+    if twice:
+        raise InputError(f"{min(twice)} is given, and the {argument} has one; leave one of them out")
+    return flags
+
+
+def _settings_of_optimizer(optimizer: Any, folder: Path) -> dict[str, Any]:
+    """Return the flags that stand for a Keras optimizer. Raises InputError."""
     kind, settings = type(optimizer), dict(optimizer.get_config())
-    known = {name: short for short, name in KERAS_OPTIMIZERS.items()} | {"AdamW": "adam", "SGD": "sgd"}
+    known = _OPTIMIZERS | {"AdamW": "adam", "SGD": "sgd"}
     builtin = kind.__module__.startswith("keras.")
     if builtin and kind.__name__ not in known:
         raise InputError(f"optimizer is a {kind.__name__}, which wraps others; allowed: one that doesn't")
@@ -232,7 +246,8 @@ def _settings_of_optimizer(optimizer: Any, given: Mapping[str, Any], folder: Pat
         raise InputError(
             "optimizer has a schedule of its own; give it a number, and learning_rate_schedule beside it"
         )
-    flags: dict[str, Any] = {"learning_rate": float(f"{rate:.7g}"), "weight_decay": 0.0}
+    flags: dict[str, Any] = {"learning_rate": float(f"{rate:.7g}"), "learning_rate_schedule": "constant"}
+    flags["weight_decay"] = 0.0
     if (decay := settings.pop("weight_decay", None)) is not None:
         flags |= {"weight_decay": float(decay), "weight_decay_mode": "decoupled"}
     if (norm := settings.pop("global_clipnorm", None)) is not None:
@@ -245,12 +260,6 @@ def _settings_of_optimizer(optimizer: Any, given: Mapping[str, Any], folder: Pat
             "optimizer excludes weights from its weight decay, which labkit doesn't take over; make it "
             "without that, and give weight_decay_of='kernels'"
         )
-    twice = [name for name in ("learning_rate", "weight_decay", "gradient_clip_norm") if name in given]
-    if twice and twice[0] in flags and (twice[0] != "weight_decay" or decay is not None):
-        raise InputError(f"{twice[0]} is given, and the optimizer has one; leave one of them out")
-    flags = {name: value for name, value in flags.items() if name not in given}
-    if "learning_rate_schedule" not in given:
-        flags["learning_rate_schedule"] = "constant"
     if builtin and kind.__name__ == "SGD":
         return flags | settings | {"optimizer": "sgd"}
     _check_made_again("optimizer", optimizer, optimizer.get_config(), "a function that returns the optimizer")
@@ -323,7 +332,7 @@ def _reference(argument: str, value: Any, folder: Path) -> str:
     name = getattr(value, "__name__", "")
     is_keras = isinstance(value, type) and value.__module__.startswith("keras.")
     if is_keras and argument == "optimizer":
-        return name
+        return _OPTIMIZERS.get(name, name)  # Keras's Muon isn't labkit's
     if not callable(value) or not name:
         raise InputError(f"{argument} is {short(value)[:100]}; allowed: {ALLOWED[argument]}")
     path = None if is_keras else file_of(value)

@@ -119,6 +119,7 @@ def _agreement(plan: TrainingPlan) -> str:
         "checkpoint_every_steps": config.run.checkpoint_every_steps,
         "evaluate_test": config.run.evaluate_test,
         "inspect_every_steps": config.run.inspect_every_steps,
+        "test_time_augmentation": config.run.test_time_augmentation,
     }
     words = json.dumps(config.identity() | order, sort_keys=True) + digest_of(plan.files)
     return (

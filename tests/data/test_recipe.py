@@ -91,6 +91,12 @@ def test_the_recipe_follows_what_the_network_sees_of_an_image(pets):
     assert "images of 32 pixels" in said
 
 
+@pytest.mark.parametrize("names", [("adam", "Adam"), ("mine.py:mine", "Mine.py:Mine")])
+def test_the_learning_rate_does_not_depend_on_how_an_optimizer_is_written(pets, names):
+    asked_for = [{"dataset": "pets", "train_batch_size": 128, "optimizer": name} for name in names]
+    assert [requested_values("auto", given)[0]["learning_rate"] for given in asked_for] == [0.002, 0.002]
+
+
 def test_a_data_set_of_ones_own_gets_the_recipe_that_fits_and_can_see_it(pets):
     values, said = requested_values(None, {"dataset": "pets", "seed": 3})
     assert values == {**fitting_recipe(DataFacts(180, 64)), "dataset": "pets", "seed": 3}

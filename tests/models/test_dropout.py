@@ -36,6 +36,17 @@ def test_masks_depend_on_step_seed_and_position_alone():
         assert 0.35 < (other == whole).mean() < 0.65
 
 
+def test_images_share_the_mask_that_the_noise_shape_says():
+    layer, ones = Dropout(0.5, seed=1), tf.ones([12, 30])
+    layer.noise_shape = (1, None)
+    with dropout_draws(tf.constant(5, tf.int64), 4, 16):  # the last of two replicas or more
+        found = layer(ones, training=True).numpy()
+    with dropout_draws(tf.constant(5, tf.int64), 0, 16):
+        np.testing.assert_array_equal(found, layer(ones, training=True))
+    np.testing.assert_array_equal(found, np.broadcast_to(found[:1], found.shape))
+    assert 0 < (found[0] == 0).sum() < 30
+
+
 def test_a_layer_that_is_called_twice_draws_other_masks_the_second_time():
     layer, ones = Dropout(0.5, seed=1), tf.ones([12, 30])
     for _ in range(2):  # in each step

@@ -75,6 +75,7 @@ def test_an_optimizer_of_a_saved_model_or_with_flags_of_its_own_is_refused():
 @pytest.mark.parametrize("optimizer", ["adamw", "lion", "RMSprop", "mine.py:Mine"])
 def test_without_a_learning_rate_it_is_not_that_of_sgd(optimizer, given, rate):
     values = {"optimizer": optimizer, **given}
+    assert Config.from_flat(values).optimizer.learning_rate == rate
     assert requested_config(None, values).optimizer.learning_rate == rate
     assert requested_config("smoke", values).optimizer.learning_rate == rate
 
@@ -89,7 +90,8 @@ def test_without_a_learning_rate_it_is_not_that_of_sgd(optimizer, given, rate):
             {"optimizer": "lion", "gradient_clip_norm": 2},
         ),
         (lambda: own_nets.Signum(0.5, beta=0.7), {"optimizer_arguments": {"beta": 0.7}}),
-        (lambda: keras.optimizers.Adam, {"optimizer": "Adam"}),
+        (lambda: keras.optimizers.Adam, {"optimizer": "adam"}),
+        (lambda: keras.optimizers.Muon, {"optimizer": "keras_muon"}),
     ],
 )
 def test_an_object_is_the_same_as_its_flags(optimizer, expected):
@@ -119,6 +121,12 @@ def without_decay_of_biases() -> keras.optimizers.Optimizer:
         (without_decay_of_biases, {}, "give weight_decay_of='kernels'"),
         (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), {}, "wraps others"),
         (lambda: keras.optimizers.Adam(0.1), {"learning_rate": 0.2}, "learning_rate is given"),
+        (lambda: keras.optimizers.SGD(0.1, 0.9), {"momentum": 0.5}, "momentum is given"),
+        (
+            lambda: keras.optimizers.Adam(0.1),
+            {"optimizer_arguments": {"beta_1": 0.5}},
+            "optimizer_arguments is",
+        ),
         (lambda: 3, {}, "optimizer is 3"),
     ],
 )

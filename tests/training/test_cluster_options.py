@@ -79,6 +79,7 @@ def test_one_process_has_no_such_option(fields):
         {"checkpoint_every_steps": 3},
         {"evaluate_test": False},
         {"inspect_every_steps": 2},
+        {"test_time_augmentation": "mirror"},
     ],
     ids=lambda fields: next(iter(fields)),
 )

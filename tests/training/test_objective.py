@@ -193,6 +193,9 @@ def test_objects_are_the_same_as_flags(tmp_path):
         assert name == "METRICS" and "METRICS = [among_two, 'auc']" in Path(path).read_text()
     with as_files({"loss": keras.losses.Huber(delta=0.5)}) as flags:
         assert (flags["loss"], flags["loss_arguments"]) == ("huber", {"delta": 0.5})
+    plain = keras.losses.CategoricalCrossentropy(from_logits=True)
+    with as_files({"loss": plain, "label_smoothing": 0.1}) as flags:
+        assert flags == {"loss": "softmax", "label_smoothing": 0.1}
     without_one = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=1)
     with as_files({"loss": own_nets.TemperedLoss()}) as flags:
         assert flags == {"loss": f"{OWN}:TemperedLoss", "loss_arguments": {}}
@@ -200,6 +203,9 @@ def test_objects_are_the_same_as_flags(tmp_path):
     probabilities = keras.losses.CategoricalFocalCrossentropy()
     for loss in (probabilities, keras.losses.Poisson(), without_one, 3, no_config):
         with pytest.raises(InputError, match="^loss is"), as_files({"loss": loss}):
+            pass
+    for twice in ({"loss_arguments": {"gamma": 3}}, {"loss_arguments": "gamma=3"}):
+        with pytest.raises(InputError, match="^loss_arguments is given"), as_files({"loss": focal, **twice}):
             pass
 
 
