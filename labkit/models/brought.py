@@ -26,7 +26,12 @@ from labkit.config.fields import arguments_of
 from labkit.errors import InputError, short
 from labkit.models.layers import BatchNormalization, Dropout, norms_of, recorded_batch_statistics
 from labkit.parts.code import allowed_content, first_line, named_object
-from labkit.startup.tf_compat import all_layers, is_called_once, names_from_the_beginning
+from labkit.startup.tf_compat import (
+    all_layers,
+    is_called_once,
+    names_from_the_beginning,
+    weights_up_to,
+)
 
 MOST_WEIGHTS = 2**31  # 8 GiB in float32
 # The axes over which values share a mask.
@@ -53,8 +58,6 @@ def brought_model(
     if config.batch_norm_epsilon != 1e-5:
         raise InputError(f"--batch-norm-epsilon is {config.batch_norm_epsilon}; {flag} decides its own")
     model = plain_model(config, num_classes, image_shape, seed)
-    if model.count_params() > MOST_WEIGHTS:
-        raise InputError(f"{flag} has {model.count_params():,} weights; allowed: up to {MOST_WEIGHTS:,}")
     _adopt(flag, model, config, seed)
     return model
 
@@ -79,7 +82,10 @@ def plain_model(
     flag, arguments = f"--model {config.model}", arguments_of(config.model_arguments)
     build = _saved_model(config) if config.model.endswith(".keras") else named_object("--model", config.model)
     _check_call(flag, build, arguments)
-    with _as_configured(config.precision, seed):
+    too_many = InputError(
+        f"{flag} has more than {MOST_WEIGHTS:,} weights, the most that are allowed; make it smaller"
+    )
+    with weights_up_to(MOST_WEIGHTS, too_many), _as_configured(config.precision, seed):
         try:
             model = build(image_shape, num_classes, **arguments)
         except InputError:
@@ -97,13 +103,18 @@ def _saved_model(config: ModelConfig) -> Callable[..., keras.Model]:
         raise InputError(f"{flag} is no .keras file: it is damaged, or something else")
 
     def load(input_shape: Any, num_classes: int) -> keras.Model:
+        registered = keras.saving.get_custom_objects()
+        kept = dict(registered)
+        registered.clear()  # other processes, which are to rebuild it, have none
         try:
             model = keras.saving.load_model(path, compile=False)
         except Exception as error:
             raise InputError(
-                f"{flag} can't be loaded: {first_line(error)}; if it has classes of your own, give the "
-                "function that builds it, FILE.py:NAME"
+                f"{flag} can't be loaded: {first_line(error).partition('. ')[0]}; a .keras file only names "
+                "classes and functions of your own: give the function that builds the model, or FILE.py:NAME"
             ) from None
+        finally:
+            registered.update(kept)
         policies = {layer.dtype_policy.name for layer in model.layers if layer.weights}
         if config.precision != "float32" or policies - {"float32"}:
             raise InputError(
@@ -171,14 +182,19 @@ def _over_images(
     inputs = getattr(model, "inputs", None)
     if inputs and len(inputs) > 1:
         raise InputError(f"{flag} has {len(inputs)} inputs, and labkit gives it one, the images; leave one")
+    taken = inputs[0].shape[1:] if inputs else image_shape
+    if any(own not in (None, one) for own, one in zip(taken, image_shape, strict=False)):
+        raise InputError(
+            f"{flag} can't take images of {image_shape}, but those of {taken}; build it for the input_shape "
+            "that it is called with, or prepare images of its size (labkit data prepare --image-size)"
+        )
     try:
         if inputs and _is_chain_of_layers(model) and inputs[0].shape == images.shape:
             images, outputs = inputs[0], model.outputs  # nothing to change
         else:
             outputs = keras.tree.flatten(applied(model, images))
     except Exception as error:
-        taken = f", but those of {model.input_shape[1:]}" if inputs else ""
-        raise InputError(f"{flag} can't take images of {image_shape}{taken}: {first_line(error)}") from None
+        raise InputError(f"{flag} can't take images of {image_shape}: {first_line(error)}") from None
     if len(outputs) != 1:
         raise InputError(
             f"{flag} has {len(outputs)} outputs, and labkit trains one; return keras.Model(model.input, "
@@ -266,6 +282,11 @@ def _check_nothing_is_left_out(flag: str, model: keras.Model) -> None:
     random = np.random.default_rng(0)
     images = random.normal(size=(8, *model.input_shape[1:])).astype(np.float32)
     outputs = np.asarray(model(images), np.float64)
+    if not np.isfinite(outputs).all():
+        raise InputError(
+            f"{flag} gives NaN or infinite numbers for standardized images (mean 0, deviation 1), with the "
+            "weights that it begins with; allowed: finite logits"
+        )
     if ((outputs >= 0) & (outputs <= 1)).all() and _stays_between_0_and_1(model, images, random):
         end = "softmax" if np.allclose(outputs.sum(axis=1), 1, atol=1e-2) else "sigmoid"
         raise InputError(

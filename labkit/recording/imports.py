@@ -198,7 +198,7 @@ def import_tensorboard(
     """Make a run of each folder of TensorBoard's event files; its scalars become rows.
 
     Folders named ``train``, ``validation`` and their like are splits of the run around them, as Keras writes
-    them. A tag such as ``Loss/val`` tells its split itself; other tags are of that of the folder, or ``train``.
+    them. A tag such as ``Loss/val`` tells its split itself; other tags have the folder's, or ``train``.
 
     Args:
         path: a folder, with others in it or not.

@@ -5,6 +5,7 @@ something else, so a task of a cluster calls ``check_versions`` before it joins.
 uses ``is_running``, ``switches``, ``restore_switches`` and what is said of Keras.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -201,6 +202,31 @@ def hold_attempts(coordinator: Any, attempt: Callable[[str], AbstractContextMana
 
 
 # ---- Keras -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def weights_up_to(most: int, too_many: Exception) -> Iterator[None]:
+    """Raise an error before Keras makes the values of more weights than these, which take memory."""
+    from keras.src.backend.common import global_state
+
+    owner = next(base for base in keras.Variable.__mro__ if "_initialize_with_initializer" in vars(base))
+    made, initialize = 0, vars(owner)["_initialize_with_initializer"]
+
+    def counted(variable: Any, initializer: Any) -> None:
+        nonlocal made
+        made += math.prod(variable.shape)
+        if made > most:
+            raise too_many
+        initialize(variable, initializer)
+
+    try:
+        with _replaced(owner, "_initialize_with_initializer", counted):
+            yield
+    except Exception:
+        if made > most:  # Keras may have put an error of its own in its place
+            global_state.set_global_attribute("uninitialized_variables", [])  # see without_values
+            raise too_many from None
+        raise
 
 
 def all_layers(layer: keras.Layer) -> list[keras.Layer]:

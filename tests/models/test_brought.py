@@ -5,9 +5,11 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from labkit.config import ModelConfig
 from labkit.errors import InputError
+from labkit.models import brought
 from labkit.models.brought import plain_model
 from labkit.models.layers import (
     BatchNormalization,
@@ -139,7 +141,9 @@ REFUSED = {
     "two_inputs": "has 2 inputs, and labkit gives it one, the images",
     "two_outputs": "has 2 outputs, and labkit trains one",
     "too_few_outputs": "gives outputs of shape (None, 9); allowed: a logit for each class, (None, 10)",
-    "for_other_images": "can't take images of (32, 32, 3)",
+    "for_other_images": "can't take images of (32, 32, 3), but those of (28, 28, 1); build it for",
+    "for_larger_images": "can't take images of (32, 32, 3), but those of (224, 224, 3); build it for",
+    "gives_nan": "gives NaN or infinite numbers for standardized images",
     "draws_by_keras": "numbers that it draws by itself",
     "draws_by_numpy": "numbers that it draws by itself",
     "draws_by_itself": "seed_generator_state', which each call in training changes",
@@ -158,6 +162,21 @@ def test_what_cannot_be_trained_says_so_in_one_line(name):
     assert REFUSED[name] in line and str(OWN) in line and "\n" not in line
 
 
+@pytest.mark.parametrize("name", ["mlp", "sequential", "subclassed"])
+def test_too_many_weights_are_refused_before_they_take_memory(name, monkeypatch):
+    made, initialize = [], keras.initializers.GlorotUniform.__call__
+
+    def counted(self, shape, dtype=None):
+        made.append(np.prod(shape) if tf.executing_eagerly() else 0)  # a graph has no values yet
+        return initialize(self, shape, dtype)
+
+    monkeypatch.setattr(keras.initializers.GlorotUniform, "__call__", counted, raising=False)
+    monkeypatch.setattr(brought, "MOST_WEIGHTS", 500)
+    with pytest.raises(InputError, match=f":{name} has more than 500 weights") as refused:
+        build(name)
+    assert max(made, default=0) <= 500 and "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_logits_that_lie_between_0_and_1_by_chance_are_no_sigmoid(outputs):
     for seed in range(10):
@@ -172,6 +191,26 @@ def test_a_damaged_keras_file_is_refused_in_one_line(tmp_path):
     allow({str(path): path.read_bytes()})
     with pytest.raises(InputError, match=r"net\.keras is no \.keras file"):
         build_model(ModelConfig(model=str(path)), num_classes=10, image_shape=(32, 32, 3))
+
+
+def test_a_keras_file_that_only_this_process_could_load_is_refused(tmp_path):
+    """A registered class is known here alone; the run would train, and nobody could evaluate it."""
+
+    @keras.saving.register_keras_serializable("tests")
+    class Same(keras.layers.Layer):
+        def call(self, x):
+            return x
+
+    path = tmp_path / "net.keras"
+    keras.Sequential([keras.Input((32, 32, 3)), Same(), keras.layers.Flatten(), keras.layers.Dense(10)]).save(
+        path
+    )
+    assert keras.saving.load_model(path, compile=False)
+    allow({str(path): path.read_bytes()})
+    with pytest.raises(InputError, match="give the function that builds the model") as refused:
+        build_model(ModelConfig(model=str(path)), num_classes=10, image_shape=(32, 32, 3))
+    assert "\n" not in str(refused.value)
+    assert keras.saving.get_registered_object("tests>Same") is Same
 
 
 @pytest.mark.parametrize(
