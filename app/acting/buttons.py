@@ -249,7 +249,7 @@ def _after_divergence(run: RunDirectory, step: int) -> None:
         icon = ":material/photo_library:"
         picked.step_button("The batch of that step", run, step, scroll=True, icon=icon)
         if run.layers_path.exists():
-            address.link("layers", "Layers before it", "layers", run=clean(run.path))
+            address.link("layers", "Layers before it", "layers", run=st.session_state["run"])
         if state.may_act():
             text = "Opens the form for a new run with a tenth of this one's learning rates."
             again(run, "Again with a tenth of the rate", text, rates="0.1")

@@ -30,7 +30,7 @@ from labkit.run_directory import RunDirectory
 from labkit.startup.child import REASON
 from tests.app.conftest import change_environment, configure, in_cluster
 from tests.app.pages import button, checked, open_page, press, unfold, words
-from tests.app.rows import append, append_machine, machine_row, train_row
+from tests.app.rows import append, append_machine, layer_row, machine_row, train_row
 from tests.commands.in_process import config_of
 from tests.commands.test_manage import TRAINING
 
@@ -207,9 +207,11 @@ def test_the_form_of_auto_fits_the_data_set_that_is_chosen(runs_folder):
 
 def test_a_tenth_of_the_rate_is_one_of_each_learning_rate(make_run):
     run = make_run("mine", state="failed", loss=float("nan"))
-    at = open_page("live", run)
+    append(run.layers_path, layer_row(100))
+    at = open_page("live", run.name)
     links = {link.proto.label: link.proto for link in at.get("page_link")}
     assert "is no number" in words(at)
+    assert links["Layers before it"].query_string == "run=mine", "the sidebar's name of the run, not its path"
     assert "rates=0.1" in links["Again with a tenth of the rate"].query_string
     for values, muon in (({"optimizer": "muon", "muon_learning_rate": 0.03}, 0.003), ({}, 0.24)):
         configure(run, **values, learning_rate=0.2, train_steps=9)

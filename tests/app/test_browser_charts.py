@@ -47,6 +47,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
     configure(spiky, train_batch_size=16, train_steps=200, input_path="memory")
     data = {"dataset": "shapes", "asked_for": "auto", "chosen_because": "CIFAR-10 can't be reached"}
     change_environment(spiky, banner="SIMULATED: 2 GPUs asked for, 0 found", data=data)
+    diverged = write_run(home / "runs", "diverged", state="failed", steps=30, loss=math.nan)
+    configure(diverged, train_batch_size=16, train_steps=200, input_path="memory")
     with dashboard(home) as (address, _):
         yield address, home / "runs"
 
@@ -238,6 +240,16 @@ def test_a_slim_head_and_the_batch_beside_charts_that_stay_in_their_places(serve
         assert [(one["y"], one["height"]) for one in opened] == kept, "charts change only their width"
         assert max(one["width"] for one in opened) < closed[0]["width"]
 
+        over = page.locator(".lk-chart .u-over").first.bounding_box()
+        page.mouse.move(over["x"] + over["width"] * 0.6, over["y"] + 40)
+        tip = page.locator(".lk-tip").first
+        tip.get_by_text("Click or Enter: the images of this batch").wait_for()
+        assert tip.bounding_box()["x"] >= opened[0]["x"], "it isn't cut off by the sidebar"
+        page.locator(".st-key-largest-jump button").first.focus()
+        page.keyboard.press("ArrowRight")
+        page.get_by_role("heading", name="Batch of step 61").wait_for()
+        page.keyboard.press("ArrowLeft")
+        page.get_by_role("heading", name="Batch of step 60").wait_for()
         chart = page.locator(".lk-chart").first
         chart.focus()
         for key, step in (("ArrowRight", 61), ("ArrowLeft", 60), ("ArrowLeft", 59)):
@@ -253,6 +265,12 @@ def test_a_slim_head_and_the_batch_beside_charts_that_stay_in_their_places(serve
         expect(page.locator(".st-key-live-drawer")).to_have_count(0)
         assert places(page) == closed
         assert chart.evaluate("chart => chart === document.activeElement")
+
+        open_live(page, server[0], "diverged")
+        page.get_by_role("button", name="The batch of that step").click()
+        head = page.get_by_role("heading", name="Batch of step 30")
+        head.wait_for()
+        becomes(page, lambda: still(head)["y"] < 500, True)  # though the log stands above the charts
 
         page.set_viewport_size({"width": 390, "height": 800})
         page.goto(f"{server[0]}/live?run=spiky&batch=60")

@@ -1,6 +1,6 @@
-/* The head of the drawer. Another token than the last one scrolls to it, unless the reader scrolls first. Beside the charts,
-   it is in sight: the focus stays where it is, and comes here when the same is asked for again. Arrow keys in the drawer
-   press its buttons. */
+/* The head of the drawer. Another token than the last one scrolls to it, unless the reader scrolls first. Beside charts in
+   sight, the focus stays where it is, and comes here when the same is asked for again. Arrow keys press the drawer's
+   buttons: in it, on another button of the page, or where nothing has the focus. */
 export default function ({ data, parentElement }) {
   parentElement.style.scrollMarginTop = '4rem';
   parentElement.tabIndex = -1;
@@ -8,7 +8,8 @@ export default function ({ data, parentElement }) {
   parentElement.setAttribute('aria-label', data.label);
   const drawer = parentElement.closest('.st-key-live-drawer');
   const press = (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return; // Back, for one
+    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return; // Back, for one
+    if (!drawer.contains(event.target) && !event.target.matches('body, .stButton button')) return;
     if (event.key.toLowerCase() === 'j' && !event.target.matches('input')) globalThis.labkitBoard.nextJump();
     const name = { ArrowLeft: 'Previous', ArrowRight: 'Next', Escape: 'close' }[event.key];
     const button = name && !event.target.matches('input') && drawer.querySelector(`.st-key-batch-${name} button`);
@@ -17,15 +18,16 @@ export default function ({ data, parentElement }) {
     if (name === 'close') document.querySelector('.lk-chart')?.focus();
     button.click();
   };
-  drawer.addEventListener('keydown', press);
+  document.addEventListener('keydown', press);
   const { token, label } = globalThis.labkitScrolledFor ?? {};
   globalThis.labkitScrolledFor = data;
   if (token !== data.token) {
-    const beside = getComputedStyle(drawer).position === 'sticky';
+    const isSeen = parentElement.getBoundingClientRect().top < innerHeight - 200; // a log may stand above the charts
+    const beside = getComputedStyle(drawer).position === 'sticky' && isSeen;
     if (!beside) scrollTo(parentElement);
     if (!beside || label === data.label) parentElement.focus({ preventScroll: true });
   }
-  return () => drawer.removeEventListener('keydown', press);
+  return () => document.removeEventListener('keydown', press);
 }
 
 function scrollTo(place) {

@@ -489,11 +489,8 @@
         element('div', 'lk-hint', this.tip).textContent = `${how}: ${this.board.data.pick}`;
       }
       const left = this.plot.over.offsetLeft + this.plot.cursor.left, room = this.draw.clientWidth;
-      const onLeft = left > room / 2;
-      this.tip.style.left = onLeft ? '' : `${left + 12}px`;
-      this.tip.style.right = onLeft ? `${room - left + 12}px` : '';
-      const beyond = onLeft ? 0 : Math.max(0, left + 12 + this.tip.offsetWidth - room); // on a narrow screen
-      if (beyond) this.tip.style.left = `${Math.max(0, left + 12 - beyond)}px`;
+      const width = this.tip.offsetWidth, wanted = left > room / 2 ? left - 12 - width : left + 12;
+      this.tip.style.left = `${Math.max(0, Math.min(wanted, room - width))}px`; // in narrow charts, too
       this.tip.style.top = '10px';
       this.words = words.join(', ');
     }
