@@ -156,7 +156,7 @@ def note_of_negative_loss(config: Config, loss: Loss, manifest: Manifest) -> lis
     """Return a line where a loss of one's own gives a negative number: its sign may be wrong."""
     if not CODE.fullmatch(config.optimizer.loss):
         return []
-    least = float(tf.reduce_min(loss.per_example(*example(manifest))))
+    least = float(tf.reduce_min(loss.per_example(*example(manifest), 0.0)))
     line = (
         f"note: --loss {config.optimizer.loss} gives {least:.3g} for random logits, and training lowers it; "
         "if it measures errors, its sign is wrong"
