@@ -221,7 +221,8 @@ def markdown(figures: Sequence[Figure]) -> str:
             cells.append(f"{ratio[key]:.2f}{predicted}" if key in ratio else "–")
         lines.append(f"| {mode} | {link} | {' | '.join(cells)} |")
     errors = [abs(ratio[key] / value - 1) for key, value in expected.items() if value]
-    off = f"The prediction is off by {statistics.median(errors):.0%} (median), {max(errors):.0%} at most."
+    median, most = statistics.median(errors), max(errors)
+    off = f"Measured speed is off by {median:.0%} of the predicted one (median), {most:.0%} at most."
     return "\n".join([*lines, "", off])
 
 

@@ -247,8 +247,8 @@ def prepare_data(
         skip_damaged: Leaves out files that cannot be read as images, and lists them in the manifest. Without
             it they are an error.
         archive: Reads cifar-10-python.tar.gz, cifar-10-binary.tar.gz or an extracted folder instead of
-            downloading CIFAR-10; of CIFAR-100 alike; of MNIST its .npz file or the folder of its four files;
-            of SVHN the folder of its two files.
+            downloading CIFAR-10; the same for CIFAR-100. For MNIST and Fashion-MNIST it is the .npz file or
+            the folder of the four files, for SVHN the folder of the two files.
         validation_size: Training examples to hold out for validation. Default: as prepared before, else a
             tenth (5000 of CIFAR-10).
         classes: Keeps only these classes, in this order: names or numbers, on the command line separated by

@@ -203,7 +203,7 @@ def test_the_table_of_links_has_measured_and_predicted_ratios():
     assert table[2] == f"| {links.SEPARATE} | unshaped | 1.25 |"
     ratio = 2 * 50 / (2 * 50 / 125 + 0.8) / 100  # two steps of 0.8 s beside each other, and 0.8 s of bytes
     assert table[3] == f"| sync | 10mbit | 0.50 ({ratio:.2f}) |"
-    assert table[5] == "The prediction is off by 20% (median), 20% at most."
+    assert table[5] == "Measured speed is off by 20% of the predicted one (median), 20% at most."
 
 
 def test_seconds_of_training_leave_validations_out(tmp_path):

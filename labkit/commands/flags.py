@@ -364,6 +364,7 @@ def _add_field(parser: Parser, info: FieldInfo, groups: Mapping[str, Any]) -> No
         action = group.add_argument(info.flag, action=Boolean, **settings)
     else:
         metavar = "NAME" if info.spelled else {int: "N", float: "X", str: "TEXT"}[info.type]
+        metavar = "PATH" if info.is_path else metavar
         if info.choices:
             metavar = "{" + ",".join(str(choice) for choice in info.choices) + "}"
         action = group.add_argument(info.flag, metavar=metavar, **settings)

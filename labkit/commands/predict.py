@@ -38,7 +38,7 @@ def predict(
     Args:
         pictures: Files, folders, patterns such as 'new/*.png', or - for a picture on standard input.
         checkpoint: Checkpoint to ask: best (on validation; without it, the newest), last, or a step.
-        top: Most probable classes of each picture to tell.
+        top: How many classes of each picture to show, the most probable first.
         output: Writes a table of all predictions in place of printing them.
         json: Prints one line of JSON for each picture.
         skip_damaged: Leaves out files that can't be read, and names them. Without it they are an error.

@@ -18,6 +18,7 @@ import labkit
 from labkit.commands import main as cli
 from labkit.errors import InputError
 from labkit.experiments.search import work
+from labkit.experiments.search.board import _conclusion
 from labkit.experiments.search.decide import decided, proposed
 from labkit.experiments.search.files import (
     Dimension,
@@ -266,6 +267,16 @@ def request(**values) -> Request:
 def record(number: int, *values: float, state: str = "paused", rate: float = 0.1) -> TrialRecord:
     results = [Result(at, value, [], 1.0, 1.0) for at, value in zip((10, 30, 90), values, strict=False)]
     return TrialRecord(number, {"learning_rate": rate}, 0, [f"{number:04}-seed0"], None, state, results)
+
+
+def test_a_single_repeat_is_said_to_have_luck_of_its_own():
+    best = record(0, 0.8, 0.8, 0.9)
+    for count in (1, 2):
+        repeat = record(0)
+        repeat.parts = {str(seed): {"value": 0.8, "test": 0.8} for seed in range(count)}
+        told = " ".join(_conclusion(request(), [best], best, repeat)["words"])
+        assert "The difference, 0.1, is luck" in told
+        assert ("a single repeat has luck of its own" in told) == (count == 1)
 
 
 def test_a_proposal_depends_on_earlier_results_alone():

@@ -50,7 +50,8 @@ def search(
         space: settings and their values by name: a list of choices, or a text as on the command line, such as
             ``"log:0.01:1"``. A choice may be an object where ``labkit.train`` takes one:
             ``{"model": [small, wide]}``.
-        trials: Trials. Default: all points of a grid, else 20; with --minutes as many as fit, at most 1000.
+        trials: Trials. Default: all points of a grid, else 20; with --minutes as many as fit, at most 1000
+            (20 with successive halving).
         minutes: Minutes after which no trial goes on, pauses between calls not counted. The repeats of the
             best trial come after that. Default: no limit.
         sampler: How values are chosen: tpe learns from the trials before, random doesn't, grid takes all

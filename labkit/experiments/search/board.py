@@ -183,7 +183,10 @@ def _conclusion(
         if repeat and repeat.state == "failed":
             words.append(f"But of its {len(repeat.runs)} repeats one failed: {repeat.why}.")
         if noise and noise > 0:
-            words.append(f"The difference, {noise:.4g}, is luck: the best of several results was chosen.")
+            single = "" if again.count > 1 else ", and a single repeat has luck of its own"
+            words.append(
+                f"The difference, {noise:.4g}, is luck: the best of several results was chosen{single}."
+            )
         else:
             words.append("That is no worse than the result by which it was chosen.")
     if not request.space:  # one trial, from which nothing was chosen
