@@ -198,7 +198,7 @@ def import_tensorboard(
     """Make a run of each folder of TensorBoard's event files; its scalars become rows.
 
     Folders named ``train``, ``validation`` and their like are splits of the run around them, as Keras writes
-    them. A tag such as ``Loss/val`` tells its split, too; other tags are of ``train``.
+    them. A tag such as ``Loss/val`` tells its split itself; others are of that of the folder, or ``train``.
 
     Args:
         path: a folder, with others in it or not.
@@ -248,7 +248,7 @@ def _read_events(path: Path, split: str | None, log: ImportedLog) -> None:
                 continue
             if value.tag not in known:
                 own, metric = _split_of(value.tag)
-                known[value.tag] = split or own, metric
+                known[value.tag] = (own if metric != value.tag.lower() else split or own), metric
             if is_step(event.step):
                 log.add(known[value.tag][0], event.step, known[value.tag][1], found, event.wall_time)
             else:

@@ -78,6 +78,15 @@ def test_accuracies_in_percent_become_fractions_and_nothing_is_called_damaged(tm
     assert json.loads(capsys.readouterr().out)["damage"] == []
 
 
+def test_a_tag_that_tells_its_split_is_of_that_one_in_any_folder(tmp_path):
+    write_events(tmp_path / "logs" / "train", [scalar(1, Loss__train=1.0, Loss__val=2.0, speed=3.0)])
+    write_events(tmp_path / "logs" / "val", [scalar(1, speed=4.0)])
+    assert cli.main(["import", "tensorboard", str(tmp_path / "logs")]) == 0
+    run = labkit.load_run("logs")
+    assert [run.metrics(split)["loss"][0] for split in ("train", "validation")] == [1.0, 2.0]
+    assert [run.metrics(split)["speed"][0] for split in ("train", "validation")] == [3.0, 4.0]
+
+
 def test_one_split_may_be_in_percent_alone(tmp_path, capsys):
     path = tmp_path / "log.csv"
     path.write_text("step,accuracy,val_accuracy,test_accuracy\n1,0.5,55,1.2\n2,nan,nan,1\n3,1,60,1\n")
