@@ -121,14 +121,16 @@ def _print_slices(run: RunDirectory, manifest: Manifest, split: str, step: int, 
 
 
 def _print_classes(rows: list[dict[str, Any]]) -> None:
-    """Print the metrics of each class; of very many, those of the classes with the lowest recall."""
+    """Print the metrics of each class, or number; of very many, those of the worst ones."""
     columns = [key for key in rows[0] if key not in ("name", "count")]
-    shown = rows
-    if len(rows) > SHOWN_CLASSES:
-        shown = sorted((row for row in rows if row["count"]), key=lambda row: row[columns[0]])[:SHOWN_CLASSES]
-        print(f"of {len(rows):,} classes the {len(shown)} with the lowest {columns[0]}:")
+    what, worst = ("number", "highest") if columns[0] == "mean_absolute_error" else ("class", "lowest")
+    shown = [row for row in rows if row["count"]] if len(rows) > SHOWN_CLASSES else rows
+    if shown is not rows:
+        shown.sort(key=lambda row: row[columns[0]], reverse=what == "number")
+        del shown[SHOWN_CLASSES:]
+        print(f"the {len(shown)} of {len(rows):,} with the {worst} {columns[0]}:")
     print_table(
-        ("number" if "mean_absolute_error" in columns else "class", "count", *columns),
+        (what, "count", *columns),
         [
             (
                 str(row["name"])[:LONGEST_NAME],

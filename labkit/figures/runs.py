@@ -32,7 +32,7 @@ def training_curves(curves: Curves, *, smoothing: float = 0.9) -> "Figure":
     """
     numbers = len(curves.curve("train", "mean_absolute_error")) > 0
     panels = (
-        ("loss", "Loss", "in standard units" if numbers else "cross-entropy (nats)"),
+        ("loss", "Loss", "in standard units" if numbers else "mean of the examples"),
         ("mean_absolute_error", "Mean absolute error", "in the unit of the labels")
         if numbers
         else ("accuracy", "Accuracy", "share of examples"),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from labkit.commands.evaluate import _print_classes
 from labkit.config import ModelConfig
 from labkit.data.network_input import standardize
 from labkit.data.shards import load_split
@@ -83,3 +84,11 @@ def test_a_batch_is_whole_where_operations_run_one_at_a_time_and_where_servers_h
 def _is_halved(predict, size):
     graph = predict.get_concrete_function(tf.TensorSpec([size, 32, 32, 3])).graph
     return "While" in {operation.type for operation in graph.get_operations()}
+
+
+@pytest.mark.parametrize(("metric", "first"), [("accuracy", "0"), ("mean_absolute_error", "59")])
+def test_of_very_many_classes_or_numbers_the_worst_are_printed(metric, first, capsys):
+    rows = [{"name": str(place), "count": 3, metric: place / 60} for place in range(60)]
+    _print_classes([*rows, {"name": "none", "count": 0, metric: None}])
+    assert len(lines := capsys.readouterr().out.splitlines()) == 52
+    assert lines[2].split()[0] == first
