@@ -126,6 +126,15 @@ def class_counts(labels: np.ndarray, num_classes: int) -> np.ndarray:
     return labels.sum(axis=0) if labels.ndim == 2 else np.bincount(labels, minlength=num_classes)
 
 
+def check_all_classes(labels: np.ndarray, classes: Sequence[str], way_out: str) -> None:
+    """Raise InputError, which ends with a way out, for a class without training examples."""
+    missing = np.flatnonzero(class_counts(labels, len(classes)) == 0).tolist()
+    if missing:
+        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        name = printable(classes[missing[0]])
+        raise InputError(f"class {name}{more}: no examples left to train on; {way_out}")
+
+
 def lacking(labels: np.ndarray, classes: Sequence[str], rows: Mapping[str, np.ndarray]) -> list[str]:
     """Return a line for each split, of the rows that are given, that lacks some of the classes."""
     lines = []

@@ -111,7 +111,7 @@ def _fact(path: str, size: int, known: Fact | None) -> Fact:
         content = read_picture(path)
     except DamagedError as error:
         return Fact("", problem=str(error))
-    sha256 = content_sha256(content)
+    sha256 = hashlib.sha256(content).hexdigest()
     if known is not None and known.sha256 == sha256:
         return known
     if not size:
@@ -136,11 +136,6 @@ def read_picture(path: str) -> bytes:
             return file.read()
     except OSError as error:
         raise DamagedError(f"cannot be read: {error.strerror}") from None
-
-
-def content_sha256(content: bytes) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal."""
-    return hashlib.sha256(content).hexdigest()
 
 
 def source_sha256(listing: Listing, facts: Sequence[Fact]) -> str:
