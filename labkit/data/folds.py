@@ -18,7 +18,7 @@ from labkit.data.manifest import Manifest, columns_of, files_of, find_manifest, 
 from labkit.data.related import Part, Step
 from labkit.data.request import Request
 from labkit.data.shards import damage_error
-from labkit.data.subset import random_order, strata
+from labkit.data.subset import lacking, random_order, strata
 from labkit.data.write import Journal, Plan, shard_tasks
 from labkit.errors import InputError
 from labkit.plurals import counted
@@ -160,7 +160,11 @@ class FoldSource:
             train_examples=None,
             files=_parted([path for each in paths for path in each or ()], rows) if all(paths) else {},
             columns={part: {name: values[part] for name, values in of_each.items()} for part in rows},
-            lines=(f"parting {base.dataset}: fold {self._fold}", *([warning] if repeated else [])),
+            lines=(
+                f"parting {base.dataset}: fold {self._fold}",
+                *lacking(labels, base.classes, {name: rows[name] for name in SPLITS[:2]}),
+                *([warning] if repeated else []),
+            ),
         )
 
 

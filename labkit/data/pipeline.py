@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from labkit.data.augment import Augmentation, augment
+from labkit.data.augment import DEFAULT, Augmentation, augment
 from labkit.data.hashes import (
     augmentation_key,
     balance_of,
@@ -38,7 +38,6 @@ from labkit.data.shards import damage_error, find_split, load_split, verified_pa
 from labkit.errors import InputError
 
 DEFAULT_SHUFFLE_BUFFER_SIZE = 16_384  # about 51 MB of CIFAR-10 records
-DEFAULT_AUGMENTATION = Augmentation()
 _INTERLEAVED_SHARDS = 8
 _INTERLEAVED_BLOCK = 16
 
@@ -56,7 +55,7 @@ def train_dataset(
     seed: int,
     start_step: int,
     stop_step: int,
-    augmentation: Augmentation | None = DEFAULT_AUGMENTATION,
+    augmentation: Augmentation | None = DEFAULT,
     network_input: NetworkInput = WHOLE_IMAGE,
     mixup_alpha: float = 0.0,
     cutmix_alpha: float = 0.0,
@@ -252,11 +251,7 @@ def _streamed_epochs(
         buffer_seed = tf.bitcast(mixed_in(buffer_key, epoch), tf.int64)
         return records.shuffle(shuffle_buffer_size, seed=buffer_seed, reshuffle_each_iteration=False)
 
-    return read_epoch, lambda serialized: _parsed(serialized, manifest)
-
-
-def _parsed(serialized: tf.Tensor, manifest: Manifest) -> Batch:
-    return parse_batch(serialized, manifest)
+    return read_epoch, lambda serialized: parse_batch(serialized, manifest)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -295,7 +290,7 @@ def eval_dataset(
     def parse_slice(serialized: tf.Tensor, replica: tf.Tensor):
         count = tf.size(serialized, out_type=tf.int64)
         rows = replica * replica_batch + tf.range(replica_batch, dtype=tf.int64)
-        images, labels, index = _parsed(tf.gather(serialized, tf.minimum(rows, count - 1)), manifest)
+        images, labels, index = parse_batch(tf.gather(serialized, tf.minimum(rows, count - 1)), manifest)
         real = rows < count
         images = as_input(images, manifest, network_input)
         images = tf.ensure_shape(images, [replica_batch, *network_input.shape(manifest)])

@@ -58,10 +58,12 @@ class GreyForm:
             arrays = [_read_idx(file, _rank(part)) for part, file in self._files(path).items()]
         else:
             parts = parts_of_npz(path)
-            if "test" not in parts:
-                raise InputError(f"{path} has no images for testing; {self.way_out}")
-            chosen = (parts["train"], parts["test"])
-            arrays = [array for part in chosen for array in (part.images[..., 0], part.labels)]
+            if parts.keys() != {"train", "test"}:
+                raise InputError(f"{path} has the splits {', '.join(parts)}, not train, test; {self.way_out}")
+            arrays = []
+            for part in parts.values():
+                grey = part.images.shape[3] == 1
+                arrays += [part.images[..., 0] if grey else part.images, part.labels]
         for images, labels in (arrays[:2], arrays[2:]):
             if images.shape[1:] != (_SIDE, _SIDE) or labels.shape != images.shape[:1] or not labels.size:
                 raise InputError(

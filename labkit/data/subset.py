@@ -2,13 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from labkit.errors import InputError, unknown_name_error
-from labkit.plurals import listed
+from labkit.plurals import listed, printable
 
 # Hold out one example in 10, so 5,000 of CIFAR-10's 50,000: He et al. 2016 (arXiv:1512.03385), section 4.2.
 DIVISOR = 10
@@ -38,15 +38,16 @@ def class_names(wanted: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the wanted classes.
 
     Args:
-        wanted: names from `known`, or their numbers, counted from 0, as text. A name takes precedence.
+        wanted: names from `known`, or their numbers, counted from 0, as text. A name takes precedence; where
+            all names are numbers, there are only names.
         known: all class names of the data set.
 
     Raises:
         InputError: a class is unknown or named twice, or fewer than two classes are wanted.
     """
-    names = []
+    names, by_number = [], not all(name.isdecimal() for name in known)
     for name in wanted:
-        if name.isdecimal() and name not in known:
+        if name.isdecimal() and name not in known and by_number:
             if int(name) >= len(known):
                 raise InputError(
                     f"class number {name} does not exist; give names or numbers from 0 to {len(known) - 1}"
@@ -123,6 +124,27 @@ def class_counts(labels: np.ndarray, num_classes: int) -> np.ndarray:
     if labels.dtype.kind == "f":
         return np.full(num_classes, len(labels))
     return labels.sum(axis=0) if labels.ndim == 2 else np.bincount(labels, minlength=num_classes)
+
+
+def check_all_classes(labels: np.ndarray, classes: Sequence[str], way_out: str) -> None:
+    """Raise InputError, which ends with a way out, for a class without training examples."""
+    missing = np.flatnonzero(class_counts(labels, len(classes)) == 0).tolist()
+    if missing:
+        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        name = printable(classes[missing[0]])
+        raise InputError(f"class {name}{more}: no examples left to train on; {way_out}")
+
+
+def lacking(labels: np.ndarray, classes: Sequence[str], rows: Mapping[str, np.ndarray]) -> list[str]:
+    """Return a line for each split, of the rows that are given, that lacks some of the classes."""
+    lines = []
+    for split, part in rows.items():
+        missing = np.flatnonzero(class_counts(labels[part], len(classes)) == 0).tolist()
+        if missing:
+            names = listed([printable(classes[label]) for label in missing], 3)
+            what = "the network can't learn" if split == "train" else "results on them say nothing of"
+            lines.append(f"warning: no {split} pictures of {names}; {what} these classes")
+    return lines
 
 
 def are_mixed(labels: np.ndarray) -> bool:

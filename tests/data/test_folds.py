@@ -103,6 +103,16 @@ def test_pictures_that_validate_and_are_trained_on_are_counted(tmp_path):
     )
 
 
+def test_a_fold_without_a_class_tells_it(tmp_path):
+    images, labels = np.random.default_rng(0).integers(0, 256, (21, 8, 8, 3), np.uint8), np.arange(21) // 10
+    examples = {"train": (images, labels), "test": (images[:2] // 2, labels[:2])}
+    prepare("rare", tmp_path, examples=examples, validation_size=0)
+    lines = [prepare(f"rare-fold-{number}-of-3", tmp_path).messages for number in (1, 2, 3)]
+    learnt = "warning: no train pictures of 2; the network can't learn these classes"
+    judged = "warning: no validation pictures of 2; results on them say nothing of these classes"
+    assert sorted((learnt in said, judged in said) for said in lines) == [(False, True)] * 2 + [(True, False)]
+
+
 def test_columns_that_change_reach_folds_and_corrections(tmp_path):
     images, labels = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), np.uint8), np.arange(40) % 2
     for camera in ("old", "new"):

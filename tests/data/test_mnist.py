@@ -71,7 +71,13 @@ def test_what_is_damaged_missing_or_of_another_shape_is_refused(tmp_path):
     labels.unlink()
     _refused(tmp_path, "idx has no train-labels-idx1-ubyte.gz; give an .npz file", folder)
     np.savez(tmp_path / "a.npz", x_train=IMAGES["train"], y_train=LABELS["train"])
-    _refused(tmp_path, "a.npz has no images for testing", tmp_path / "a.npz")
+    _refused(tmp_path, "a.npz has the splits train, not train, test; give", tmp_path / "a.npz")
+    three = {"x_train": IMAGES["train"], "y_train": LABELS["train"], "x_val": IMAGES["t10k"]}
+    np.savez(tmp_path / "b.npz", **three, y_val=LABELS["t10k"], x_test=IMAGES["t10k"], y_test=LABELS["t10k"])
+    _refused(tmp_path, "has the splits train, validation, test, not train, test", tmp_path / "b.npz")
+    colours = {"x_train": IMAGES["train"][..., None].repeat(3, 3), "x_test": IMAGES["t10k"]}
+    np.savez(tmp_path / "c.npz", **colours, y_train=LABELS["train"], y_test=LABELS["t10k"])
+    _refused(tmp_path, r"c.npz has images \[60, 28, 28, 3\] .*MNIST has", tmp_path / "c.npz")
     _refused(tmp_path, "does not exist; give an .npz file .* MNIST's four idx files", tmp_path / "nowhere")
 
 

@@ -48,6 +48,11 @@ def test_classes_are_given_by_name_or_number_and_others_refused_in_one_line(want
         assert word in str(refusal.value)
 
 
+def test_of_names_that_are_numbers_none_is_taken_for_the_number_of_a_class():
+    with pytest.raises(InputError, match="unknown class '0'"):
+        class_names(["0", "2"], ("1", "2", "3"))
+
+
 def test_a_refusal_does_not_name_ten_thousand_classes():
     many = tuple(f"class{number}" for number in range(10_000))
     for wanted in (["foo", "class1"], ["class1"]):

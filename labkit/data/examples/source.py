@@ -33,7 +33,6 @@ from labkit.data.images.source import (
     choose_size,
     jpeg,
     reading_lines,
-    shuffled,
 )
 from labkit.data.images.walk import shown
 from labkit.data.manifest import Manifest
@@ -41,8 +40,9 @@ from labkit.data.request import Request
 from labkit.data.subset import (
     DIVISOR,
     are_mixed,
-    class_counts,
+    check_all_classes,
     class_names,
+    random_order,
     relabelled,
     split_rows,
     stratified_rows,
@@ -283,22 +283,14 @@ class ExampleSource:
         kept = split_rows(labels, number, size, request.seed, request.train_examples)
         rows = {name: train[part] for name, part in kept.items()}
         if labels.ndim == 1 and not are_mixed(labels):
-            rows["train"] = shuffled(rows["train"], named_key(request.seed, "train"))
+            rows["train"] = rows["train"][
+                random_order(len(rows["train"]), named_key(request.seed, "train"), "order")
+            ]
             lines.append("the training examples come class by class: their order is made random")
-        _check_all_classes(given, given.labels[rows["train"]])
+        way_out = "give some, or number the labels without gaps"
+        check_all_classes(given.labels[rows["train"]], given.classes, way_out)
         rows |= parts
         return {name: rows[name] for name in SPLITS if name in rows}, lines
-
-
-def _check_all_classes(given: _Examples, labels: np.ndarray) -> None:
-    """Raise InputError for a class without training examples."""
-    missing = np.flatnonzero(class_counts(labels, len(given.classes)) == 0).tolist()
-    if missing:
-        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-        raise InputError(
-            f"class {shown(given.classes[missing[0]])}{more}: no examples left to train on; give some, "
-            "or number the labels without gaps"
-        )
 
 
 def _together(parts: Mapping[str, Part], request: Request, known: Manifest | None) -> _Examples:

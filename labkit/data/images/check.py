@@ -20,9 +20,10 @@ from labkit.data.images.decode import MAX_BYTES, DamagedError, examine
 from labkit.data.images.layouts import Listing
 from labkit.data.images.walk import shown
 from labkit.data.pool import Display, do_tasks
+from labkit.data.subset import lacking
 from labkit.data.write import Journal
 from labkit.errors import InputError
-from labkit.plurals import counted
+from labkit.plurals import counted, listed
 
 _SHOWN = 20  # files that cannot be used
 _CHUNK = 128  # pictures of a task, at most
@@ -110,7 +111,7 @@ def _fact(path: str, size: int, known: Fact | None) -> Fact:
         content = read_picture(path)
     except DamagedError as error:
         return Fact("", problem=str(error))
-    sha256 = content_sha256(content)
+    sha256 = hashlib.sha256(content).hexdigest()
     if known is not None and known.sha256 == sha256:
         return known
     if not size:
@@ -135,11 +136,6 @@ def read_picture(path: str) -> bytes:
             return file.read()
     except OSError as error:
         raise DamagedError(f"cannot be read: {error.strerror}") from None
-
-
-def content_sha256(content: bytes) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal."""
-    return hashlib.sha256(content).hexdigest()
 
 
 def source_sha256(listing: Listing, facts: Sequence[Fact]) -> str:
@@ -187,9 +183,9 @@ def check_damage(
     if none_left:
         raise InputError(f"none of the {len(facts):,} files in {shown(listing.location)} can be used, {such}")
     if refused:
-        listed = f", all listed in {_written(lines)}" if len(lines) > _SHOWN else ""
+        where = f", all listed in {_written(lines)}" if len(lines) > _SHOWN else ""
         raise InputError(
-            f"{are} of {len(facts):,} in {shown(listing.location)} cannot be used, {such}{listed}; "
+            f"{are} of {len(facts):,} in {shown(listing.location)} cannot be used, {such}{where}; "
             "repair or remove them, or leave them out with --skip-damaged"
         )
     announce(f"{are} left out, listed in the manifest")
@@ -224,7 +220,7 @@ def remarks(
     return [
         *_several_labels(listing),
         *_few(listing, rows["train"]),
-        *_missing(listing, rows),
+        *lacking(listing.labels, listing.classes, rows),
         *_repeated(listing, rows, hashes),
         *_telling_sizes(listing, facts, np.concatenate(list(rows.values()))),
     ]
@@ -250,7 +246,7 @@ def _few(listing: Listing, train: np.ndarray) -> list[str]:
     if few:
         lines.append(
             f"warning: fewer than {_FEW} training pictures: "
-            f"{_some([f'{shown(listing.classes[label])} ({counts[label]})' for label in few])}"
+            f"{listed([f'{shown(listing.classes[label])} ({counts[label]})' for label in few], _NAMED)}"
         )
     low, high = int(counts.argmin()), int(counts.argmax())
     if counts[high] >= _RATIO * counts[low]:
@@ -259,19 +255,6 @@ def _few(listing: Listing, train: np.ndarray) -> list[str]:
             f"{shown(listing.classes[high])}, {counts[low]:,} of {shown(listing.classes[low])}; "
             "accuracy says little about the small ones"
         )
-    return lines
-
-
-def _missing(listing: Listing, rows: Mapping[str, np.ndarray]) -> list[str]:
-    """Return a line for each split that lacks some of the classes."""
-    lines = []
-    for split, part in rows.items():
-        missing = np.flatnonzero(listing.counts(part) == 0).tolist()
-        if missing:
-            names = _some([shown(listing.classes[label]) for label in missing])
-            lines.append(
-                f"warning: no {split} pictures of {names}; results on them say nothing of these classes"
-            )
     return lines
 
 
@@ -304,7 +287,7 @@ def _repeated(
 
     def files(pairs: list[tuple[int, int]]) -> str:
         pairs = sorted(pairs, key=lambda pair: all_rows[list(pair)].tolist())
-        return _some([f"{file(one)} and {file(other)}" for one, other in pairs])
+        return listed([f"{file(one)} and {file(other)}" for one, other in pairs], _NAMED)
 
     lines = []
     if leaking:
@@ -342,11 +325,6 @@ def _telling_sizes(listing: Listing, facts: Sequence[Fact], rows: np.ndarray) ->
     if not telling:
         return []
     return [
-        f"warning: all pictures of a class have one size, and those of the others don't: {_some(telling)}; "
-        "the network may learn traces of the resizing"
+        "warning: all pictures of a class have one size, and those of the others don't: "
+        f"{listed(telling, _NAMED)}; the network may learn traces of the resizing"
     ]
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")

@@ -3,6 +3,7 @@
 Nothing here imports TensorFlow: the work is done by processes that have to start quickly.
 """
 
+import hashlib
 import io
 import os
 from collections import Counter
@@ -22,7 +23,6 @@ from labkit.data.images.check import (
     Fact,
     check_damage,
     check_pictures,
-    content_sha256,
     read_picture,
     remarks,
     source_sha256,
@@ -33,13 +33,20 @@ from labkit.data.images.table import find_rows
 from labkit.data.images.walk import shown
 from labkit.data.manifest import Manifest
 from labkit.data.request import SMALLEST_IMAGE, Request
-from labkit.data.subset import are_mixed, class_names, stratified_rows, with_train_examples
+from labkit.data.subset import (
+    DIVISOR,
+    are_mixed,
+    check_all_classes,
+    class_names,
+    random_order,
+    stratified_rows,
+    with_train_examples,
+)
 from labkit.data.write import Journal, Plan, Written, hashes_of, shard_tasks
 from labkit.errors import InputError
 from labkit.plurals import counted, listed
 
 LARGEST_DEFAULT = 64  # pixels; above it images are stored as JPEG, and training takes minutes to hours
-_DIVISOR = 10  # a tenth is held out
 
 
 def choose_size(facts: Sequence[Fact]) -> tuple[int, str]:
@@ -109,10 +116,10 @@ def choose_splits(
         raise InputError(
             f"--validation-size is {validation_size}, but the pictures for validation are named; leave it out"
         )
-    sizes = {"test": max(1, total // _DIVISOR)} if "test" not in given else {}
+    sizes = {"test": max(1, total // DIVISOR)} if "test" not in given else {}
     left = total - sum(sizes.values())
     if "validation" not in given:
-        sizes["validation"] = max(1, left // _DIVISOR) if validation_size is None else validation_size
+        sizes["validation"] = max(1, left // DIVISOR) if validation_size is None else validation_size
         left -= sizes["validation"]
     if left < 1 and validation_size and left + validation_size > 0:
         raise InputError(
@@ -135,27 +142,16 @@ def choose_splits(
         rows["train"], _ = with_train_examples(
             train, listing.labels[train], len(listing.classes), train_examples, seed
         )
-    missing = np.flatnonzero(listing.counts(rows["train"]) == 0).tolist()
-    if missing:
-        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-        raise InputError(
-            f"class {shown(listing.classes[missing[0]])}{more}: no pictures left to train on; add pictures, "
-            "leave the class out, or name the splits yourself"
-        )
+    way_out = "add pictures, leave the class out, or name the splits yourself"
+    check_all_classes(listing.labels[rows["train"]], listing.classes, way_out)
     written = {
         name: part
         if listing.layout == "csv" and are_mixed(listing.labels[part])
-        else shuffled(part, named_key(seed, name[:8]))
+        else part[random_order(len(part), named_key(seed, name[:8]), "order")]
         for name, part in rows.items()
         if len(part)
     }
     return Parts(written, tuple(lines))
-
-
-def shuffled(rows: np.ndarray, seed: int) -> np.ndarray:
-    """Return the rows in a random order, from raw numbers as in ``stratified_rows``."""
-    bits = np.random.PCG64(np.random.SeedSequence((seed, 0x6F72646572)))  # "order" in ASCII
-    return rows[np.argsort(bits.random_raw(len(rows)), kind="stable")]
 
 
 DEFAULT_RESIZE = "crop"
@@ -195,7 +191,7 @@ class _Pictures:
     def _image(self, path: str, sha256: str) -> Image.Image:
         try:
             content = read_picture(path)
-            if content_sha256(content) == sha256:
+            if hashlib.sha256(content).hexdigest() == sha256:
                 return square(content, self.size, self.resize, self.white)
             reason = ""
         except DamagedError as error:

@@ -235,7 +235,7 @@ def test_too_few_pictures_to_hold_any_out(tmp_path):
     root = _folder(tmp_path, "a", "b")
     _refused(tmp_path, "2 pictures to train on, of which some are held out: too few", root)
     Image.new("RGB", (8, 8)).save(root / "a" / "1.png")
-    _refused(tmp_path, "class [ab]: no pictures left to train on", root)
+    _refused(tmp_path, "class [ab]: no examples left to train on", root)
     (root / "x.csv").write_text("path,label,split\na/0.png,a,test\nb/0.png,b,test\n")
     _refused(tmp_path, "0 pictures to train on", root / "x.csv")
 
