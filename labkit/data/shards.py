@@ -228,11 +228,10 @@ class SplitImages:
         return (self._count, *self._manifest.image_shape)
 
     def __getitem__(self, rows: Any, /) -> NDArray[np.uint8]:
-        """Return one image or those of an array of rows."""
-        wanted = np.atleast_1d(np.asarray(rows, np.int64))
-        wanted = wanted if self._index is None else self._index[wanted]
-        images, _ = read_rows(self._manifest, self._split, wanted)
-        return images[0] if np.ndim(rows) == 0 else images
+        """Return one image or those of several rows: numbers, a slice or truth values, as of an array."""
+        wanted = (np.arange(self._count) if self._index is None else self._index)[rows]
+        images, _ = read_rows(self._manifest, self._split, np.atleast_1d(wanted))
+        return images[0] if np.ndim(wanted) == 0 else images
 
 
 class _Record(NamedTuple):

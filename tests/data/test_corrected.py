@@ -174,7 +174,8 @@ def test_a_class_without_training_images_and_names_that_are_taken_are_refused(co
     ):
         correct(copy)
     assert load_manifest(folder, "fixed").checksum == made.checksum
-    labkit.prepare_data("given", train=(np.full((40, 8, 8), 9, np.uint8), np.arange(40) % 2), data_dir=folder)
+    grey = np.full((40, 8, 8), 99, np.uint8)
+    labkit.prepare_data("given", train=(grey, np.arange(40) % 2), data_dir=folder)
     with pytest.raises(InputError, match="another kind of data set"):
         correct(copy, "given")
     several = prepare("shapes_size", folder).manifest

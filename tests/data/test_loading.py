@@ -13,7 +13,7 @@ from labkit.config.data import DataConfig
 from labkit.data.batch_of_step import batch_of_step
 from labkit.data.manifest import Manifest, load_manifest
 from labkit.data.pipeline import eval_dataset, train_dataset
-from labkit.data.shards import load_split, read_rows, read_shard
+from labkit.data.shards import SplitImages, load_split, read_rows, read_shard
 from labkit.errors import InputError
 from tests.fuzzing import damaged_bytes, value_or_line
 
@@ -29,6 +29,26 @@ def test_the_splits_contain_the_source_data(prepared, fake_cifar):
     source = zip(fake_cifar.train_images, fake_cifar.train_labels, strict=True)
     assert together == sorted(x.tobytes() + bytes([y]) for x, y in source)
     assert np.bincount(held_out[1], minlength=10).tolist() == [2, 2, 2, 1, 1, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("index", [None, np.array([7, 3, 11, 0, 5])])
+def test_images_that_are_read_when_they_are_indexed_answer_as_an_array_does(prepared, index):
+    images, labels = load_split(prepared, "test")
+    whole, read = images if index is None else images[index], SplitImages(prepared, "test", index)
+    assert read.shape == whole.shape
+    for rows in (
+        2,
+        -1,
+        np.int64(0),
+        [3, 1],
+        np.array([], np.int64),
+        slice(1, 4),
+        slice(None),
+        labels[: len(whole)] > 4,
+    ):
+        np.testing.assert_array_equal(read[rows], whole[rows])
+    with pytest.raises(IndexError):
+        read[len(whole)]
 
 
 def test_an_unknown_split_lists_the_existing_ones(prepared):
