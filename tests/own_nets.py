@@ -335,6 +335,7 @@ def of_each_class(labels, logits):
 
 OWN_NUMBER = 3
 OF_LOGITS = keras.metrics.SparseCategoricalCrossentropy(from_logits=True)
+THEIRS = keras.metrics.categorical_accuracy
 FALLS = keras.metrics.CategoricalCrossentropy
 METRICS = [among_two, keras.metrics.TopKCategoricalAccuracy(3, name="top3"), "auc"]
 
