@@ -354,6 +354,7 @@ class NoResult(keras.metrics.Metric):
 
 OWN_NUMBER = 3
 OF_LOGITS = keras.metrics.SparseCategoricalCrossentropy(from_logits=True)
+THEIRS = keras.metrics.categorical_accuracy
 FALLS = keras.metrics.CategoricalCrossentropy
 METRICS = [among_two, keras.metrics.TopKCategoricalAccuracy(3, name="top3"), "auc"]
 

@@ -110,12 +110,14 @@ class TrainingView:
             other steps.
     """
 
-    def __init__(self, network: Any, run: RunDirectory, keep_state: Callable[..., Path]) -> None:
+    def __init__(
+        self, network: Any, run: RunDirectory, keep_state: Callable[..., Path], step: int = 0
+    ) -> None:
         self.network, self.run, self.keep_state = network, run, keep_state
         self.row: Mapping[str, Any] = MappingProxyType({})
         self.observation: Any = None  # set by the train loop before ``after_step``
         self.requests = Requests()
-        self._step = self._first_step = 0
+        self._step = self._first_step = step  # before the first one of this process
         self._events: EventWriter | None = None
         self._media: MediaWriter | None = None
 
@@ -264,10 +266,6 @@ class TrainingView:
     def advance(self, row: Mapping[str, Any]) -> None:
         """Called by the train loop after a step."""
         self._step, self.row = row["step"], MappingProxyType(dict(row))
-
-    def begin_at(self, step: int) -> None:
-        """Called by the train loop before the first step of this process."""
-        self._step = self._first_step = step
 
     @property
     def media(self) -> "MediaWriter":

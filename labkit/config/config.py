@@ -13,7 +13,7 @@ from labkit.config.data import DataConfig
 from labkit.config.distribution import DistributionConfig
 from labkit.config.fields import FieldInfo, fields_of, plain
 from labkit.config.model import ModelConfig, TransferConfig, fields_of_network
-from labkit.config.optimizer import OptimizerConfig
+from labkit.config.optimizer import OptimizerConfig, spelled_optimizer
 from labkit.config.run import RunConfig
 from labkit.config.spellings import unknown_setting_error
 from labkit.errors import InputError, short, unknown_name_error
@@ -259,6 +259,8 @@ def by_field(
             raise InputError(f"{given[field]} and {name} are one setting; leave one of them out")
         given[field] = name
     named = {field: values[name] for field, name in given.items()}
+    if "optimizer" in named:
+        named["optimizer"] = spelled_optimizer(named["optimizer"])
     size, gpus = plain(named.get("train_batch_size")), plain(named.get("num_gpus", num_gpus))
     alias = given.get("train_batch_size", "train_batch_size")
     if alias != "train_batch_size" and isinstance(size, int) and isinstance(gpus, int) and gpus > 1:

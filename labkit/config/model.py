@@ -119,7 +119,11 @@ class ModelConfig(FieldOwner):
         minimum=0,
         below=1,
     )
-    batch_norm_epsilon: float = option(1e-5, "Added to the variance in batch normalization.", minimum=1e-12)
+    batch_norm_epsilon: float = option(
+        1e-5,
+        "Added to the variance in batch normalization; keras_application keeps that of Keras.",
+        minimum=1e-12,
+    )
     sync_batch_norm: bool = option(
         False, "Normalizes over the global batch instead of each replica's part.", synchronous=True
     )

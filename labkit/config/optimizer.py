@@ -51,9 +51,15 @@ LEFT_TO_LABKIT = {
 }
 
 
+def spelled_optimizer(name: Any) -> Any:
+    """Return the name of an optimizer in labkit's spelling: RMSprop is Keras's."""
+    is_known = isinstance(name, str) and name.lower() in (*LABKITS, *KERAS_OPTIMIZERS)
+    return name.lower() if is_known else name
+
+
 def is_adaptive(optimizer: Any) -> bool:
     """Return whether an optimizer, by its name, has Keras's learning rate where none is given."""
-    return str(optimizer).lower() in ADAPTIVE or CODE.fullmatch(str(optimizer)) is not None
+    return optimizer in ADAPTIVE or CODE.fullmatch(str(optimizer)) is not None
 
 
 _CLASS_WEIGHTS = 'balanced, a JSON file, or its text, such as {"cat": 2, "dog": 0.5}'
@@ -244,8 +250,7 @@ class OptimizerConfig(FieldOwner):
     )
 
     def __post_init__(self) -> None:
-        if isinstance(self.optimizer, str) and self.optimizer.lower() in (*LABKITS, *KERAS_OPTIMIZERS):
-            object.__setattr__(self, "optimizer", self.optimizer.lower())  # RMSprop is Keras's spelling
+        object.__setattr__(self, "optimizer", spelled_optimizer(self.optimizer))
         if own := _LOSSES_BY_KERAS.get(str(self.loss).replace("_", "").lower()):
             object.__setattr__(self, "loss", own)
         super().__post_init__()

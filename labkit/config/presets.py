@@ -216,8 +216,8 @@ def merged_with_preset(
         values["learning_rate"] = KERAS_LEARNING_RATE  # not that of another optimizer
     merged, known = {**values, **given}, fields_by_name()
     for name in (values.keys() & known.keys()) - given.keys():
-        other, *wanted = known[name].only_with or (name, merged[name])
-        if merged.get(other, known[other].default) not in wanted:
+        other, *wanted = known[name].only_with or (name,)
+        if other in given and given[other] not in wanted:
             del merged[name]
     return merged
 

@@ -107,7 +107,7 @@ _MOVES_VALUES = (
 
 
 def observed_layers(model: keras.Model) -> list[str]:
-    """Return the names of the observed layers in the order of the forward pass; the last gives the logits."""
+    """Return the names of the observed layers in the order of the forward pass."""
     return [layer.name for layer in model.operations if not isinstance(layer, _MOVES_VALUES)]
 
 
@@ -181,8 +181,8 @@ class StepObserver(Unobserved):
         inner = with_layer_outputs(model, image_size)
 
         def network(images: tf.Tensor, training: bool) -> tf.Tensor:
-            self._replica.outputs = inner(images, training=training)
-            return self._replica.outputs[self._layers[-1]]
+            outputs = self._replica.outputs = inner(images, training=training)
+            return outputs[next(reversed(outputs))]
 
         return network
 

@@ -344,13 +344,10 @@ def _divides_pixels(model: keras.Model) -> bool:
         if operation.type in _ELEMENTWISE and any(tensor.ref() in scaled for tensor in operation.inputs):
             scaled |= {tensor.ref() for tensor in operation.outputs}
             numbers = [tf.get_static_value(tensor) for tensor in operation.inputs]
-            if any(number is not None and number.size == 1 and _is_of_pixels(number) for number in numbers):
+            single = [number.item() for number in numbers if number is not None and number.size == 1]
+            if np.isclose(np.reshape(single, (-1, 1)), (255, 127.5, 1 / 255, 1 / 127.5), 1e-2, 0).any():
                 return True
     return False
-
-
-def _is_of_pixels(number: np.ndarray) -> bool:
-    return bool(np.isclose(number.item(), (255, 127.5, 1 / 255, 1 / 127.5), rtol=1e-2, atol=0).any())
 
 
 def _effects_of_a_call(model: keras.Model) -> tuple[str, int]:

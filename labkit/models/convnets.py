@@ -64,12 +64,12 @@ def lenet(layers: LayerFactory, images, *, num_classes: int) -> keras.KerasTenso
     x = images
     for stage, filters in enumerate((6, 16), start=1):
         with layers.name_scope(f"stage{stage}"):
-            x = layers.tanh(layers.biased_conv(x, filters, 5, padding="valid"))
+            x = layers.activation(layers.biased_conv(x, filters, 5, padding="valid"), "tanh")
             x = layers.average_pool(x, 2)
     with layers.name_scope("stage3"):
         x = layers.flatten(x)
         for units in (120, 84):
-            x = layers.tanh(layers.dense(x, units))
+            x = layers.activation(layers.dense(x, units), "tanh")
     with layers.name_scope("head"):
         return layers.logits(x, num_classes)
 
@@ -262,7 +262,9 @@ def fast_net(
         dirac: whether convolutions are initialized to the identity.
         activation: ``relu``, ``silu`` or ``gelu``.
     """
-    activate = {"relu": layers.relu, "silu": layers.silu, "gelu": layers.gelu}[activation]
+
+    def activate(x):
+        return layers.relu(x) if activation == "relu" else layers.activation(x, activation)
 
     def norm_activate(x):
         return activate(layers.norm(x, scale=False))

@@ -299,21 +299,12 @@ class LayerFactory:
         """Batch normalization, then rectified linear unit."""
         return self.relu(self.norm(x))
 
-    def sigmoid(self, x):
-        """Logistic function."""
-        return self._apply(keras.layers.Activation, "sigmoid", x, "sigmoid")
+    def activation(self, x, name: str):
+        """Function of Keras, such as ``sigmoid``, ``tanh``, ``gelu`` or ``silu``.
 
-    def tanh(self, x):
-        """Hyperbolic tangent."""
-        return self._apply(keras.layers.Activation, "tanh", x, "tanh")
-
-    def gelu(self, x):
-        """Gaussian error linear unit (Hendrycks & Gimpel, 2016, arXiv:1606.08415)."""
-        return self._apply(keras.layers.Activation, "gelu", x, "gelu")
-
-    def silu(self, x):
-        """Sigmoid linear unit (Hendrycks & Gimpel, 2016; Ramachandran et al., 2017, arXiv:1710.05941)."""
-        return self._apply(keras.layers.Activation, "silu", x, "silu")
+        The last two: Hendrycks & Gimpel, 2016, arXiv:1606.08415; Ramachandran et al., 2017, arXiv:1710.05941.
+        """
+        return self._apply(keras.layers.Activation, name, x, name)
 
     def local_response_norm(self, x, *, depth_radius: int, bias: float, alpha: float, beta: float):
         """Local response normalization; see ``LocalResponseNormalization``."""

@@ -284,9 +284,6 @@ class LocalResponseNormalization(keras.layers.Layer):
             factor = keras.ops.power(divisor, -self.beta)
         return keras.ops.cast(values * factor, inputs.dtype)
 
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
     def get_config(self):
         names = ("depth_radius", "bias", "alpha", "beta", "data_format")
         return super().get_config() | {name: getattr(self, name) for name in names}

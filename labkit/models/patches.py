@@ -43,8 +43,8 @@ def vit(layers: LayerFactory, images, *, num_classes: int) -> keras.KerasTensor:
             mixed = layers.dense(layers.layer_norm(x), 3 * WIDTH, stddev=STDDEV)
             mixed = layers.dense(layers.attention(mixed, HEADS), WIDTH, stddev=STDDEV)
             x = layers.add(x, mixed)
-            hidden = layers.gelu(layers.dense(layers.layer_norm(x), HIDDEN, stddev=STDDEV))
-            x = layers.add(x, layers.dense(hidden, WIDTH, stddev=STDDEV))
+            hidden = layers.dense(layers.layer_norm(x), HIDDEN, stddev=STDDEV)
+            x = layers.add(x, layers.dense(layers.activation(hidden, "gelu"), WIDTH, stddev=STDDEV))
     with layers.name_scope(f"stage{DEPTH // BLOCKS}"):
         x = layers.layer_norm(x)
     with layers.name_scope("head"):
@@ -80,7 +80,7 @@ def convnext(
         for block in range(1, depth + 1):
             with layers.name_scope(f"stage{stage}_block{block}"):
                 y = layers.layer_norm(layers.depthwise_conv(x, KERNEL, stddev=CONVNEXT_STDDEV))
-                y = layers.gelu(layers.dense(y, 4 * width, stddev=CONVNEXT_STDDEV))
+                y = layers.activation(layers.dense(y, 4 * width, stddev=CONVNEXT_STDDEV), "gelu")
                 y = layers.dense(y, width, stddev=CONVNEXT_STDDEV)
                 x = layers.add(x, layers.layer_scale(y, LAYER_SCALE))
     with layers.name_scope(f"stage{len(DEPTHS)}"):

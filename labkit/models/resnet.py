@@ -200,7 +200,7 @@ def _squeeze_excite(layers: LayerFactory, x):
     channels = layers.channels(x)
     squeezed = layers.global_average(x)
     hidden = layers.relu(layers.dense(squeezed, max(1, channels // REDUCTION)))
-    return layers.scale_channels(x, layers.sigmoid(layers.dense(hidden, channels)))
+    return layers.scale_channels(x, layers.activation(layers.dense(hidden, channels), "sigmoid"))
 
 
 # They take the arguments of ``resnet`` and ``imagenet_resnet`` except ``recalibrate``.

@@ -46,6 +46,7 @@ class Optimizer(tf.Module):
         head = {id(weight) for layer in model.layers if layer.name == HEAD for weight in layer.weights}
         decaying = {id(variable) for variable in _decaying(model, config)}
         self._factors, self._decay = [], []
+        self._adds_decay = config.weight_decay_mode == "l2"  # to the gradient
         for variable in model.trainable_variables:
             factor, decay = 1.0, config.weight_decay if id(variable) in decaying else 0.0
             if id(variable) in offsets:
@@ -134,11 +135,17 @@ class Optimizer(tf.Module):
     def _update(self, variable, slots, counters, gradient, learning_rate, scale, index: int):
         with tf.name_scope(self._paths[index]):
             learning_rate = tf.cast(learning_rate, variable.dtype)
+            if self._factors[index] != 1.0:
+                learning_rate *= self._factors[index]
             gradient = gradient if scale is None else gradient * scale
+            if (decay := self._decay[index]) and self._adds_decay:
+                gradient = gradient + decay * variable
+            elif decay:
+                variable.assign_sub(learning_rate * decay * variable)
             return self._step(variable, slots, counters, gradient, learning_rate, index)
 
     def _step(self, variable, slots, counters, gradient, learning_rate, index: int):
-        """Update one weight, and return the operation. ``learning_rate``: the common one, of its dtype."""
+        """Update one weight by a gradient that is clipped and has its decay. Returns the operation."""
         raise NotImplementedError
 
 

@@ -178,12 +178,6 @@ class KerasOptimizer(Optimizer):
         return []
 
     def _step(self, variable, slots, counters, gradient, learning_rate, index: int):
-        learning_rate *= self._factors[index]
-        decay = self._decay[index]
-        if decay and self._config.weight_decay_mode == "l2":
-            gradient = gradient + decay * variable
-        elif decay:
-            variable.assign_sub(learning_rate * decay * variable)
         self._kept().update_step(gradient, variable, learning_rate)
 
 
@@ -276,6 +270,9 @@ class SGD(Optimizer):
         kernels = muon_kernels(model) if config.optimizer == "muon" else []
         by_muon = {id(kernel) for kernel in kernels}
         self._by_muon = [id(variable) in by_muon for variable in model.trainable_variables]
+        for index in (index for index, is_muons in enumerate(self._by_muon) if is_muons):
+            self._factors[index] *= config.muon_learning_rate / config.learning_rate
+            self._decay[index] = 0.0
         self.velocities = self.make_slots("velocity")
 
     @property
@@ -285,16 +282,8 @@ class SGD(Optimizer):
 
     def _step(self, variable, slots, counters, gradient, learning_rate, index: int):
         [velocity] = slots
-        decay, factor = self._decay[index], self._factors[index]
         if self._by_muon[index]:
-            factor *= self._config.muon_learning_rate / self._config.learning_rate
-            return update_kernel(variable, velocity, gradient, factor * learning_rate, MUON_MOMENTUM)
-        if factor != 1.0:
-            learning_rate *= factor
-        if decay and self._config.weight_decay_mode == "l2":
-            gradient = gradient + decay * variable
-        elif decay:
-            variable.assign_sub(learning_rate * decay * variable)
+            return update_kernel(variable, velocity, gradient, learning_rate, MUON_MOMENTUM)
         return tf.raw_ops.ResourceApplyMomentum(
             var=variable.handle,
             accum=velocity.handle,
@@ -325,6 +314,7 @@ class AdamW(Optimizer):
 
     def __init__(self, model: keras.Model, config: OptimizerConfig, head_factor: float = 1.0) -> None:
         super().__init__(model, config, head_factor, "adamw")
+        self._adds_decay = False
         self.means = self.make_slots("mean")
         self.squares = self.make_slots("square")
         # Of the weights' type, as all state of a run is; float32 counts exactly to 16 million.
@@ -350,9 +340,6 @@ class AdamW(Optimizer):
         (mean, square), [updates] = slots, counters
         beta1, beta2 = self._config.adamw_beta1, self._config.adamw_beta2
         count = updates[index]
-        learning_rate *= self._factors[index]
-        if self._decay[index]:
-            variable.assign_sub(learning_rate * self._decay[index] * variable)
         return tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=mean.handle,

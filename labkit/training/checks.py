@@ -64,13 +64,14 @@ def validation_command(manifest: Manifest) -> str:
 
 def check_fits(config: Config, manifest: Manifest) -> None:
     """Raise InputError if the data set lacks a split, or has too few examples or too small images."""
-    data, patience = config.data, config.run.early_stopping_patience
-    if patience is not None and not manifest.splits.get("validation"):
-        raise InputError(
-            f"--early-stopping-patience is {patience}, but {manifest.dataset} in {manifest.directory} is "
-            "prepared without a validation split; leave it out, or prepare one: "
-            f"{validation_command(manifest)}"
-        )
+    data = config.data
+    for name in ("early_stopping_patience", "best_by"):
+        if (value := getattr(config.run, name)) is not None and not manifest.splits.get("validation"):
+            raise InputError(
+                f"{fields_by_name()[name].flag} is {value}, but {manifest.dataset} in {manifest.directory} "
+                "is prepared without a validation split; leave it out, or prepare one: "
+                f"{validation_command(manifest)}"
+            )
     examples, passes = manifest.count("train"), data.accumulate_steps
     if data.images_per_step > examples:
         by = f" with --accumulate-steps {passes}" if passes > 1 else ""

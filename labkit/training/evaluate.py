@@ -4,7 +4,7 @@ import functools
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -105,7 +105,6 @@ def evaluate_split(
     loss: Loss = SOFTMAX,
     network_input: NetworkInput = WHOLE_IMAGE,
     global_batch_size: int,
-    augmented_predict_step=None,
     on_batch=lambda: None,
     num_workers: int = 1,
     worker_number: int = 0,
@@ -121,7 +120,6 @@ def evaluate_split(
         network_input: what the model takes of an image.
         global_batch_size: examples per step. Any size works: the last batch is padded, and the padding
             ignored.
-        augmented_predict_step: a predict step with test-time augmentation, for a second pass over the split.
         on_batch: called after each batch.
         num_workers, worker_number: if several processes evaluate together, their number, and this one's from
             0. Every process returns the evaluation of the whole split.
@@ -131,23 +129,6 @@ def evaluate_split(
     """
     if loss.targets != manifest.targets:
         raise ValueError(f"{loss.name!r} isn't for {manifest.dataset}, whose labels are {manifest.targets}")
-    if augmented_predict_step is not None:
-        plain, augmented = (
-            evaluate_split(
-                strategy,
-                step,
-                manifest,
-                split,
-                loss=loss,
-                network_input=network_input,
-                global_batch_size=global_batch_size,
-                on_batch=on_batch,
-                num_workers=num_workers,
-                worker_number=worker_number,
-            )
-            for step in (predict_step, augmented_predict_step)
-        )
-        return replace(plain, augmented=augmented)
     started = time.perf_counter()
     replicas = strategy.num_replicas_in_sync
     local = replicas // num_workers

@@ -157,8 +157,7 @@ class TrainLoop:
 
     def _make_calls(self, users: Sequence[Callback]) -> Calls:
         """Return the calls of the run's callbacks: labkit's own, then the user's; none without writing."""
-        training = TrainingView(self.network, self.run, self._keep_state)
-        training.begin_at(self.step)
+        training = TrainingView(self.network, self.run, self._keep_state, self.step)
         callbacks = []
         if self.writes:
             run = self.config.run

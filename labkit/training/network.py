@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -214,19 +215,22 @@ class Network(TrainedNetwork):
         ``augmented``: whether to do so with test-time augmentation as well, if that is on. ``on_batch``: see
         ``evaluate_split``.
         """
-        return evaluate_split(
+        evaluated = functools.partial(
+            evaluate_split,
             self.evaluation_strategy,
-            self.predict_step,
-            self.manifest,
-            split,
+            manifest=self.manifest,
+            split=split,
             loss=self.loss,
             network_input=self.network_input,
             global_batch_size=self.config.data.eval_batch_size,
-            augmented_predict_step=self.augmented_predict_step if augmented else None,
             num_workers=self.devices.num_workers,
             worker_number=self.devices.worker_number,
             on_batch=on_batch,
         )
+        plain = evaluated(predict_step=self.predict_step)
+        if self.augmented_predict_step is None or not augmented:
+            return plain
+        return replace(plain, augmented=evaluated(predict_step=self.augmented_predict_step))
 
     def num_parameters(self) -> int:
         """Return the number of trainable weights."""

@@ -83,12 +83,8 @@ def _per_example(flag: str, config: Config, base: Loss) -> PerExample:
         found = getattr(keras.losses, KERAS_LOSSES[name][base.targets])  # checked by check_targets
     else:
         found = named_object("--loss", name)
-    try:
-        parameters = list(inspect.signature(found).parameters.values())
-    except (TypeError, ValueError):  # of what isn't written in Python
-        parameters = list(inspect.signature(softmax_cross_entropy).parameters.values())
-    if any(one.name == "from_logits" for one in parameters):
-        arguments = {"from_logits": True} | arguments
+    parameters = _parameters(found)
+    arguments = _of_logits(found) | arguments
     places = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     if inspect.isclass(found) or len(places) < 2:  # else it is called with labels and logits
         try:
@@ -103,6 +99,18 @@ def _per_example(flag: str, config: Config, base: Loss) -> PerExample:
     if not callable(found):
         raise InputError(f"{flag} is {short(found)}; allowed: a function (labels, logits), or a Keras loss")
     return lambda labels, logits: found(labels, logits, **arguments)
+
+
+def _parameters(found: Any) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(found).parameters.values())
+    except (TypeError, ValueError):  # of what isn't written in Python
+        return list(inspect.signature(softmax_cross_entropy).parameters.values())
+
+
+def _of_logits(found: Any) -> dict[str, bool]:
+    """Return the argument that tells a function that it gets logits, if it has one."""
+    return {"from_logits": True} if any(one.name == "from_logits" for one in _parameters(found)) else {}
 
 
 def _in_standard_units(per_example: PerExample, manifest: Manifest) -> PerExample:
@@ -287,12 +295,18 @@ def _own_metric(flag: str, one: Any, base: Loss) -> tuple[str, Metric]:
             f"{flag} has {short(one)}; allowed: a function (labels, logits), a metric of Keras, one of "
             f"{', '.join(scores.FURTHER)}, or a list of these"
         )
+    if base.targets != "numbers" and str(getattr(one, "__module__", "")).startswith("keras."):
+        raise InputError(
+            f"{flag} has {name}, Keras's function of probabilities; give the class, such as "
+            "keras.metrics.CategoricalAccuracy"
+        )
+    arguments = _of_logits(one)
 
     def mean(labels: np.ndarray, logits: np.ndarray) -> float:
         """Return the mean of the values of all examples, or the one number for the split."""
         if base.targets == "numbers":
             logits = base.probabilities(logits).astype(np.float32)
-        values = np.asarray(one(tf.constant(labels), tf.constant(logits)), np.float64)
+        values = np.asarray(one(tf.constant(labels), tf.constant(logits), **arguments), np.float64)
         if values.shape not in ((), (len(labels),)):
             raise InputError(f"it returned {list(values.shape)}; allowed: a number, or one for each image")
         return float(values.mean())

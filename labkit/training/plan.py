@@ -194,7 +194,11 @@ def plan_run(
     else:
         check_cluster(config, task)
         if not launches:
-            _refuse_overwrite(overwrite)
+            if overwrite:
+                raise InputError(
+                    "--overwrite in a cluster would discard the run again at every restart; remove the "
+                    "directory first (labkit cluster local does so by itself)"
+                )
             asked_for, note = launchers_choice() or (asked_for, note)
     callbacks = checked_callbacks(callbacks)
     config = with_whole_paths(config)
@@ -353,14 +357,6 @@ def decide_devices(config: Config, task: ClusterTask | None = None) -> "tuple[De
     check_precision(config.model, devices)
     # In a cluster the strategy must come before any operation, so the format is probed later.
     return devices, choose_data_format(config.model, devices, probe=task is None)
-
-
-def _refuse_overwrite(overwrite: bool) -> None:
-    if overwrite:
-        raise InputError(
-            "--overwrite in a cluster would discard the run again at every restart; remove the directory "
-            "first (labkit cluster local does so by itself)"
-        )
 
 
 def finished_result(run: RunDirectory) -> TrainResult:

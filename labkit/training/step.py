@@ -90,11 +90,14 @@ def make_train_step(
 
     def replica_step(images, labels, learning_rate, stop, done):
         compute = loss_and_gradients if passes == 1 else in_passes
-        metrics, gradients, statistics = compute(images, labels, done, start_of(global_batch_size))
+        replica = tf.distribute.get_replica_context()
+        size = global_batch_size // replica.num_replicas_in_sync
+        first = tf.cast(replica.replica_id_in_sync_group, tf.int32) * size  # of this slice's images
+        metrics, gradients, statistics = compute(images, labels, done, first)
         with tf.name_scope("gradient_tape/"):
             gradients = compressed(gradients, compression)
         arguments = (gradients, statistics, observer.activations(), learning_rate, done)
-        tf.distribute.get_replica_context().merge_call(reduce_and_update, args=arguments)
+        replica.merge_call(reduce_and_update, args=arguments)
         return tf.stack([*metrics, tf.cast(stop, metrics[0].dtype)])
 
     def train_step(images, labels, learning_rate, stop):
@@ -103,10 +106,3 @@ def make_train_step(
         return strategy.reduce(tf.distribute.ReduceOp.SUM, metrics, axis=None)
 
     return train_step
-
-
-def start_of(global_batch_size: int) -> tf.Tensor:
-    """Return where this replica's slice of the global batch begins, int32 scalar; in replica context."""
-    replica = tf.distribute.get_replica_context()
-    size = global_batch_size // replica.num_replicas_in_sync
-    return tf.cast(replica.replica_id_in_sync_group, tf.int32) * size

@@ -38,13 +38,13 @@ class Raises(Callback):
         self.ends.append(state)
 
 
-def view(tmp_path) -> TrainingView:
+def view(tmp_path, step: int = 0) -> TrainingView:
     network = SimpleNamespace(
         config=Config.from_flat({"train_steps": 100}),
         steps_per_epoch=10.0,
         manifest=SimpleNamespace(splits={"validation": ["a shard"]}),
     )
-    return TrainingView(network, RunDirectory(tmp_path), keep_state=print)
+    return TrainingView(network, RunDirectory(tmp_path), print, step)
 
 
 @pytest.fixture
@@ -184,8 +184,7 @@ def test_after_a_resume_early_stopping_counts_on_but_not_what_is_made_again(tmp_
     writer = MetricsWriter(tmp_path / "metrics.jsonl")
     writer.append(validations(0.5, 0.4, 0.3))  # of steps 10, 20, 30
     writer.close()
-    training, stopping = view(tmp_path), EarlyStopping(2)
-    training.begin_at(25)
+    training, stopping = view(tmp_path, 25), EarlyStopping(2)
     stopping.on_start(training)
     assert not training.requests.stop  # step 30 is trained again
     stopping.after_validation(training, {"step": 30, "accuracy": 0.3})

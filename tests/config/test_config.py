@@ -11,6 +11,7 @@ from labkit.config.data_sets import BUILT_IN
 from labkit.config.fields import FieldInfo
 from labkit.config.presets import PRESETS, merged_with_preset
 from labkit.config.run import Triggers
+from labkit.data.recipe import requested_config
 from labkit.errors import InputError, short
 
 # The flags of the 2017 cifar10_estimator with their defaults, from its README and main function.
@@ -280,6 +281,12 @@ def test_no_step_is_started_beyond_the_first_with_something_due(step, last, expe
     assert Triggers(RUN, 2.5, True).first(step, last) == expected
 
 
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_spelling_of_an_optimizer_changes_nothing_else(preset):
+    one, other = (requested_config(preset, {"optimizer": name}) for name in ("sgd", "SGD"))
+    assert one == other
+
+
 def test_a_preset_is_also_a_file_of_values(tmp_path):
     file = tmp_path / "best.json"
     file.write_text('{"lr": 0.3, "momentum": 0.5}')
@@ -292,6 +299,9 @@ def test_a_preset_is_also_a_file_of_values(tmp_path):
         file.write_text(text)
         with pytest.raises(InputError, match=told):
             merged_with_preset(str(file), {})
+    file.write_text('{"optimizer": "adam", "momentum": 0.5}')
+    with pytest.raises(InputError, match="^--momentum is 0.5; allowed with --optimizer adam"):
+        Config.from_flat(merged_with_preset(str(file), {}))
     file.unlink()
     with pytest.raises(InputError, match="can't be read: No such file or directory$"):
         merged_with_preset(str(file), {})

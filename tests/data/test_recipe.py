@@ -10,7 +10,7 @@ from labkit.config.architectures import ARCHITECTURES
 from labkit.config.presets import PRESETS, merged_with_preset
 from labkit.config.run import Triggers
 from labkit.data import recipe
-from labkit.data.recipe import DataFacts, fitting_recipe, requested_values
+from labkit.data.recipe import DataFacts, fitting_recipe, requested_config, requested_values
 from labkit.errors import InputError
 from tests.commands.in_process import config_of
 
@@ -94,7 +94,8 @@ def test_the_recipe_follows_what_the_network_sees_of_an_image(pets):
 @pytest.mark.parametrize("names", [("adam", "Adam"), ("mine.py:mine", "Mine.py:Mine")])
 def test_the_learning_rate_does_not_depend_on_how_an_optimizer_is_written(pets, names):
     asked_for = [{"dataset": "pets", "train_batch_size": 128, "optimizer": name} for name in names]
-    assert [requested_values("auto", given)[0]["learning_rate"] for given in asked_for] == [0.002, 0.002]
+    found = [requested_config("auto", given).optimizer for given in asked_for]
+    assert [one.learning_rate for one in found] == [0.002, 0.002]
 
 
 def test_a_data_set_of_ones_own_gets_the_recipe_that_fits_and_can_see_it(pets):

@@ -139,6 +139,14 @@ def test_an_inspected_step_says_what_numpy_computes():
         np.testing.assert_array_equal(found.weight_counts[weight.path], after)
 
 
+def test_logits_that_a_network_flattens_at_its_end_are_the_loss_s():
+    images = keras.Input((SIDE, SIDE, CHANNELS))
+    model = keras.Model(images, keras.layers.Flatten()(keras.layers.Conv2D(CLASSES, SIDE)(images)))
+    batch = np.random.default_rng(0).normal(size=(BATCH, SIDE, SIDE, CHANNELS)).astype(np.float32)
+    logits = StepObserver(model, BATCH).network(model, None)(batch, training=True)
+    np.testing.assert_array_equal(logits, model(batch))
+
+
 def test_quantiles_are_those_of_the_values_to_the_width_of_a_bucket():
     random = np.random.default_rng(0)
     for values in (

@@ -48,7 +48,7 @@ def test_padding_has_as_many_pixels_as_there_are_to_mirror():
         check_fits(padded(8, "reflect"), small)
 
 
-def test_early_stopping_needs_a_validation_split():
+def test_early_stopping_and_a_choice_of_the_best_need_a_validation_split():
     def prepared(command: str, **source: str) -> SimpleNamespace:
         return SimpleNamespace(
             **vars(MANIFEST) | {"dataset": "mine", "source": source, "prepare_command": command}
@@ -66,6 +66,8 @@ def test_early_stopping_needs_a_validation_split():
         words = f"--early-stopping-patience is 3, but {manifest.dataset} .* without a validation .*: {way}$"
         with pytest.raises(InputError, match=words):
             check_fits(Config.from_flat({"early_stopping_patience": 3}), manifest)
+        with pytest.raises(InputError, match=f"^--best-by is loss, .*: {way}$"):
+            check_fits(Config.from_flat({"best_by": "loss"}), manifest)
     with pytest.raises(InputError, match="--early-stopping-patience is 3 with --validate-every-steps 0"):
         Config.from_flat({"early_stopping_patience": 3, "validate_every_steps": 0})
 

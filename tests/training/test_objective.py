@@ -122,6 +122,8 @@ def test_metrics_of_ones_own_and_of_keras(shapes):
     best = np.argsort(-logits, axis=1)
     assert found["among_two"] == pytest.approx((best[:, :2] == labels[:, None]).any(axis=1).mean())
     assert found["top3"] == pytest.approx((best[:, :3] == labels[:, None]).any(axis=1).mean())
+    told = of(shapes, metrics=f"{OWN}:of_probabilities").scores(labels, logits)
+    assert told["of_probabilities"] == pytest.approx(told["loss"], rel=1e-5)
     both = of(shapes, metrics=f"f1_macro, {OWN}:among_two ,auc").scores(labels, logits)
     assert list(both) == ["loss", "accuracy", "top5_accuracy", "f1_macro", "auc", "among_two"]
 
@@ -138,6 +140,7 @@ def test_metrics_of_ones_own_and_of_keras(shapes):
         ({"metrics": f"{OWN}:OWN_NUMBER"}, "has 3"),
         ({"metrics": f"{OWN}:NoResult"}, r"no_result has no result\(\)"),
         ({"metrics": f"{OWN}:OF_LOGITS"}, "gets probabilities; leave from_logits out"),
+        ({"metrics": f"{OWN}:THEIRS"}, "has categorical_accuracy, Keras's function of probabilities"),
         ({"metrics": f"{OWN}:accuracy"}, "a name that labkit's own rows have"),
         ({"metrics": f"{OWN}:f1_micro"}, "a name that labkit's own rows have"),  # would choose checkpoints
         (
