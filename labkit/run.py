@@ -159,11 +159,11 @@ class Run:
         return self._columns(split, [row for row in every if split != "train" or "examples" in row], every)
 
     def _rows(self, **which: bool) -> tuple[Mapping[str, Any] | None, list[dict[str, Any]]]:
-        """Return the run's own test result, and all rows that count. ``which``: of ``with_evaluations``."""
-        from labkit.run_directory.reader import read_metrics, with_evaluations
+        """Return the run's own test result, and all rows that count. ``which``: of ``evaluations_beside``."""
+        from labkit.run_directory.reader import evaluations_beside, read_metrics
 
         reader = read_metrics(self._directory)
-        every = with_evaluations(reader, **which)
+        every = [*reader.rows, *evaluations_beside(reader, **which)]
         tests = [row for row in every if row["split"] == "test"]
         chosen = chosen_step(reader.split("validation"))
         return own_test(reader.split("test"), chosen, tests), every

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.reader import read_metrics, with_evaluations
-from labkit.run_directory.rows import ResumePoint
+from labkit.run_directory.rows import ResumePoint, is_number
 
 Floats = NDArray[np.float64]
 
@@ -45,15 +45,11 @@ class Curves:
         points = [
             (row["step"], row[name])
             for row in self.rows
-            if row.get("split") == split and _is_number(row.get(name)) and _is_number(row.get("step"))
+            if row.get("split") == split and is_number(row.get(name)) and is_number(row.get("step"))
         ]
         step, value = np.asarray(points, np.float64).reshape(-1, 2).T
         order = np.argsort(step, kind="stable")
         return Curve(step[order], value[order])
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def read_curves(run: RunDirectory) -> Curves:

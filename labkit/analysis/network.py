@@ -4,8 +4,7 @@ occlusion, gradients, integrated gradients and Grad-CAM.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,13 +43,6 @@ def images_at_once(shape: tuple[int, ...], of_32: int = BATCH) -> int:
         of_32: the number for 32 x 32 pixels; the memory of a forward pass grows with the pixels.
     """
     return max(1, min(of_32, of_32 * 32 * 32 // (shape[0] * shape[1])))
-
-
-class HasPath(Protocol):
-    """A ``labkit.Run`` or a ``RunDirectory``."""
-
-    @property
-    def path(self) -> Path: ...
 
 
 @dataclass(frozen=True)
@@ -103,7 +95,7 @@ class Classifier:
         return np.asarray(self.loss.probabilities(self.logits(images)))
 
 
-def load_network(run: HasPath, checkpoint: str = "best") -> Classifier:
+def load_network(run: Any, checkpoint: str = "best") -> Classifier:
     """Return the network of a run.
 
     Args:

@@ -46,7 +46,9 @@ def training_curves(curves: Curves, *, smoothing: float = 0.9) -> "Figure":
             weight = 0.0 if name == "learning_rate" else smoothing
             _draw_training(axis, curves.curve("train", name), weight)
             _draw_evaluations(axis, curves, name)
-            _draw_resume_points(axis, curves)
+            for number, point in enumerate(curves.resume_points):
+                named = {} if number else {"label": "resumed"}
+                axis.axvline(point.step, color=GREY, linestyle=":", linewidth=1, **named)
             axis.set(title=title, ylabel=label)
             axis.grid(axis="y")
             if name in ("learning_rate", "examples_per_second"):
@@ -80,13 +82,6 @@ def _draw_evaluations(axis: "Axes", curves: Curves, name: str) -> None:
             axis.plot(
                 curve.step, curve.value, marker, color=color, markersize=4.5, linewidth=1.2, label=split
             )
-
-
-def _draw_resume_points(axis: "Axes", curves: Curves) -> None:
-    for number, resume_point in enumerate(curves.resume_points):
-        axis.axvline(
-            resume_point.step, color=GREY, linestyle=":", linewidth=1, label=None if number else "resumed"
-        )
 
 
 MAX_NAME = 44  # letters of a configuration's name in the figure

@@ -80,7 +80,7 @@ class Pull:
             stack.callback(self._close)
             self._ahead = self._clock_ahead()
             locks: dict[str, RunLock] = {}
-            stack.callback(_release, locks)
+            stack.callback(lambda: list(map(RunLock.release, locks.values())))
             single, lines = self._copy(locks)
             yield from lines
             wait = seconds or 0.0
@@ -244,11 +244,6 @@ class Pull:
 
     def _close(self) -> None:
         subprocess.run([*self._ssh(), "-O", "exit", self._of_ssh], capture_output=True, check=False)
-
-
-def _release(locks: Mapping[str, RunLock]) -> None:
-    for lock in locks.values():
-        lock.release()
 
 
 def _forget(run: RunDirectory) -> None:

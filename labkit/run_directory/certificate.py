@@ -48,10 +48,6 @@ class Certificate:
         content = {name: value for name, value in asdict(self).items() if value is not None}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
-    def count_of_rows(self) -> int:
-        """Return the number of certified rows."""
-        return len(self.rows) // ROW_DIGITS
-
     def changes(self, run: RunDirectory, settings: Mapping[str, Any], data: str) -> list[str]:
         """Return a sentence for each thing that isn't as it was certified; empty if all is.
 

@@ -22,6 +22,7 @@ from labkit.run_directory import RunDirectory, list_runs
 from labkit.run_directory.directory import check_folders, make_private, replacing
 from labkit.run_directory.files import locked
 from labkit.run_directory.notes import read_lineage, read_notes, write_lineage
+from labkit.run_directory.rows import is_number
 from labkit.run_directory.stop import idle
 from labkit.run_directory.summary import RunSummary
 
@@ -207,7 +208,7 @@ def _condition(text: str, known: list[str], aliases: Mapping[str, str]) -> Condi
     if sign in ("=", "!="):
         return lambda summary: _equals(summary, field, value) is (sign == "=")
     limit, order = _limit(text, value), _ORDER[sign]
-    return lambda summary: _is_number(it := _value(summary, field)) and order(it, limit)
+    return lambda summary: is_number(it := _value(summary, field)) and order(it, limit)
 
 
 def _limit(text: str, value: str) -> float:
@@ -223,16 +224,12 @@ def _limit(text: str, value: str) -> float:
     return number / 100 if unit == "%" else number * TIMES.get(unit or "s", 1)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _equals(summary: RunSummary, field: str, value: str) -> bool:
     if field == "tag":
         return value.lower() in (tag.lower() for tag in summary.notes.tags)
     own = _value(summary, field)
     with suppress(InputError):
-        if _is_number(own) and _limit(value, value) == own:
+        if is_number(own) and _limit(value, value) == own:
             return True
     return bool(str(own).lower() == value.lower())
 
@@ -258,7 +255,8 @@ def rename_run(old: RunDirectory, new: str) -> tuple[RunDirectory, list[str]]:
 
     Raises InputError for a name that can't be, is taken, or is needed, and where the run is trained.
     """
-    renamed = RunDirectory(old.path.with_name(new) if _is_name(new) else old.path)
+    is_name = "/" not in new and not new.startswith((".", "-")) and new.isprintable() and new.strip()
+    renamed = RunDirectory(old.path.with_name(new) if is_name else old.path)
     if renamed.path == old.path:
         raise InputError(
             f"the new name is {new!r}; allowed: another one than {old.name}, without /, . or - in front"
@@ -280,10 +278,6 @@ def rename_run(old: RunDirectory, new: str) -> tuple[RunDirectory, list[str]]:
     if old.path in known:
         remember(renamed)
     return renamed, [line for other in others.values() for line in _still_naming(other, old, renamed)]
-
-
-def _is_name(name: str) -> bool:
-    return "/" not in name and not name.startswith((".", "-")) and name.isprintable() and bool(name.strip())
 
 
 def _still_naming(other: RunDirectory, run: RunDirectory, new: RunDirectory) -> Iterator[str]:

@@ -119,10 +119,12 @@ class _Meter:
     def _counts(self) -> dict[str, float]:
         """Return what grows with time: seconds, seconds of processor time, bytes."""
         used, machine = self._process.cpu_times(), self._psutil.cpu_times()
+        # Linux counts the time of virtual machines in ``user`` and ``nice`` as well.
+        other = sum(getattr(machine, name, 0.0) for name in ("idle", "iowait", "guest", "guest_nice"))
         counts = {
             "time": time.monotonic(),
             "cpu": used.user + used.system,
-            "machine_cpu": sum(machine) - machine.idle - getattr(machine, "iowait", 0.0) - _guests(machine),
+            "machine_cpu": sum(machine) - other,
         }
         try:
             done = self._process.io_counters()
@@ -130,11 +132,6 @@ class _Meter:
         except (AttributeError, self._psutil.Error, OSError):  # not on macOS; hidden in some containers
             pass
         return counts
-
-
-def _guests(times: Any) -> float:
-    # Linux counts the time of virtual machines in ``user`` and ``nice`` as well.
-    return float(getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0))
 
 
 # ---- GPUs -----------------------------------------------------------------------------------------------

@@ -232,16 +232,16 @@ def last_of_each_step(rows: Iterable[_Row]) -> list[_Row]:
     return list({row["step"]: row for row in rows}.values())
 
 
-def with_evaluations(reader: MetricsReader, *, of_train: bool = False) -> list[Row]:
-    """Return the rows of ``reader``, then those of ``evaluations.jsonl`` for other splits and steps.
-
-    ``of_train``: evaluations of the training split count though the training has a row of their step.
-    """
-    return [*reader.rows, *evaluations_beside(reader, of_train=of_train)]
+def with_evaluations(reader: MetricsReader) -> list[Row]:
+    """Return the rows of ``reader``, then those of ``evaluations.jsonl`` for other splits and steps."""
+    return [*reader.rows, *evaluations_beside(reader)]
 
 
 def evaluations_beside(reader: MetricsReader, *, of_train: bool = False) -> list[Row]:
-    """Return those rows of ``evaluations.jsonl`` alone; ``of_train`` as of ``with_evaluations``."""
+    """Return the rows of ``evaluations.jsonl`` that count, for splits and steps that ``reader`` has not.
+
+    ``of_train``: those of the training split count though the training has a row of their step.
+    """
     rows = RowReader(evaluations_path(reader.path)).poll()
     more = evaluations_that_count(rows, reader.resume_points, reader.evaluations)
     steps = set() if of_train else set(reader.train.columns["step"][: len(reader.train)].tolist())

@@ -81,6 +81,10 @@ def number(value: Any) -> float | None:
     return value if isinstance(value, float) and math.isfinite(value) else None
 
 
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def is_step(value: Any) -> bool:
     """Return whether ``value`` is a number of steps, as float64 knows it too."""
     return type(value) is int and 0 <= value < 2**53

@@ -90,7 +90,9 @@ class RunWatch:
     def look(self) -> Standing:
         """Read the run's status and return its state."""
         status = self._run.read_status()
-        state = _reported_state(status)
+        state = status.state if status else "unknown"
+        if status and state in ACTIVE_STATES:  # its heartbeat is timed below
+            state = "lost" if status.liveness() == "lost" else "running"
         if (status, state) != self._seen:
             self._seen, self._since = (status, state), self._clock()
         progress = f" at step {status.step} of {status.total_steps}" if status else ""
@@ -109,14 +111,6 @@ class RunWatch:
         if silence < patience:
             return Standing(state, False, f"{what}; waiting {limit} for it to resume ({self._flag})")
         return Standing(state, True, f"{what}, and did not resume within {limit}")
-
-
-def _reported_state(status: Status | None) -> str:
-    if status is None:
-        return "unknown"
-    if status.state not in ACTIVE_STATES:
-        return status.state
-    return "lost" if status.liveness() == "lost" else "running"
 
 
 @dataclass
