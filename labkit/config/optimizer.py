@@ -32,6 +32,9 @@ KERAS_LOSSES = {
     "mae": {"numbers": "MeanAbsoluteError"},
     "huber": {"numbers": "Huber"},
 }
+# Keras's names of losses, without underscores and capitals, and labkit's.
+_LOSSES_BY_KERAS = {name.lower(): own for own, names in KERAS_LOSSES.items() for name in names.values()}
+_LOSSES_BY_KERAS |= {"categoricalcrossentropy": "softmax", "sparsecategoricalcrossentropy": "softmax"}
 OF_THE_LOSS = "the losses before and after the fork would be of two kinds"
 KERAS_LEARNING_RATE = 0.001  # the default of nearly all of them
 # What an optimizer of Keras can do and labkit does in its place, with the way to have it.
@@ -236,6 +239,8 @@ class OptimizerConfig(FieldOwner):
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, str) and self.optimizer.lower() in (*LABKITS, *KERAS_OPTIMIZERS):
             object.__setattr__(self, "optimizer", self.optimizer.lower())  # RMSprop is Keras's spelling
+        if own := _LOSSES_BY_KERAS.get(str(self.loss).replace("_", "").lower()):
+            object.__setattr__(self, "loss", own)
         super().__post_init__()
         if self.optimizer_arguments and self.optimizer in LABKITS:
             raise InputError(

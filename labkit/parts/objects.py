@@ -168,7 +168,7 @@ ALLOWED = {
     "model": "a name, 'FILE.py:NAME', a function (input_shape, num_classes) that returns a Keras model, or a "
     "Keras model",
     "loss": "a name, 'FILE.py:NAME', a function (labels, logits) that returns [batch], or a Keras loss",
-    "metrics": "names, 'FILE.py:NAME', and functions (labels, logits) or classes of Keras metrics in a list",
+    "metrics": "names, 'FILE.py:NAME', and functions (labels, logits) or Keras metrics in a list",
     "optimizer": "a name, 'FILE.py:NAME', a Keras optimizer, or a function or class that gives one",
 }
 
@@ -308,14 +308,32 @@ def _list_of_metrics(metrics: Sequence[Any], folder: Path) -> str:
     if len(names) == len(metrics):
         return ",".join(names)
     own = [one for one in metrics if not isinstance(one, str)]
-    if len(own) == 1 and not names:
+    keras = sys.modules.get("keras")
+    objects = [one for one in own if keras is not None and isinstance(one, keras.metrics.Metric)]
+    if len(own) == 1 and not names and not objects:
         return _reference("metrics", own[0], folder)
-    if unnamed := [one for one in own if not callable(one) or not getattr(one, "__name__", "")]:
+    defined = [type(one) if one in objects else one for one in own]
+    if unnamed := [one for one in defined if not callable(one) or not getattr(one, "__name__", "")]:
         raise InputError(f"metrics has {short(unnamed[0])[:100]}; allowed: {ALLOWED['metrics']}")
     path = folder / "metrics.py"
-    items = ", ".join(repr(one) if isinstance(one, str) else one.__name__ for one in metrics)
-    path.write_text(source_of("metrics", *own) + f"\n\nMETRICS = [{items}]\n", encoding="utf-8")
+    items = ", ".join(
+        repr(one) if isinstance(one, str) else _made_again(one) if one in objects else one.__name__
+        for one in metrics
+    )
+    path.write_text(source_of("metrics", *defined) + f"\n\nMETRICS = [{items}]\n", encoding="utf-8")
     return f"{path}:METRICS"
+
+
+def _made_again(metric: Any) -> str:
+    """Return the Python that makes a Keras metric again. Raises InputError where it would be another one."""
+    config = metric.get_config()
+    if not type(metric).__module__.startswith("keras."):
+        _check_made_again("metrics", metric, config, "the class, or a function")
+    try:
+        ast.literal_eval(repr(config))
+    except (ValueError, SyntaxError):
+        raise _unwritable("metrics", metric.name, metric) from None
+    return f"{type(metric).__name__}.from_config({config!r})"
 
 
 def _reference(argument: str, value: Any, folder: Path) -> str:

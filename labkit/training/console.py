@@ -256,6 +256,7 @@ class _NotebookBar:
 def lines_at_start(network: "Network", run: RunDirectory, step: int, *, resumed: bool) -> list[str]:
     """Return the first lines of a session: run directory, network, devices, data, likely problems."""
     from labkit.models.layers import norms_of
+    from labkit.training.objective import note_of_negative_loss
 
     config, manifest, devices = network.config, network.manifest, network.devices
     total_steps = config.run.train_steps
@@ -300,6 +301,7 @@ def lines_at_start(network: "Network", run: RunDirectory, step: int, *, resumed:
             f"if the loss stays near that of guessing{'' if math.isnan(guessing) else f', {guessing:.2f}'}, "
             "lower --learning-rate or --momentum"
         )
+    lines += note_of_negative_loss(config, network.loss, manifest)
     if network.freezing:
         count = network.trained_parameters(step)
         lines.append(f"{network.freezing.describe(total_steps)}; {count:,} weights are trained now")

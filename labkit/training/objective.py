@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from labkit.config import Config
-from labkit.config.fields import arguments_of, code_and_names
+from labkit.config.fields import CODE, arguments_of, code_and_names
 from labkit.config.optimizer import KERAS_LOSSES
 from labkit.data.manifest import Manifest
 from labkit.data.mixup import soft_targets
@@ -152,6 +152,18 @@ def _check(flag: str, per_example: PerExample, labels: tf.Tensor, logits: tf.Ten
         )
 
 
+def note_of_negative_loss(config: Config, loss: Loss, manifest: Manifest) -> list[str]:
+    """Return a line where a loss of one's own gives a negative number: its sign may be wrong."""
+    if not CODE.fullmatch(config.optimizer.loss):
+        return []
+    least = float(tf.reduce_min(loss.per_example(*example(manifest), 0.0)))
+    line = (
+        f"note: --loss {config.optimizer.loss} gives {least:.3g} for random logits, and training lowers it; "
+        "if it measures errors, its sign is wrong"
+    )
+    return [line] if least < 0 else []
+
+
 def example(manifest: Manifest) -> tuple[tf.Tensor, tf.Tensor]:
     """Return labels and logits of some images that aren't there, to try a function on.
 
@@ -260,6 +272,10 @@ def _own_metric(flag: str, one: Any, base: Loss) -> tuple[str, Metric]:
     Where labels are numbers, the metric gets the predicted numbers in place of logits.
     """
     if isinstance(one, keras.metrics.Metric):
+        if type(one).result is keras.metrics.Metric.result:
+            raise InputError(
+                f"{flag}: {one.name} has no result(); a metric of Keras needs it, to return a number"
+            )
         if one.get_config().get("from_logits"):
             raise InputError(
                 f"{flag}: {one.name} takes logits, but gets probabilities; leave from_logits out"

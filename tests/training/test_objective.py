@@ -12,12 +12,12 @@ import tensorflow as tf
 
 from labkit.config import Config
 from labkit.errors import InputError
-from labkit.parts.code import allow
+from labkit.parts.code import allow, named_object
 from labkit.parts.objects import as_files
 from labkit.run_directory.metrics import Selection, selection_metric
 from labkit.training import scores
 from labkit.training.losses import SOFTMAX, softmax_cross_entropy
-from labkit.training.objective import loss_of
+from labkit.training.objective import loss_of, note_of_negative_loss
 from tests import own_nets
 
 OWN = Path(own_nets.__file__)
@@ -136,6 +136,7 @@ def test_metrics_of_ones_own_and_of_keras(shapes):
         ({"loss": "focal", "loss_arguments": "from_logits=False"}, "from_logits=True"),
         ({"metrics": f"{OWN}:whole_batches"}, "allowed: a number, or one for each image"),
         ({"metrics": f"{OWN}:OWN_NUMBER"}, "has 3"),
+        ({"metrics": f"{OWN}:NoResult"}, r"no_result has no result\(\)"),
         ({"metrics": f"{OWN}:OF_LOGITS"}, "gets probabilities; leave from_logits out"),
         ({"metrics": f"{OWN}:accuracy"}, "a name that labkit's own rows have"),
         ({"metrics": f"{OWN}:f1_micro"}, "a name that labkit's own rows have"),  # would choose checkpoints
@@ -191,6 +192,18 @@ def test_objects_are_the_same_as_flags(tmp_path):
         assert flags["loss"] == "focal" and flags["loss_arguments"]["gamma"] == 1.0
         path, _, name = flags["metrics"].rpartition(":")
         assert name == "METRICS" and "METRICS = [among_two, 'auc']" in Path(path).read_text()
+    with as_files({"metrics": [keras.metrics.TopKCategoricalAccuracy(3, name="top3"), "auc"]}) as flags:
+        path, _, name = flags["metrics"].rpartition(":")
+        allow({path: Path(path).read_bytes()})
+        first, auc = named_object("--metrics", f"{path}:{name}")
+        assert (type(first).__name__, first.name, first.k, auc) == (
+            "TopKCategoricalAccuracy",
+            "top3",
+            3,
+            "auc",
+        )
+    with as_files({"metrics": [keras.metrics.AUC(multi_label=True)]}) as flags:
+        assert "AUC.from_config({" in Path(flags["metrics"].rpartition(":")[0]).read_text()
     with as_files({"loss": keras.losses.Huber(delta=0.5)}) as flags:
         assert (flags["loss"], flags["loss_arguments"]) == ("huber", {"delta": 0.5})
     without_one = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=1)
@@ -201,6 +214,26 @@ def test_objects_are_the_same_as_flags(tmp_path):
     for loss in (probabilities, keras.losses.Poisson(), without_one, 3, no_config):
         with pytest.raises(InputError, match="^loss is"), as_files({"loss": loss}):
             pass
+
+
+def test_losses_may_have_the_names_of_keras():
+    for name, own in (
+        ("CategoricalFocalCrossentropy", "focal"),
+        ("sparse_categorical_crossentropy", "softmax"),
+        ("mean_absolute_error", "mae"),
+        ("Huber", "huber"),
+    ):
+        assert Config.from_flat({"loss": name}).optimizer.loss == own
+    with pytest.raises(
+        InputError, match="allowed: one of softmax, sigmoid"
+    ):  # Keras's is a mean over classes
+        Config.from_flat({"loss": "binary_crossentropy"})
+
+
+@pytest.mark.parametrize(("name", "lines"), [("negative_loss", 1), ("plain_loss", 0)])
+def test_a_loss_below_0_is_said_at_the_start(shapes, name, lines):
+    config = Config.from_flat({"loss": f"{OWN}:{name}"})
+    assert len(note_of_negative_loss(config, of(shapes, loss=f"{OWN}:{name}"), shapes)) == lines
 
 
 def test_the_best_checkpoint_is_chosen_by_the_named_metric():
