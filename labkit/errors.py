@@ -76,6 +76,16 @@ def reason_of(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
+def in_a_line(error: BaseException) -> str:
+    """Return the kind of an error and what it says; of one in a compiled step, with its place in the code."""
+    said = str(error).strip()
+    if said.startswith("Graph execution error"):  # the stack follows, then the message
+        places = re.findall(r'File "(.+)", line (\d+)', said)
+        where = " ({}, line {})".format(*places[-1]) if places else ""
+        said = said.split("\n\n")[-1].partition("\n")[0] + where
+    return f"{type(error).__name__}: {said}".splitlines()[0]
+
+
 def unknown_name_error(kind: str, name: Any, known: Iterable[str]) -> InputError:
     """Return an InputError that names the known name that was meant, or the first of those that are known."""
     names = list(known)

@@ -347,6 +347,19 @@ def negative_loss(labels, logits):
     return -plain_loss(labels, logits)
 
 
+def loss_that_asserts(labels, logits):
+    tf.debugging.assert_less(tf.shape(logits)[0], 10, message="too many images")
+    return plain_loss(labels, logits)
+
+
+SEEN = []
+
+
+def loss_that_looks(labels, logits):
+    SEEN.append(len(labels) if tf.executing_eagerly() else None)
+    return plain_loss(labels, logits)
+
+
 class NoResult(keras.metrics.Metric):
     def update_state(self, labels, outputs, sample_weight=None):
         pass

@@ -133,7 +133,6 @@ class ModelConfig(FieldOwner):
         "imagenet_alexnet and imagenet_vgg behind both dense layers, where the papers have 0.5.",
         minimum=0,
         below=1,
-        synchronous=True,
     )
     data_format: str = option(
         "auto",

@@ -21,7 +21,7 @@ from labkit.distributed.asynchronous import AsynchronousEngine
 from labkit.distributed.membership import Membership
 from labkit.distributed.peers import PeerLost
 from labkit.distributed.synchronous import StepResult, SynchronousEngine
-from labkit.errors import DiskFailure
+from labkit.errors import DiskFailure, in_a_line
 from labkit.plurals import counted
 from labkit.run_directory.disk import disk_failure
 from labkit.run_directory.metrics import Selection
@@ -105,7 +105,7 @@ class TrainLoop:
             self.telemetry.state("interrupted", f"at once, unsaved since step {steps[-1] if steps else 0}")
             raise
         except BaseException as error:
-            message = f"{type(error).__name__}: {error}".splitlines()[0]
+            message = in_a_line(error)
             if failure := disk_failure(error):
                 raise self._ended_by_disk(failure) from None
             lost = self.membership.explain(error) if self.membership else None

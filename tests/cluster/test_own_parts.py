@@ -16,8 +16,8 @@ PARTS = ["--model", "functional", "--loss", "plain_loss", "--metrics", "METRICS"
     ("tasks", "further"),
     [
         (["--workers", "2"], ["--optimizer", f"{own_nets.__file__}:Signum", "--learning-rate", "0.001"]),
-        # Dropout is refused there, and the update is the servers'.
-        (["--workers", "2", "--ps", "1"], ["--model", f"{own_nets.__file__}:mlp", "--learning-rate", "0.01"]),
+        # With dropout and batch normalization; the update is the servers'.
+        (["--workers", "2", "--ps", "1"], ["--learning-rate", "0.01"]),
     ],
     ids=["synchronous", "asynchronous"],
 )

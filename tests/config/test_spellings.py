@@ -50,6 +50,11 @@ def test_a_name_of_the_same_meaning_works_wherever_settings_are_given(typed, nam
     assert str(getattr(options, name)) == str(value)
 
 
+def test_arguments_of_parts_may_be_called_in_the_singular():
+    typed = {"model_argument": "width=64", "callback_argument": "every=4"}
+    assert by_field(typed) == {f"{name}s": value for name, value in typed.items()}
+
+
 def test_every_alias_names_one_field_and_no_answer_or_field_is_called_alike():
     aliases = [alias for names in ALIASES.values() for alias in names.split()]
     assert set(ALIASES) <= set(FIELDS)

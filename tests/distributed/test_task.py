@@ -259,7 +259,6 @@ def test_overwriting_in_a_cluster_is_refused():
         ({"num_gpus": 2}, SERVED, "one worker for each GPU"),
         ({"sync_batch_norm": True}, SERVED, "--sync-batch-norm is not available in asynchronous training"),
         ({"ema_decay": 0.9}, SERVED, "--ema-decay 0.9 is not available in asynchronous training"),
-        ({"dropout_rate": 0.5}, SERVED, "--dropout-rate 0.5 is not available in asynchronous training"),
     ],
 )
 def test_trainings_that_a_cluster_cannot_do_are_refused(values, cluster, part):

@@ -10,6 +10,7 @@ import pytest
 import sklearn.metrics
 import tensorflow as tf
 
+import labkit
 from labkit.config import Config
 from labkit.errors import InputError
 from labkit.parts.code import allow, named_object
@@ -252,3 +253,25 @@ def test_the_best_checkpoint_is_chosen_by_the_named_metric():
         selection.add({"step": step, "accuracy": accuracy, "loss": loss, "best_by": "loss"})
     assert selection.step == 2
     assert selection_metric({"accuracy": 0.5, "best_by": "gone"}) == -np.inf
+
+
+def test_an_assertion_in_a_compiled_step_says_what_and_where(shapes, tmp_path):
+    """It holds for the few images on which a loss is tried before the training, not for a batch."""
+    settings = {"preset": "smoke", "evaluate_test": False, "job_dir": tmp_path / "run"}
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        labkit.train(loss=own_nets.loss_that_asserts, **settings)
+    told = labkit.load_run(tmp_path / "run").status.message
+    before, _, _ = OWN.read_text().partition('message="too many images"')
+    assert "assertion failed: [too many images]" in told
+    assert told.endswith(f"({OWN}, line {before.count(chr(10)) + 1})")
+
+
+def test_steps_that_run_eagerly_show_their_values_to_ones_own_code(shapes, tmp_path):
+    """So a breakpoint in a loss or a model is reached in each step."""
+    settings = {"preset": "smoke", "evaluate_test": False, "validate_every_steps": 0, "train_batch_size": 16}
+    tf.config.run_functions_eagerly(True)
+    try:
+        labkit.train(loss=own_nets.loss_that_looks, train_steps=3, job_dir=tmp_path / "run", **settings)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert named_object("--loss", f"{OWN}:SEEN").count(16) == 3
