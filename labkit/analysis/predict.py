@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 from labkit.analysis.network import Classifier, images_at_once, restored_network
 from labkit.config.config import recorded_config
 from labkit.config.data_sets import Targets
-from labkit.data.images.decode import MAX_BYTES, MAX_PIXELS
+from labkit.data.images.check import read_picture as content_of
+from labkit.data.images.decode import MAX_BYTES, MAX_PIXELS, DamagedError
 from labkit.data.images.pictures import fitted, read_picture
 from labkit.data.images.walk import natural, shown, walk
 from labkit.data.manifest import Manifest
@@ -217,7 +219,7 @@ def _files(paths: Any, standard_input: Read | None) -> list[_Source]:
         raise InputError("no pictures were named; give files, folders or a pattern such as 'new/*.png'")
 
     def source(path: str) -> _Source:
-        read = standard_input if path == STANDARD_INPUT and standard_input else Path(path).read_bytes
+        read = standard_input if path == STANDARD_INPUT and standard_input else partial(content_of, path)
         return _Source(path, lambda manifest: fitted_file(_content(read), manifest))
 
     return [source(path) for path in found]
@@ -244,8 +246,8 @@ def _below(path: str) -> list[str]:
 def _content(read: Read) -> bytes:
     try:
         return read()
-    except OSError as error:
-        raise InputError(f"It can't be read ({error.strerror}).") from None
+    except (OSError, DamagedError) as error:
+        raise InputError(f"It can't be read ({getattr(error, 'strerror', error)}).") from None
 
 
 def fitted_file(data: bytes, manifest: Manifest, max_bytes: int = MAX_BYTES) -> Pixels:

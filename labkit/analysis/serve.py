@@ -28,7 +28,10 @@ HOST = "127.0.0.1"
 MOST_WAITING = 512  # pictures; then clients are told to come again
 MOST_CLASSES = 100  # of an answer
 READERS = 2  # threads that decode pictures
+MOST_FILES = 16  # in memory at once; the other clients' files wait in their connections
+SECONDS_TO_SEND = 30  # a file; then its client makes room for others
 
+_TOO_LARGE = f"the picture has more than {MAX_BYTES // 2**20} MB; save it smaller"
 _Waiting = tuple[NDArray[np.uint8], "asyncio.Future[NDArray[np.float64]]"]
 
 
@@ -44,7 +47,7 @@ class Server:
         self._network, self._name, self._ask = network, name, asking(network)
         self._at_once = min(64, images_at_once(network.manifest.image_shape))
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
-        self._reading = asyncio.Semaphore(2 * READERS)
+        self._reading = asyncio.Semaphore(MOST_FILES)
         self._readers = ThreadPoolExecutor(READERS, "reader")
         self._computing = ThreadPoolExecutor(1, "network")
         self._waiting = 0  # requests that have no answer yet
@@ -68,17 +71,21 @@ class Server:
             self._waiting -= 1
 
     async def _answer(self, request: Request, top: int) -> Response:
-        data = bytearray()
-        async for part in request.stream():
-            data += part
-            if len(data) > MAX_BYTES:
-                return _refused(413, f"the picture has more than {MAX_BYTES // 2**20} MB; save it smaller")
-        loop = asyncio.get_running_loop()
+        if int(request.headers.get("content-length", 0)) > MAX_BYTES:
+            return _refused(413, _TOO_LARGE)
+        loop, data = asyncio.get_running_loop(), bytearray()
         try:
-            async with self._reading:  # so that few decoded pictures are in memory
+            async with self._reading:
+                async with asyncio.timeout(SECONDS_TO_SEND):
+                    async for part in request.stream():
+                        data += part
+                        if len(data) > MAX_BYTES:
+                            return _refused(413, _TOO_LARGE)
                 image = await loop.run_in_executor(
                     self._readers, fitted_file, bytes(data), self._network.manifest, MAX_BYTES
                 )
+        except TimeoutError:
+            return _refused(408, f"the picture didn't arrive within {SECONDS_TO_SEND} s; send it again")
         except InputError as error:
             return _refused(400, str(error))
         answer: asyncio.Future[NDArray[np.float64]] = loop.create_future()

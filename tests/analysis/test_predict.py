@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import shutil
 import sys
 from types import SimpleNamespace
@@ -160,6 +161,16 @@ def test_a_damaged_file_is_refused_or_left_out_by_name(smoke, pictures, tmp_path
 def labkit_predict(capsys, *arguments: str) -> str:
     assert cli.main(["predict", *arguments]) == 0
     return capsys.readouterr().out
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_among_pictures_is_not_waited_for(smoke, pictures, tmp_path):
+    shutil.copy(pictures / "1.png", tmp_path)
+    os.mkfifo(tmp_path / "2.png")
+    run = labkit.load_run(smoke)
+    with pytest.raises(InputError, match=r"2.png can't be used: It can't be read \(not a file\)"):
+        run.predict(tmp_path)
+    assert list(run.predict(tmp_path, skip_damaged=True).skipped) == [str(tmp_path / "2.png")]
 
 
 def test_json_and_csv_tell_the_same(smoke, recorded, pictures, tmp_path, capsys):

@@ -142,6 +142,42 @@ def test_what_is_no_picture_is_refused_in_a_sentence(served, body, path, headers
     assert served.process.poll() is None
 
 
+def begun(address: str, size: int) -> socket.socket:
+    """Begin to send a picture of a size."""
+    client = socket.create_connection(("127.0.0.1", urlsplit(address).port), timeout=PATIENCE)
+    client.sendall(f"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {size}\r\n\r\n".encode())
+    return client
+
+
+def test_a_gigabyte_is_refused_before_it_is_sent(served):
+    with begun(served.address, 2**30) as client:
+        assert client.recv(100).startswith(b"HTTP/1.1 413 ")
+
+
+def test_files_that_many_clients_send_wait_outside_of_memory(served, pictures):
+    process, size = psutil.Process(served.process.pid), 9 * 2**20
+    served.post(pictures[0])
+    before = process.memory_info().rss
+    clients = [begun(served.address, size) for _ in range(64)]
+    for client in clients:
+        client.setblocking(False)
+    left = dict.fromkeys(clients, size - 1)  # the last byte never comes
+    for _ in range(40):
+        for client in clients:
+            try:
+                while left[client]:
+                    left[client] -= client.send(b"x" * min(left[client], 2**20))
+            except BlockingIOError:
+                pass
+        time.sleep(0.05)
+    assert sum(sent == 0 for sent in left.values()) >= 16
+    grown = process.memory_info().rss - before
+    for client in clients:
+        client.close()
+    assert grown < 300 * 2**20
+    assert served.post(pictures[0]).status_code == 200
+
+
 def test_a_client_that_goes_away_leaves_the_server(served, pictures):
     place = urlsplit(served.address + "predict")
     head = f"POST {place.path} HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Length: {len(pictures[0])}\r\n\r\n"
