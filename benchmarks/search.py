@@ -78,6 +78,8 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"{side}: {beside[-1]:.2f} % more seconds than those of its {len(seconds)} trainings")
     if options.side is not None:
         return  # the command without --side reports on both
+    searched = {search.request.fixed["dataset"] for searches in found.values() for search in searches}
+    report.configuration["dataset"] = ", ".join(sorted(searched))  # of a search that is reused, too
     rows = figures(found)
     if beside:
         rows.append(

@@ -19,6 +19,7 @@ from benchmarks import (
     mixed_pictures,
     prepare_images,
     roofline,
+    search,
     telemetry,
 )
 from benchmarks.common import ROOT
@@ -217,3 +218,10 @@ def test_separate_processes_are_timed_while_all_of_them_train(tmp_path, shapes):
     assert len(runs) == 2
     assert all(end - begin >= 0.5 for begin, end in spans)
     assert max(begin for begin, _ in spans) < min(end for _, end in spans)
+
+
+def test_the_report_on_kept_searches_names_their_data_and_not_that_of_this_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(search, "prepared_data", lambda folder: argparse.Namespace(dataset="shapes"))
+    kept = ROOT / "benchmarks" / "results" / "search"
+    search.main(["--runs", str(kept), "--output", str(tmp_path)])
+    assert json.loads((tmp_path / "search.json").read_text())["configuration"]["dataset"] == "cifar10"

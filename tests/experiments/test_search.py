@@ -17,6 +17,7 @@ import pytest
 import labkit
 from labkit.commands import main as cli
 from labkit.errors import InputError
+from labkit.experiments.search import request as planning
 from labkit.experiments.search import work
 from labkit.experiments.search.board import _conclusion
 from labkit.experiments.search.decide import decided, proposed
@@ -134,6 +135,12 @@ BAD_INPUT = {
     "a setting twice": ([*RATE, *RATE], "names a setting twice"),
     "two names of a setting": ([*RATE, "--space", "lr=0.1,0.2"], "given twice"),
     "no trials": ([*RATE, "--trials", "0"], "--trials is 0; allowed"),
+    "numbers that are too large": ([*RATE, "--trials", "9" * 20], "at least 1 below 2,147,483,648"),
+    "seeds that end": ([*RATE, "--seed", "2147483647", "--seeds", "2"], "allowed: below 2,147,483,648"),
+    "more workers than cores": ([*RATE, "--workers", "9999"], "--workers is 9999; allowed: at most"),
+    "no number of minutes": ([*RATE, "--minutes", "nan"], "nan; allowed: a number above 0"),
+    "missing GPUs": ([*RATE, "--num-gpus", "7"], "--num-gpus is 7, but TensorFlow finds 0"),
+    "arguments of a field": (["--space", "momentum.x=1,2"], "write momentum=VALUES\n"),
     "no minutes": ([*RATE, "--minutes", "0"], "--minutes is 0; allowed"),
     "a grid of a range": ([*RATE, "--sampler", "grid"], "list its values"),
     "too few to halve": ([*RATE, "--trials", "2", "--halving", "successive"], "at least 3"),
@@ -156,6 +163,40 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(words, told, tmp_path,
     said = capsys.readouterr().err
     assert re.search(told, said) and said.count("\n") == 1
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--trials", "5"], "--trials without --space"),
+        (["--minutes", "-5"], "--minutes without --space"),
+        (["--sampler", "grid"], "--sampler without --space"),
+        (["--workers", "0"], "--workers is 0; allowed"),
+        (["--patience", "0"], "--patience is 0; allowed"),
+    ],
+)
+def test_who_joins_a_search_gives_only_what_is_its_own(words, told, tmp_path, capsys):
+    """Or a setting would be ignored, and a process without workers would wait for ever."""
+    (tmp_path / "search.json").write_text(json.dumps(asdict(request())))
+    assert cli.main(["search", "--join", str(tmp_path), *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_file_is_no_folder_of_a_search(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    for words, told in [
+        (["--output", str(tmp_path / "file"), *COMMON, *RATE], "is not a directory; choose another"),
+        (["--join", str(tmp_path / "file")], "has no search; give --space"),
+    ]:
+        assert cli.main(["search", *words]) == 2
+        assert told in capsys.readouterr().err
+
+
+def test_a_disk_without_room_for_a_trial_is_told_with_the_flag_of_the_search(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(planning, "TRIAL_BYTES", 2**60)
+    folder = tmp_path / "search"
+    assert cli.main(["search", "--output", str(folder), *COMMON, *RATE]) == 2
+    assert f"--output {folder}: " in capsys.readouterr().err and not folder.exists()
 
 
 def planned(folder: Path, flags: dict, **asked) -> Request:
@@ -220,7 +261,10 @@ def test_a_folder_of_another_search_and_one_without_any(tmp_path, capsys):
     before = {path: path.read_bytes() for path in (tmp_path / "a").glob("*.json")}
     for words, told in [
         ([*RATE, "--seeds", "2"], "has a search with another seeds: 1 there, 2 here"),
-        (["--space", "learning_rate=log:0.01:2"], "another space"),
+        (
+            ["--space", "learning_rate=log:0.01:2"],
+            "another space: {'learning_rate': log:0.01:1.0} there, {'learning_rate': log:0.01:2.0} here",
+        ),
         ([*RATE, "--learning-rate-schedule", "constant"], "another fixed"),
     ]:
         words = ["--output", str(tmp_path / "a"), *COMMON, *words, "--sampler", "random"]
@@ -495,6 +539,8 @@ def test_trials_that_fail_hang_or_have_no_value_are_named_and_not_fatal(tmp_path
     assert "no sign of life for 3 s" in why[0.22]
     assert why[0.33] == "it has no finite accuracy at step 90"
     assert found.trials[0].values == {"momentum": 0.9}
+    assert found.words[1].endswith("better than the median of 1 trial.")
+    assert found.words[2] == "3 trials failed; trial 0: loss is nan at step 3."
 
 
 @pytest.mark.long

@@ -1,5 +1,6 @@
 """``labkit.search``: many trainings with other settings under one budget, of which the best is kept."""
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -98,7 +99,9 @@ def search(
              "workers": workers, "in_flight": in_flight, "patience": patience, "preset": preset}  # fmt: skip
     with stop_signals() as signals, as_files(flags, code_folder()) as given:
         if space is None and folder and join is not None:
-            request = joined(folder, [*flags, *(["preset"] if preset else [])])
+            own, known = ("workers", "patience"), inspect.signature(search).parameters
+            others = [name for name in asked if name not in own and asked[name] != known[name].default]
+            request = joined(folder, [*flags, *others], asked)
         else:
             names = [name for name in space if isinstance(name, str)] if isinstance(space, Mapping) else []
             varies = {field for name in names for field in by_field({name.partition(".")[0]: None})}

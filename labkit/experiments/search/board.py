@@ -166,8 +166,11 @@ def _conclusion(
     there = [trial.results[0].value for trial in trials if trial.results]
     gain = sign * (best.results[0].value - statistics.median(there))
     words.append(
-        f"{request.places[0].capitalize()} it was {gain:.4g} better than the median of {len(there)} trials."
+        f"{request.places[0].capitalize()} it was {gain:.4g} better than the median of "
+        f"{counted(len(there), 'trial')}."
     )
+    if failed := [trial for trial in trials if trial.state == "failed"]:
+        words.append(f"{counted(len(failed), 'trial')} failed; trial {failed[0].number}: {failed[0].why}.")
     parts = [*repeat.parts.values()] if repeat else []
     again, test = spread(part["value"] for part in parts), spread(part["test"] for part in parts)
     noise = sign * (chosen - again.mean) if again else None

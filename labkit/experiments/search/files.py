@@ -18,7 +18,7 @@ _IDENTITY = ("space", "sampler", "halving", "eta", "rungs", "rung_seconds", "obj
              "preset", "fixed", "data_checksum", "code")  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dimension:
     """The values of a setting. ``kind``: ``int`` or ``float``, from ``low`` to ``high``, or ``choice``."""
 
@@ -32,6 +32,10 @@ class Dimension:
     def ends(self) -> tuple[Any, ...]:
         """All choices, or the lowest and the highest value."""
         return self.choices or (self.low, self.high)
+
+    def __repr__(self) -> str:
+        kind = {"float": "log", "int": "logint"}.get(self.kind) if self.log else self.kind
+        return ",".join(map(str, self.choices)) or f"{kind}:{self.low}:{self.high}"
 
 
 @dataclass(frozen=True)
@@ -179,6 +183,8 @@ def equals_of_best(request: Request, trials: Sequence[TrialRecord]) -> int:
 
 def read_request(folder: Path) -> Request | None:
     """Return what the search in ``folder`` was asked to do; None if there is none. Raises InputError."""
+    if folder.is_file():
+        return None
     try:
         return read_json(folder / REQUEST, Request)
     except FileNotFoundError:

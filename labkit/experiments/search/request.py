@@ -13,10 +13,11 @@ from typing import Any
 
 from labkit import home
 from labkit.config import Config, by_field, fields_by_name
-from labkit.config.fields import argument
+from labkit.config.fields import MOST, argument
 from labkit.config.presets import AUTO
 from labkit.data.manifest import Manifest, load_manifest
 from labkit.data.recipe import fits_the_data, requested_values
+from labkit.distributed.cpu import has_no_gpu, missing_gpus_error
 from labkit.errors import InputError, short
 from labkit.experiments.search.files import Dimension, Request, read_request
 from labkit.experiments.search.space import parse_space, with_values
@@ -24,6 +25,7 @@ from labkit.experiments.trials import find_data_set, refuse_other_contents
 from labkit.parts.code import with_whole_paths
 from labkit.parts.trust import acting, digest_of, files_of
 from labkit.plurals import without_secrets
+from labkit.run_directory.disk import check_disk_space
 from labkit.run_directory.metrics import is_minimized
 from labkit.run_directory.rows import EVALUATION_METRICS
 from labkit.startup.process import usable_cores
@@ -33,6 +35,7 @@ from labkit.training.plan import plan_run
 _OURS = r"\..+|.*\.(json|log|md)|\d{4,}-seed\d+"  # what a search leaves in its folder
 _DEFAULT_TRIALS, _MOST_TRIALS = 20, 1000
 _VALIDATIONS = 20  # of a training that is compared by seconds, and says nothing else
+TRIAL_BYTES = 2**27  # that must be free for a training to start
 _MEASURES = {"class": "accuracy", "numbers": "mean_absolute_error"}
 # Flags of labkit train that a search decides for each trial.
 _INSTEAD = {
@@ -63,13 +66,19 @@ def merged(folder: Path, asked: Request) -> Request:
     return replace(there, trials=most, minutes=asked.minutes, repeats=asked.repeats)
 
 
-def joined(folder: Path, given: Sequence[str]) -> Request:
-    """Return the search in a folder. ``given``: names of settings, of which it needs none.
+def joined(folder: Path, given: Sequence[str], asked: Mapping[str, Any]) -> Request:
+    """Return the search in a folder.
+
+    Args:
+        folder: of the search.
+        given: names of settings, of which it needs none.
+        asked: the arguments of ``labkit.search`` by name, of which this process has some of its own.
 
     Raises InputError if there is no search, if its data are others here, or if its trainings run code.
     """
     if given:
         raise InputError(f"--{given[0].replace('_', '-')} without --space; --join takes all from the search")
+    _number_of_trials(asked, {})
     if (request := read_request(folder)) is None:
         raise InputError(f"--join {folder} has no search; give --space and the other settings to begin one")
     manifest = load_manifest(Path(request.fixed["data_dir"]), request.fixed["dataset"])
@@ -130,6 +139,12 @@ def plan_search(
     preset = AUTO if fits_the_data(preset, fixed) else preset
     files = _files_of_ends(preset, fixed, dimensions, manifest)
     config = config_of(preset, with_values(fixed, first)).with_steps_for(manifest.count("train"))
+    last = config.run.seed + asked["seeds"] + asked["repeats"] - 1
+    if last >= MOST:
+        seed = config.run.seed
+        raise InputError(f"--seed is {seed}, and the last one of the trials {last}; allowed: below {MOST:,}")
+    if (gpus := config.distribution).num_gpus and not gpus.simulate_missing_gpus and has_no_gpu():
+        raise missing_gpus_error(gpus.num_gpus, 0)
     if stops := config.run.early_stopping_patience:
         instead = _INSTEAD["early_stopping_patience"]
         raise InputError(f"--preset has early_stopping_patience {stops}; {instead}")
@@ -180,6 +195,7 @@ def plan_search(
     digest = hashlib.sha256(known.encode()).hexdigest()[:8]
     folder = folder or home.home() / "searches" / f"{manifest.dataset}-{request.sampler}-{digest}"
     request = merged(folder, request)
+    check_disk_space(folder, TRIAL_BYTES, "--output")
     plan_run(config_of(preset, with_values(request.fixed, first) | {"job_dir": str(folder / "new")}))
     return folder, request
 
@@ -188,15 +204,18 @@ def _number_of_trials(asked: Mapping[str, Any], space: Mapping[str, Dimension]) 
     """Return the number of trials. Raises InputError for what isn't allowed among the numbers and names."""
     for name, least in _LOWEST.items():
         value, flag = asked[name], "--" + name.replace("_", "-")
-        allowed = f"a whole number of at least {least}"
+        allowed = f"a whole number of at least {least} below {MOST:,}"
         found = argument(flag, value, int, optional=name in ("trials", "in_flight"), allowed=allowed)
         if found is not None and found < least:
             raise InputError(f"{flag} is {value}; allowed: {allowed}")
+    if asked["workers"] > usable_cores() and has_no_gpu():
+        cores = f"{usable_cores()}, one for each core that labkit may use here"
+        raise InputError(f"--workers is {asked['workers']}; allowed: at most {cores}")
     for name in ("minutes", "patience", "rung_seconds"):
-        value, flag = asked[name], "--" + name.replace("_", "-")
-        found = argument(flag, value, float, optional=True)
+        value, flag, allowed = asked[name], "--" + name.replace("_", "-"), "a number above 0"
+        found = argument(flag, value, float, optional=True, allowed=allowed)
         if found is not None and not found > 0:
-            raise InputError(f"{flag} is {value:g}; allowed: a number above 0")
+            raise InputError(f"{flag} is {value:g}; allowed: {allowed}")
     for name, known in _NAMES.items():
         allowed = ", ".join(known)
         if argument(f"--{name}", asked[name], str, allowed=allowed) not in known:

@@ -50,16 +50,16 @@ def parse_space(space: Any, given: Mapping[str, Any]) -> dict[str, Dimension]:
         info, called = fields_by_name()[field], f"{field}.{argument}" if argument else field
         problem = ""
         if field in _FIXED:
-            problem = _FIXED[field]
+            problem = f"{_FIXED[field]}; leave it out"
         elif bool(argument) != bool(info.of_code):
             problem = f"write {field}{'.NAME' * bool(info.of_code)}=VALUES"
         elif info.role != "training" or info.group == "cluster":
-            problem = "another value makes no other training"
+            problem = "another value makes no other training; leave it out"
         elif called in {*parsed, *given, *(f"{field}.{one}" for one in _arguments(given.get(field), info))}:
-            problem = "it is given twice"
+            problem = "it is given twice; leave it out"
         try:
             if problem:
-                raise InputError(f"{problem}; leave it out")
+                raise InputError(problem)
             parsed[called] = _dimension(texts, None if argument else info)
         except (ValueError, SyntaxError) as error:
             told = error if isinstance(error, InputError) else f"allowed: {_FORMS}"

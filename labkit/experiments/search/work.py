@@ -23,7 +23,7 @@ from labkit.errors import DiskFailure, InputError
 from labkit.experiments.search.board import Board, write_snapshot
 from labkit.experiments.search.decide import decided, proposed, update
 from labkit.experiments.search.files import ENDED, PROGRESS, Request, TrialRecord, best_trial
-from labkit.experiments.search.request import config_of
+from labkit.experiments.search.request import TRIAL_BYTES, config_of
 from labkit.experiments.search.space import with_values
 from labkit.experiments.trials import Trial, TrialEnd, run_trials
 from labkit.run_directory import RunDirectory, RunLock
@@ -41,7 +41,6 @@ from labkit.startup.template import Template
 LOOK_SECONDS = 0.5  # between two looks for work where there was none
 SNAPSHOT_SECONDS = 15.0
 SECONDS_TO_SAVE = 120.0
-TRIAL_BYTES = 2**27  # that must be free for a training to start
 MOST_KILLS = 3  # of one training, by somebody else; then it counts as failed
 TIME_IS_UP = signal.SIGALRM  # among the signals that asked to stop
 
@@ -262,7 +261,7 @@ class Search:
 
     def _check_disk(self) -> None:
         try:
-            check_disk_space(self.folder, TRIAL_BYTES)
+            check_disk_space(self.folder, TRIAL_BYTES, "--output")
         except InputError as full:
             raise DiskFailure(f"{full}; then the same command goes on") from None
 
