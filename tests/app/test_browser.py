@@ -169,6 +169,13 @@ def test_from_two_runs_to_the_answer_and_to_an_image_that_one_fixed(make_run, ru
     page.get_by_text("McNemar's exact test").wait_for()
     page.locator(".lk-wide svg circle").first.wait_for()
     expect(page.locator(".lk-narrow svg").first).to_be_hidden()
+    more = still(page.get_by_text("More curves"))["y"]
+    assert still(page.locator(".lk-chart").first)["y"] < more, "curves come first"
+    expect(page.locator(".lk-runs .lk-mark path")).to_have_count(2)
+    dashes = page.locator(".lk-runs .lk-mark path").evaluate_all(
+        "all => all.map((one) => one.style.strokeDasharray)"
+    )
+    assert dashes[0] != dashes[1]
     page.set_viewport_size({"width": 390, "height": 844})
     page.locator(".lk-narrow svg circle").first.wait_for()
     page.wait_for_function("document.querySelector('.stMain')?.scrollWidth <= 390")

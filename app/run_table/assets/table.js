@@ -104,7 +104,7 @@ function widen(host) {
   const letter = 0.84 * pen.measureText('0').width; // in a long text; those of a short one may be wider
   columns.forEach((column, place) => {
     const lengths = rows.map((row) => (place ? lengthOf(row.cells[place - 1], column.kind)
-      : row.name.length + (row.runs ? 10 : row.group ? 3 : 0)));
+      : row.name.length + (row.runs ? 10 : row.group ? 3 : 0) + (row.mark ? 4 : 0)));
     const text = place && rows[lengths.indexOf(Math.max(...lengths))]?.cells[place - 1];
     const drawn = typeof text === 'string' ? pen.measureText(text).width / letter : 0;
     const longest = Math.max(0.9 * column.title.length + 2, drawn, ...lengths);
@@ -135,6 +135,11 @@ function addEye(line, name) {
 function look(eye, shown, title) {
   eye.setAttribute('aria-pressed', Boolean(shown));
   eye.title = title;
+  drawMark(eye, shown);
+}
+
+// Draws a piece of the line of a row in a chart beside the table.
+function drawMark(eye, shown) {
   eye.textContent = '';
   eye.style.color = shown?.color ?? '';
   if (shown?.color) drawPath(eye, '0 0 24 3', 'M0 1.5H24').firstChild.style.strokeDasharray = shown.dash.join(' ');
@@ -169,6 +174,7 @@ function draw(host, row) {
     name.setAttribute('role', 'rowheader');
     line.main = make(name, row.href ? 'a' : row.runs ? 'button' : 'span');
     if (line.main.tagName !== 'SPAN') line.main.tabIndex = -1;
+    if (row.mark !== undefined) line.mark = make(name, 'span', 'lk-mark');
     if (row.runs) make(name, 'span', 'lk-count');
     else if (host.data.renames) Object.assign(line.pencil = make(name, 'button', 'lk-rename'), { tabIndex: -1 });
     columns.forEach((column) => make(line, 'td', `lk-of-${column.kind}`));
@@ -180,6 +186,7 @@ function draw(host, row) {
     line.eye?.setAttribute('aria-label', `Curve of ${row.name}`);
   }
   if (line.eye) look(line.eye, row.eye, row.eye ? 'Hide its curve' : 'Show its curve');
+  if (line.mark) drawMark(line.mark, row.mark);
   if (row.href) line.main.href = row.href;
   if (row.runs) line.main.parentElement.lastChild.textContent = ` ${row.runs} run${row.runs > 1 ? 's' : ''}`;
   const first = line.main.parentElement.cellIndex + 1;
