@@ -296,6 +296,11 @@ def test_keys_move_between_rows_tick_and_open(six, runs_folder, served, visit):
     for key, name in (("ArrowDown", "0.1-seed-2"), ("End", "0.2-seed-3"), ("ArrowUp", "0.2-seed-2")):
         page.keyboard.press(key)
         expect(page.get_by_role("link", name=f"rate-{name}")).to_be_focused()
+        becomes(page, lambda: page.locator(".lk-runs .lk-lit th").all_inner_texts(), [f"rate-{name}"])
+    for key, part in (("Shift+Tab", page.get_by_role("button", name="Curve of rate-0.2-seed-2")),
+                      ("Tab", page.get_by_role("link", name="rate-0.2-seed-2"))):  # fmt: skip
+        page.keyboard.press(key)
+        expect(part, "the row that has the focus is the one that Tab goes through").to_be_focused()
     page.keyboard.press("Space")
     page.get_by_text("1 selected: rate-0.2-seed-2", exact=True).wait_for()
     append(six[0].metrics_path, evaluation_row(130, "test", accuracy=0.4375))

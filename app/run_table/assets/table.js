@@ -363,13 +363,14 @@ export default function ({ data: bytes, parentElement, setStateValue, setTrigger
     Object.assign(host, { ticked: new Set(data.ticked), rows: new Map(), places: new Map() });
     host.onclick = (event) => clicked(host, event);
     host.onkeydown = (event) => pressed(host, event);
-    host.onfocusin = (event) => {
+    host.addEventListener('focusin', (event) => { // there is no onfocusin
       const line = event.target.closest('tbody tr');
       if (line) stop(host, line);
       pointAt(host, line);
-    };
+    });
     host.onpointerover = (event) => pointAt(host, event.target.closest('tbody tr'));
-    host.onpointerleave = host.onfocusout = () => pointAt(host, null);
+    host.onpointerleave = () => pointAt(host, null);
+    host.addEventListener('focusout', host.onpointerleave);
   }
   Object.assign(host, { data, sort: data.sort, keep: setStateValue, tell: setTriggerValue });
   const columns = JSON.stringify([data.columns, data.eyes]);
