@@ -56,7 +56,7 @@ const KINDS = {
     make(shown, 'span', 'lk-icon').dataset.icon = icon;
     shown.firstChild.ariaHidden = 'true';
     shown.append(word);
-    if (reason) make(cell, 'span', 'lk-reason', `: ${reason}`).title = reason;
+    if (reason) make(cell, 'span', 'lk-said', `: ${cell.title = reason}`);
   },
   progress(cell, percent) {
     cell.textContent = `${percent} %`;
@@ -91,23 +91,28 @@ function fill(cell, kind, value) {
 
 // Widens the columns to their longest text, up to a limit. They never get narrower: that would be restless.
 const [LONGEST_NAME, LONGEST] = [34, 28];
+const ON_PHONE = matchMedia('(max-width: 640px)'); // a state is an icon there, so that results are in sight
 const lengthOf = (cell, kind) => {
   if (cell === null) return 1;
   if (typeof cell === 'string') return cell.length;
-  if (kind === 'state') return cell[0].length + (cell[3] ? cell[3].length + 6 : 4);
+  if (kind === 'state') return ON_PHONE.matches ? 0 : cell[0].length + 4;
   return kind === 'tags' ? cell.join('123').length + 3 : 15;
 };
 const pen = document.createElement('canvas').getContext('2d');
 function widen(host) {
   const { columns, rows } = host.data;
   pen.font = getComputedStyle(host).font;
-  const letter = 0.84 * pen.measureText('0').width; // in a long text; those of a short one may be wider
+  const zero = pen.measureText('0').width;
+  const letter = 0.84 * zero; // in a long text; those of a short one may be wider
   columns.forEach((column, place) => {
     const lengths = rows.map((row) => (place ? lengthOf(row.cells[place - 1], column.kind)
       : row.name.length + (row.runs ? 10 : row.group ? 3 : 0) + (row.mark ? 4 : 0)));
-    const text = place && rows[lengths.indexOf(Math.max(...lengths))]?.cells[place - 1];
-    const drawn = typeof text === 'string' ? pen.measureText(text).width / letter : 0;
-    const longest = Math.max(0.9 * column.title.length + 2, drawn, ...lengths);
+    const row = rows[lengths.indexOf(Math.max(...lengths))];
+    const text = place ? row?.cells[place - 1] : row?.name;
+    const more = place ? 0 : Math.max(0, ...lengths) - (text?.length ?? 0); // beside a name
+    const drawn = typeof text === 'string' ? pen.measureText(text).width / (place ? letter : zero) + more : 0;
+    const title = column.kind === 'state' && ON_PHONE.matches ? 5 : 0.9 * column.title.length + 2;
+    const longest = Math.max(title, drawn, ...lengths);
     host.widths[place] = Math.max(host.widths[place] ?? 0, Math.min(longest, place ? LONGEST : LONGEST_NAME));
   });
   const [name, ...others] = host.widths;
