@@ -20,6 +20,7 @@ from app.charts.store import SPLITS, Snapshot, timeline_of
 from app.feed import Update
 from app.markup import STATES, duration, facts_html, number_text, plain, progress_html
 from labkit.run_directory import RunDirectory, Status
+from labkit.run_directory.notes import read_notes
 from labkit.run_directory.rows import result_name
 
 
@@ -37,6 +38,11 @@ def heading(run: RunDirectory, page: str = "") -> DeltaGenerator:
         name = plain(run.name)
         st.subheader(f"{page} · {name}" if page else name, anchor=False, width="content")
         st.badge(label, icon=icon, color=color)  # type: ignore[arg-type]
+        notes = read_notes(run)
+        for tag in notes.tags:
+            st.badge(plain(tag), icon=":material/label:", color="gray")
+        if notes.text:
+            st.badge("note", icon=":material/sticky_note_2:", color="gray", help=plain(notes.text))
     if page:
         state.watch("state", lambda: liveness_of(run.read_status()), seen=liveness)
     return row

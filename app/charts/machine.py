@@ -18,6 +18,7 @@ from labkit.run_directory.rows import RowReader
 
 MAX_PROCESSES = 16  # that are drawn
 MAX_GPUS = 16  # of each
+NEEDED = ("wall_time", "cpu_cores", "memory_bytes")  # of a row
 CHARTS = {  # titles and units
     "cpu": ("CPU use", "percent"),
     "memory": ("Memory", "bytes"),
@@ -65,15 +66,11 @@ class MachineStore:
         one = self._processes.setdefault(path, _Process(RowReader(path, keep_rows=False)))
 
         def take(rows: list[dict[str, Any]]) -> None:
-            if rows := [row for row in rows if _is_whole(row)]:
+            if rows := [row for row in rows if all(type(row.get(name)) in (int, float) for name in NEEDED)]:
                 one.name = str(rows[-1].get("process", ""))[:80]
                 one.table.extend(len(rows), columns_of(rows))
 
         return follow(one.reader, take, lambda: setattr(one, "table", Table()))
-
-
-def _is_whole(row: dict[str, object]) -> bool:
-    return all(type(row.get(name)) in (int, float) for name in ("wall_time", "cpu_cores", "memory_bytes"))
 
 
 def machine_charts(machine: Machine, metrics: Snapshot, axis: str) -> list[Chart]:

@@ -54,6 +54,7 @@ def show_curves(groups: Sequence[Group], chosen: Sequence[str]) -> None:
     missing = {"accuracy": all(of_numbers), "mean_absolute_error": not any(of_numbers)}
     offered = [name for name, (_, metric) in VALUES.items() if not missing.get(metric)]
     second = "Validation mean absolute error" if all(of_numbers) else "Validation accuracy"
+    on_time = "On an axis of time, single runs are thin, too. *Single runs* shows each."
     shown = st.pills(
         "Curves",
         offered,
@@ -61,11 +62,9 @@ def show_curves(groups: Sequence[Group], chosen: Sequence[str]) -> None:
         default=["Training loss", second],
         key="curves",
         bind="query-params",
+        help=f"Of runs that differ only in their seed: {MEAN_AND_RANGE} {on_time}",
     )
     colors = colors_of(groups, chosen)
-    if any(len(group.results) > 1 for group in groups):
-        on_time = "On an axis of time, single runs are thin, too. *Single runs* shows each."
-        st.caption(f"Of runs that differ only in their seed: {MEAN_AND_RANGE} {on_time}")
     st.fragment(_board, run_every=REFRESH_SECONDS, key="compare")(groups, colors, shown)
 
 
@@ -132,8 +131,10 @@ def _board(groups: Sequence[Group], colors: dict[str, tuple[str, bool]], shown: 
                 st.error(f"{state.as_code(result.run.metrics_path)} can't be read: {error.strerror}")
         curves += [(group, found)] if found else []
     snapshots = [snapshot for _, found in curves for _, snapshot in found]
-    more = _more_metrics(snapshots)
-    options, _ = controls(dict.fromkeys(name for one in snapshots for name in one.full_names()))
+    place = st.container()
+    more = _more_metrics(snapshots)  # below the charts, which come first
+    with place:
+        options, _ = controls(dict.fromkeys(name for one in snapshots for name in one.full_names()))
     # What stands out is drawn last, above the thin lines.
     curves.sort(key=lambda one: colors[one[1][0][0].label][1])
     charts, missing = [], list[str]()
@@ -158,7 +159,7 @@ def _board(groups: Sequence[Group], colors: dict[str, tuple[str, bool]], shown: 
         if labels := without(split, value, labelled):
             missing.append(f"{title} isn't recorded by {listed(labels)}.")
     for sentence in filter(None, [*missing, options.smoothing_in_words]):
-        st.caption(plain(state.clean(sentence)))
+        place.caption(plain(state.clean(sentence)))
     timeline = timeline_of(snapshots[0]) if snapshots else None
     board = encode(
         charts,
@@ -169,7 +170,10 @@ def _board(groups: Sequence[Group], colors: dict[str, tuple[str, bool]], shown: 
         height=300,
         points=min(1600, max(200, POINTS // max(1, len(snapshots)))),
     )
-    component.draw(board, key="compare-board", on_window=lambda: remember_window("compare-board", options))
+    with place:
+        component.draw(
+            board, key="compare-board", on_window=lambda: remember_window("compare-board", options)
+        )
 
 
 def _more_metrics(snapshots: list[Snapshot]) -> dict[str, tuple[str, str]]:

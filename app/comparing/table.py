@@ -8,7 +8,8 @@ from statistics import fmean
 import streamlit as st
 
 from app import state
-from app.comparing.curves import FEW
+from app.charts.board import DASHES
+from app.comparing.curves import FEW, colors_of
 from app.run_table import actions, table
 from app.run_table.table import Column
 from app.state import MAX_RUNS
@@ -87,8 +88,13 @@ def show_table(groups: Sequence[Group]) -> list[Group]:
     else:
         rows = table.run_rows(runs, columns.values(), "")
     best = {name: _best(groups, name) for name in columns if name in MEASURES}
+    ticked = set(table.ticked(TABLE))
+    chosen = [group for group in groups if any(result.summary.path in ticked for result in group.results)]
+    colors = colors_of(groups, [group.name for group in chosen])
     for row, group in zip([row for row in rows if "group" not in row], ordered, strict=True):
         row["best"] = [place for place, name in enumerate(columns) if group in best.get(name, ())]
+        color, outstanding = colors[group.results[0].label]
+        row["mark"] = {"color": color, "dash": DASHES[color]} if outstanding else None
     labels = {run.path: label for label, run in runs.items()}
     table.draw(
         columns,
@@ -111,8 +117,7 @@ def show_table(groups: Sequence[Group]) -> list[Group]:
         + "Settings that are the same for all, or don't affect the training, aren't listed. "
         + (f"Tick up to {FEW - 1} rows to make their curves stand out." if len(groups) > FEW else "")
     )
-    ticked = set(table.ticked(TABLE))
-    return [group for group in groups if any(result.summary.path in ticked for result in group.results)]
+    return chosen
 
 
 def _columns(groups: Sequence[Group]) -> dict[str, Column]:

@@ -143,7 +143,7 @@ class Answers:
         asked = {
             "predict": self._predict,
             "saliency": self._saliency,
-            "features": self._features_of,
+            "features": lambda one: ({}, {"features": self._feature_rows(images_of(one, self._manifest))}),
             "nearest": self._nearest,
             "evaluate": self._evaluate,
         }
@@ -224,9 +224,6 @@ class Answers:
             raise InputError(f"method is {method!r}; allowed: {', '.join(METHODS)}")
         found = METHODS[method](self._network, image, label)
         return {}, {"map": found.astype(np.float32)}
-
-    def _features_of(self, question: Message) -> Answer:
-        return {}, {"features": self._feature_rows(images_of(question, self._manifest))}
 
     def _nearest(self, question: Message) -> Answer:
         image = image_of(question, self._manifest)

@@ -93,11 +93,6 @@ def _curve_shown(losses: Sequence[float]) -> dict[str, Any] | None:
     return {"heights": heights, "label": f"{known[0]:.4g} to {known[-1]:.4g}"}
 
 
-def _steps_shown(value: tuple[int, int | None]) -> str:
-    step, total = value
-    return f"{step:,}" + (f" of {total:,}" if total else "")
-
-
 def _settings(summary: RunSummary) -> str | None:
     return ", ".join(f"{name} {value}" for name, value in (summary.settings or {}).items()) or None
 
@@ -157,7 +152,7 @@ COLUMNS = {
     "steps": Column(
         "Steps",
         lambda run: None if run.step is None else (run.step, run.total_steps),
-        _steps_shown,
+        lambda steps: " of ".join(f"{step:,}" for step in steps[: 1 + bool(steps[1])]),
         "number",
     ),
     "speed": Column("Examples per second", lambda run: run.examples_per_second, _number(",.0f"), "number"),

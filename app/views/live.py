@@ -1,7 +1,6 @@
 """The live page: the state of a run and its curves, updated while it trains."""
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from html import escape
 
@@ -12,7 +11,7 @@ from app import feed, live_panel, run_files, state
 from app.acting import buttons
 from app.address import live_address
 from app.charts import component, picked, workers
-from app.charts.metric_charts import Options, remember_window, zoom_of
+from app.charts.metric_charts import remember_window, zoom_of
 from app.charts.store import Snapshot, timeline_of
 from app.images import batch
 from app.live_update import STATES, Drawn, frame_of, heading, liveness_of
@@ -139,7 +138,8 @@ def _panel(drawn: Drawn, metrics: Snapshot) -> None:
         st.info("There are no metrics yet. The first point appears within a second of the first step.")
         return
     key, board = drawn.metric_board(metrics)
-    _draw(key, drawn.options, board, on_pick=picked.on_pick(key, run, metrics, drawn.options))
+    picks = picked.on_pick(key, run, metrics, drawn.options)
+    component.draw(board, key=key, on_window=lambda: remember_window(key, drawn.options), on_pick=picks)
     workers.show_shares(run)
     try:
         machine = drawn.machine_board(metrics)
@@ -148,7 +148,8 @@ def _panel(drawn: Drawn, metrics: Snapshot) -> None:
         return
     if machine is not None:
         st.markdown("**Machine**")
-        _draw(machine[0], drawn.options, machine[1])
+        name, drawing = machine
+        component.draw(drawing, key=name, on_window=lambda: remember_window(name, drawn.options))
 
 
 def _notes(run: RunDirectory) -> list[tuple[str, str]]:
@@ -156,9 +157,7 @@ def _notes(run: RunDirectory) -> list[tuple[str, str]]:
     environment = run.read_environment()
     data = environment.get("data")
     data = data if isinstance(data, dict) else {}
-    notes = []
-    if banner := environment.get("banner"):
-        notes.append(("simulated devices", plain(str(banner))))
+    notes = [("simulated devices", plain(str(banner)))] if (banner := environment.get("banner")) else []
     if data.get("dataset") == "shapes" and data.get("asked_for") == "auto":
         chosen = str(data.get("chosen_because") or "").removeprefix("data set: ")
         sentence = f"The data set is the built-in **shapes**, not CIFAR-10. {plain(chosen)}"
@@ -177,10 +176,6 @@ def _data_and_devices(run: RunDirectory) -> None:
     parts += [f"Devices: {plain(devices)}"] if isinstance(devices, str) and devices else []
     if parts:
         st.caption(" · ".join(parts))
-
-
-def _draw(key: str, options: Options, board: bytes, on_pick: Callable[[], None] | None = None) -> None:
-    component.draw(board, key=key, on_window=lambda: remember_window(key, options), on_pick=on_pick)
 
 
 DEEPEST = 8  # generations that are indented: a phone is narrow

@@ -62,6 +62,19 @@ def test_the_server_listens_on_loopback_only_whatever_folder_it_starts_in(tmp_pa
         assert listening(pid, int(address.rpartition(":")[2])) == ["127.0.0.1"]
 
 
+@pytest.mark.long
+@pytest.mark.browser
+def test_a_server_that_has_ended_is_no_question_about_the_internet(tmp_path, visit):
+    with dashboard(tmp_path) as (address, _):
+        visit.page.goto(address)
+        visit.page.get_by_text("No runs yet.").wait_for()
+        visit.page.wait_for_function("globalThis.labkitHistory")
+    dialog = visit.page.get_by_role("dialog")
+    expect(dialog).to_contain_text(f"labkit dashboard --port {address.rpartition(':')[2]}")
+    expect(dialog).to_contain_text("Trainings go on without it.")
+    expect(dialog).not_to_contain_text("internet")
+
+
 POINTS = f"({BOARD}?.data.charts[0].lines.find((line) => line.name === 'train')?.of || 0)"
 
 
@@ -169,6 +182,13 @@ def test_from_two_runs_to_the_answer_and_to_an_image_that_one_fixed(make_run, ru
     page.get_by_text("McNemar's exact test").wait_for()
     page.locator(".lk-wide svg circle").first.wait_for()
     expect(page.locator(".lk-narrow svg").first).to_be_hidden()
+    more = still(page.get_by_text("More curves"))["y"]
+    assert still(page.locator(".lk-chart").first)["y"] < more, "curves come first"
+    expect(page.locator(".lk-runs .lk-mark path")).to_have_count(2)
+    dashes = page.locator(".lk-runs .lk-mark path").evaluate_all(
+        "all => all.map((one) => one.style.strokeDasharray)"
+    )
+    assert dashes[0] != dashes[1]
     page.set_viewport_size({"width": 390, "height": 844})
     page.locator(".lk-narrow svg circle").first.wait_for()
     page.wait_for_function("document.querySelector('.stMain')?.scrollWidth <= 390")

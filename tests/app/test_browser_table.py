@@ -296,6 +296,11 @@ def test_keys_move_between_rows_tick_and_open(six, runs_folder, served, visit):
     for key, name in (("ArrowDown", "0.1-seed-2"), ("End", "0.2-seed-3"), ("ArrowUp", "0.2-seed-2")):
         page.keyboard.press(key)
         expect(page.get_by_role("link", name=f"rate-{name}")).to_be_focused()
+        becomes(page, lambda: page.locator(".lk-runs .lk-lit th").all_inner_texts(), [f"rate-{name}"])
+    for key, part in (("Shift+Tab", page.get_by_role("button", name="Curve of rate-0.2-seed-2")),
+                      ("Tab", page.get_by_role("link", name="rate-0.2-seed-2"))):  # fmt: skip
+        page.keyboard.press(key)
+        expect(part, "the row that has the focus is the one that Tab goes through").to_be_focused()
     page.keyboard.press("Space")
     page.get_by_text("1 selected: rate-0.2-seed-2", exact=True).wait_for()
     append(six[0].metrics_path, evaluation_row(130, "test", accuracy=0.4375))
@@ -380,6 +385,7 @@ def test_names_and_values_are_text_whatever_they_hold(make_run, runs_folder, ser
     page.get_by_text("1 selected: bad-?").wait_for()
     state = page.locator(f"{ROWS} .lk-of-state").first
     expect(state).to_contain_text(f"failed: {image}")
+    expect(state).to_have_attribute("title", re.compile("^" + re.escape(image)))
     visit.went_well()
 
 
@@ -387,11 +393,11 @@ def test_names_and_values_are_text_whatever_they_hold(make_run, runs_folder, ser
 def test_the_longest_text_of_a_column_is_not_cut_where_its_letters_are_wide(
     make_run, runs_folder, served, visit
 ):
-    for note in ("MMMMMMMM", "resnet", "finish"):
+    for note in ("MMMMMMMMMM", "resnet", "finish"):
         change_notes(make_run(note), note=note)
     opened(visit.page, served, runs_folder, "&columns=Note&columns=Model&columns=Data+set")
     cut = "cells => cells.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)"
-    assert visit.page.locator(f"{ROWS} td").evaluate_all(cut) == []
+    assert visit.page.locator(f"{ROWS} :is(td, a)").evaluate_all(cut) == []
     visit.went_well()
 
 
@@ -400,6 +406,10 @@ def test_on_a_phone_the_name_stays_and_only_the_table_scrolls_sideways(six, runs
     page = visit.page
     page.set_viewport_size({"width": 390, "height": 844})
     opened(page, served, runs_folder)
+    result = page.locator(f"{ROWS} .lk-of-number").first.bounding_box()
+    assert result["x"] + result["width"] <= 390, "a result is in sight"
+    state = page.locator(f"{ROWS} .lk-of-state").first
+    expect(state).to_contain_text("finished")
     page.locator(".lk-runs > div").evaluate("part => { part.scrollLeft = 500; }")
     page.wait_for_function(IDLE)
     name = page.get_by_role("link", name="rate-0.1-seed-1").bounding_box()

@@ -66,6 +66,10 @@ def test_seeds_are_one_row_with_mean_and_spread_and_a_switch_shows_single_runs(s
     assert [row["name"] for row in rows if "group" in row] == sweep
     assert [row["test_accuracy"] for row in rows if "group" in row][:2] == ["80.00 %", "81.00 %"]
     assert not {"setting job_dir", "setting data_dir", "setting seed"} & set(rows[0])
+    loss, _ = charts(at)
+    drawn = [loss.lines[f"{row['name']} (3 runs)"] for row in groups]
+    assert [row["mark"] for row in groups] == [{"color": one.color, "dash": [*one.dash]} for one in drawn]
+    assert drawn[0].color != drawn[1].color and not any(row.get("mark") for row in rows if "group" in row)
     at.session_state["compare-table"] = {"sorted": "-test_accuracy"}
     at.session_state["compare-sort"] = "-test_accuracy"
     rows = rows_of(checked(at.run()), "compare-table")
@@ -251,6 +255,8 @@ def test_of_many_configurations_ticked_rows_stand_out(tested):
     at = compare(*(run.name for run in runs))
     assert "Tick up to 7 rows to make their curves stand out." in words(at)
     loss, _ = charts(tick(at, str(runs[7].path), table="compare-table"))
+    marked = {row["name"]: row["mark"] for row in rows_of(at, "compare-table")}
+    assert [name for name, mark in marked.items() if mark] == ["run8"]
     [other] = {line.color for name, line in loss.lines.items() if name != "run8"}
     assert loss.lines["run8"].color != other, "all others are of one colour"
 

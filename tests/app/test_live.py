@@ -24,7 +24,7 @@ from app.live_update import Drawn, frame_of
 from app.state import curves
 from labkit.config.run import METRICS
 from labkit.run_directory.metrics import MetricsWriter
-from labkit.run_directory.notes import Lineage, write_lineage
+from labkit.run_directory.notes import Lineage, change_notes, write_lineage
 from tests.app.boards import Board, DrawnChart, boards, charts, decoded
 from tests.app.conftest import change_environment, configure
 from tests.app.pages import checked, open_main, open_page, unfold, words
@@ -49,6 +49,14 @@ def test_what_a_training_says_moves_no_chart(make_run):
     at = open_page("live", run)
     assert "saving a checkpoint" in [caption.value for caption in at.caption]
     assert len(at.main.children) == silent
+
+
+def test_tags_and_the_note_stand_beside_the_name_on_all_pages(make_run):
+    run = make_run()
+    change_notes(run, add=["paper"], note="two\nlines")
+    for page in ("live", "layers", "configuration"):
+        badges = [one.value for one in open_page(page, run).markdown if "-badge[" in one.value]
+        assert [word in "".join(badges) for word in ("finished", "paper", "note")] == [True] * 3, page
 
 
 # ---- the state -----------------------------------------------------------------------------------------

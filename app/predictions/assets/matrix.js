@@ -126,7 +126,7 @@ export default function ({ data, parentElement, setStateValue }) {
       grid.scrollIntoView({ block: 'start', behavior: calm ? 'auto' : 'smooth' });
     }
   };
-  host.onfocusin = (event) => { if (event.target.closest('button')) stop(event.target.closest('button')); };
+  host.addEventListener('focusin', (event) => { if (event.target.closest('button')) stop(event.target.closest('button')); });
   host.onmouseover = (event) => {
     const made = event.target.closest('button');
     if (made) under.textContent = made.title;

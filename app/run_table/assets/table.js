@@ -56,7 +56,7 @@ const KINDS = {
     make(shown, 'span', 'lk-icon').dataset.icon = icon;
     shown.firstChild.ariaHidden = 'true';
     shown.append(word);
-    if (reason) make(cell, 'span', 'lk-reason', `: ${reason}`).title = reason;
+    if (reason) make(cell, 'span', 'lk-said', `: ${cell.title = reason}`);
   },
   progress(cell, percent) {
     cell.textContent = `${percent} %`;
@@ -91,23 +91,28 @@ function fill(cell, kind, value) {
 
 // Widens the columns to their longest text, up to a limit. They never get narrower: that would be restless.
 const [LONGEST_NAME, LONGEST] = [34, 28];
+const ON_PHONE = matchMedia('(max-width: 640px)'); // a state is an icon there, so that results are in sight
 const lengthOf = (cell, kind) => {
   if (cell === null) return 1;
   if (typeof cell === 'string') return cell.length;
-  if (kind === 'state') return cell[0].length + (cell[3] ? cell[3].length + 6 : 4);
+  if (kind === 'state') return ON_PHONE.matches ? 0 : cell[0].length + 4;
   return kind === 'tags' ? cell.join('123').length + 3 : 15;
 };
 const pen = document.createElement('canvas').getContext('2d');
 function widen(host) {
   const { columns, rows } = host.data;
   pen.font = getComputedStyle(host).font;
-  const letter = 0.84 * pen.measureText('0').width; // in a long text; those of a short one may be wider
+  const zero = pen.measureText('0').width;
+  const letter = 0.84 * zero; // in a long text; those of a short one may be wider
   columns.forEach((column, place) => {
     const lengths = rows.map((row) => (place ? lengthOf(row.cells[place - 1], column.kind)
-      : row.name.length + (row.runs ? 10 : row.group ? 3 : 0)));
-    const text = place && rows[lengths.indexOf(Math.max(...lengths))]?.cells[place - 1];
-    const drawn = typeof text === 'string' ? pen.measureText(text).width / letter : 0;
-    const longest = Math.max(0.9 * column.title.length + 2, drawn, ...lengths);
+      : row.name.length + (row.runs ? 10 : row.group ? 3 : 0) + (row.mark ? 4 : 0)));
+    const row = rows[lengths.indexOf(Math.max(...lengths))];
+    const text = place ? row?.cells[place - 1] : row?.name;
+    const more = place ? 0 : Math.max(0, ...lengths) - (text?.length ?? 0); // beside a name
+    const drawn = typeof text === 'string' ? pen.measureText(text).width / (place ? letter : zero) + more : 0;
+    const title = column.kind === 'state' && ON_PHONE.matches ? 5 : 0.9 * column.title.length + 2;
+    const longest = Math.max(title, drawn, ...lengths);
     host.widths[place] = Math.max(host.widths[place] ?? 0, Math.min(longest, place ? LONGEST : LONGEST_NAME));
   });
   const [name, ...others] = host.widths;
@@ -135,6 +140,11 @@ function addEye(line, name) {
 function look(eye, shown, title) {
   eye.setAttribute('aria-pressed', Boolean(shown));
   eye.title = title;
+  drawMark(eye, shown);
+}
+
+// Draws a piece of the line of a row in a chart beside the table.
+function drawMark(eye, shown) {
   eye.textContent = '';
   eye.style.color = shown?.color ?? '';
   if (shown?.color) drawPath(eye, '0 0 24 3', 'M0 1.5H24').firstChild.style.strokeDasharray = shown.dash.join(' ');
@@ -169,6 +179,7 @@ function draw(host, row) {
     name.setAttribute('role', 'rowheader');
     line.main = make(name, row.href ? 'a' : row.runs ? 'button' : 'span');
     if (line.main.tagName !== 'SPAN') line.main.tabIndex = -1;
+    if (row.mark !== undefined) line.mark = make(name, 'span', 'lk-mark');
     if (row.runs) make(name, 'span', 'lk-count');
     else if (host.data.renames) Object.assign(line.pencil = make(name, 'button', 'lk-rename'), { tabIndex: -1 });
     columns.forEach((column) => make(line, 'td', `lk-of-${column.kind}`));
@@ -180,6 +191,7 @@ function draw(host, row) {
     line.eye?.setAttribute('aria-label', `Curve of ${row.name}`);
   }
   if (line.eye) look(line.eye, row.eye, row.eye ? 'Hide its curve' : 'Show its curve');
+  if (line.mark) drawMark(line.mark, row.mark);
   if (row.href) line.main.href = row.href;
   if (row.runs) line.main.parentElement.lastChild.textContent = ` ${row.runs} run${row.runs > 1 ? 's' : ''}`;
   const first = line.main.parentElement.cellIndex + 1;
@@ -356,13 +368,14 @@ export default function ({ data: bytes, parentElement, setStateValue, setTrigger
     Object.assign(host, { ticked: new Set(data.ticked), rows: new Map(), places: new Map() });
     host.onclick = (event) => clicked(host, event);
     host.onkeydown = (event) => pressed(host, event);
-    host.onfocusin = (event) => {
+    host.addEventListener('focusin', (event) => { // there is no onfocusin
       const line = event.target.closest('tbody tr');
       if (line) stop(host, line);
       pointAt(host, line);
-    };
+    });
     host.onpointerover = (event) => pointAt(host, event.target.closest('tbody tr'));
-    host.onpointerleave = host.onfocusout = () => pointAt(host, null);
+    host.onpointerleave = () => pointAt(host, null);
+    host.addEventListener('focusout', host.onpointerleave);
   }
   Object.assign(host, { data, sort: data.sort, keep: setStateValue, tell: setTriggerValue });
   const columns = JSON.stringify([data.columns, data.eyes]);

@@ -10,5 +10,16 @@ if (!globalThis.labkitHistory) {
     (acted ? push : replace)(...step);
     acted = false;
   };
+  // Where the server has ended, Streamlit asks whether one is connected to the internet.
+  const own = ['localhost', '127.0.0.1', '[::1]'].includes(location.hostname);
+  const how = own ? `in a shell with: labkit dashboard --port ${location.port}` : 'where it ran';
+  const words = `The dashboard's server has ended, or can't be reached. Trainings go on without it. Start it again ${how}. `
+    + 'This page then comes back by itself.';
+  const replaceWords = () => {
+    for (const part of document.querySelectorAll('[role="dialog"] :not(:has(*))'))
+      if (part.textContent.includes('Are you connected to the internet?')) part.textContent = words;
+  };
+  new MutationObserver(() => { for (const wait of [0, 200, 1000]) setTimeout(replaceWords, wait); })
+    .observe(document.body, { childList: true });
 }
 export default function () {}
