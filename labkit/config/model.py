@@ -120,9 +120,7 @@ class ModelConfig(FieldOwner):
         below=1,
     )
     batch_norm_epsilon: float = option(
-        1e-5,
-        "Added to the variance in batch normalization; keras_application keeps that of Keras.",
-        minimum=1e-12,
+        1e-5, "Added to the variance of a batch; keras_application keeps Keras's.", minimum=1e-12
     )
     sync_batch_norm: bool = option(
         False, "Normalizes over the global batch instead of each replica's part.", synchronous=True

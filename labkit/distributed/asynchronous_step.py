@@ -105,7 +105,8 @@ def make_asynchronous_step(
 
     def replica_step(images, labels, learning_rate, stop):
         started_at = time_after([images, labels])
-        updates_when_read = _updates_so_far(step)
+        with tf.device(step.device):  # on its server
+            updates_when_read = tf.raw_ops.ReadVariableOp(resource=step.handle, dtype=tf.int64)
         # Before the first weight is read, so that an update in between counts as missed.
         with tf.control_dependencies([updates_when_read]):
             copies = read_packed([variable.value for variable in (*trained, *held)])
@@ -154,12 +155,6 @@ def make_asynchronous_step(
         return metrics, strategy.experimental_local_results(report)[0], *observer.tensors
 
     return train_step
-
-
-def _updates_so_far(step: tf.Variable) -> tf.Tensor:
-    """Return the value of ``step``, on its server."""
-    with tf.device(step.device):
-        return tf.raw_ops.ReadVariableOp(resource=step.handle, dtype=tf.int64)
 
 
 def _count_update(step: tf.Variable) -> tf.Tensor:

@@ -64,10 +64,6 @@ def listen_on(address: str) -> None:
     _wanted = ip
 
 
-def _unmapped(ip: IPAddress) -> IPAddress:
-    return (ip.version == 6 and ip.ipv4_mapped) or ip
-
-
 def _resolve(address: str) -> IPAddress:
     try:
         entries = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
@@ -78,7 +74,7 @@ def _resolve(address: str) -> IPAddress:
     # A link-local IPv6 address is complete only with its interface number, the last of four fields.
     found: list[tuple[Any, ...]] = [entry[4] for entry in entries]
     texts = [f"{host}%{rest[-1]}" if len(rest) == 3 and rest[-1] else host for host, *rest in found]
-    ips = [_unmapped(ipaddress.ip_address(text)) for text in texts]
+    ips = [(ip.version == 6 and ip.ipv4_mapped) or ip for ip in map(ipaddress.ip_address, texts)]
     return min(ips, key=lambda ip: ip.version)  # min keeps the order within a version
 
 

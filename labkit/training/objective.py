@@ -5,7 +5,7 @@ Losses and metrics of Keras, and of one's own, become ``Loss`` objects like the 
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -69,7 +69,11 @@ def loss_of(config: Config, manifest: Manifest, *, trains: bool = True) -> Loss:
         loss = replace(loss, class_weights=_class_weights(chosen.class_weights, manifest))
     further = _further_metrics(config, manifest, loss)
     if further:
-        loss = _with_metrics(loss, further)
+        own = loss.scores
+        loss = replace(
+            loss,
+            scores=lambda *split: own(*split) | {name: float(one(*split)) for name, one in further.items()},
+        )
     return replace(loss, best_by=_best_by(config, loss, manifest))
 
 
@@ -327,15 +331,6 @@ def _of_keras_metric(metric: keras.metrics.Metric, base: Loss) -> Metric:
         return float(metric.result())
 
     return value
-
-
-def _with_metrics(loss: Loss, further: Mapping[str, Metric]) -> Loss:
-    def of_split(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
-        return loss.scores(labels, logits) | {
-            name: float(metric(labels, logits)) for name, metric in further.items()
-        }
-
-    return replace(loss, scores=of_split)
 
 
 def _best_by(config: Config, loss: Loss, manifest: Manifest) -> str | None:
