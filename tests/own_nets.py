@@ -85,6 +85,10 @@ def raises(input_shape, num_classes):
     raise ValueError("no such width")
 
 
+def quits(input_shape, num_classes):
+    raise SystemExit(3)
+
+
 def nothing(input_shape, num_classes):
     pass
 

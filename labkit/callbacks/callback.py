@@ -208,15 +208,16 @@ class TrainingView:
         )
         return {weight.path: value.numpy() for weight, value in zip(weights, found, strict=True)}
 
-    def batch(self) -> "tuple[NDArray[np.uint8], NDArray[Any]]":
-        """Return images, uint8 [n, height, width, channels], and labels of the last step's batch.
+    def batch(self, step: int = 0) -> "tuple[NDArray[np.uint8], NDArray[Any]]":
+        """Return images, uint8 [n, height, width, channels], and labels of a step's batch.
 
-        The images are augmented, as the network saw them. Before the first step it is the first batch.
+        The images are augmented, as the network sees them. ``step``: from 1, such as the one that
+        ``before_step`` is called with; by default the last step, before the first one the first.
         """
         from labkit.data.batch_of_step import batch_of_step
 
         network, seed = self.network, self.config.run.seed
-        made = batch_of_step(network.manifest, self.config.data, seed=seed, step=max(1, self._step))
+        made = batch_of_step(network.manifest, self.config.data, seed=seed, step=step or max(1, self._step))
         return made.images, made.labels
 
     def _as_input(self, images: "NDArray[np.uint8]") -> Any:

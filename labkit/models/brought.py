@@ -90,7 +90,7 @@ def plain_model(
             model = build(image_shape, num_classes, **arguments)
         except InputError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(f"{flag} failed for images of {image_shape}: {first_line(error)}") from None
         name = model_name(config).replace(".", "_").replace("-", "_")
         return _over_images(flag, model, name, num_classes, image_shape)
@@ -335,7 +335,8 @@ def _prepares_pixels(layer: Any) -> bool:
 
 def _divides_pixels(model: keras.Model) -> bool:
     """Return whether code of one's own scales the images by a number for pixels, before anything else."""
-    if all(type(part).__module__.startswith("keras.src.layers.") for part in model.operations):
+    known = ("keras.src.layers.", BatchNormalization.__module__)
+    if all(type(part).__module__.startswith(known) for part in model.operations):
         return False  # so that most models needn't be traced
     images = tf.TensorSpec((1, *model.input_shape[1:]), tf.float32)
     graph = tf.function(model).get_concrete_function(images).graph

@@ -75,6 +75,13 @@ def test_a_sequential_model_may_begin_with_its_input(begins):
     assert model(IMAGES).shape == (8, 10)
 
 
+def test_a_model_of_known_layers_is_not_traced(monkeypatch):
+    """Tracing took half of the time that a ResNet-20 of one's own needs to be checked."""
+    model = build("sequential")
+    monkeypatch.setattr(tf, "function", lambda *arguments, **options: pytest.fail("traced"))
+    assert not brought._divides_pixels(model)
+
+
 def test_a_sigmoid_inside_is_no_end():
     assert build("gated")(IMAGES).shape == (8, 10)
 
@@ -126,6 +133,7 @@ REFUSED = {
     "missing": "has no 'missing'; it has: functional",
     "sequentail": "did you mean 'sequential'",
     "raises": "failed for images of (32, 32, 3): ValueError: no such width",
+    "quits": "failed for images of (32, 32, 3): SystemExit: 3",
     "nothing": "returned nothing; allowed: a Keras model",
     "ends_in_softmax": "as a softmax does, and labkit's losses take logits",
     "softmax_layer": "as a softmax does, and labkit's losses take logits",

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tensorboard.backend.event_processing import plugin_event_accumulator
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -192,8 +193,6 @@ def test_they_see_weights_and_logits_of_the_step(data_dir, tmp_path):
             weights = training.weights()
             norm = math.sqrt(sum(float((values**2).sum()) for values in weights.values()))
             height, width, channels = training.network.manifest.image_shape
-            import numpy as np
-
             images = np.zeros((2, height, width, channels), np.uint8)
             logits = training.logits(images)
             assert logits.shape == (2, 10) and (logits[0] == logits[1]).all()
@@ -203,6 +202,23 @@ def test_they_see_weights_and_logits_of_the_step(data_dir, tmp_path):
     assert trained(tmp_path / "run", data_dir, Looks(), train_steps=3).state == "finished"
     norms = [row["weight_norm"] for row in metrics(tmp_path / "run").split("train")]
     assert len(set(norms)) == 3
+
+
+def test_before_a_step_they_see_its_own_batch_with_the_weights_that_it_begins_with(data_dir, tmp_path):
+    class Foresees(Callback):
+        def before_step(self, training, step):
+            images, labels = training.batch(step)
+            logits = training.logits(images).astype(float)
+            logits -= logits.max(axis=1, keepdims=True)
+            chosen = logits[range(len(labels)), labels]
+            self.loss = float((np.log(np.exp(logits).sum(axis=1)) - chosen).mean())
+
+        def after_step(self, training, row):
+            return {"foreseen": self.loss}
+
+    assert trained(tmp_path / "run", data_dir, Foresees(), train_steps=3).state == "finished"
+    for row in metrics(tmp_path / "run").split("train"):
+        assert row["foreseen"] == pytest.approx(row["loss"], rel=1e-5)
 
 
 def test_callbacks_come_from_a_file_on_the_command_line(data_dir, tmp_path, capsys):
