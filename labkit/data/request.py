@@ -267,7 +267,8 @@ def _name_of_examples(dataset: str | None, name: str | None) -> str:
             "train needs one name for the data set that is made of it, such as "
             "labkit.prepare_data('mine', train=...)"
         )
-    return checked_name(str(dataset or name), "the name of the data set" if dataset else "--name")
+    given, what = (name, "--name") if dataset is None else (dataset, "the name of the data set")
+    return checked_name(str(given), what)
 
 
 def _name_of(kind: str, path: Path, name: str | None) -> str:

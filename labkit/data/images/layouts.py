@@ -301,6 +301,8 @@ def check_classes(location: Path, names: list[str]) -> None:
         raise InputError(f"{shown(location)} has {len(names):,} classes; allowed: {MAX_CLASSES:,} at most")
     seen: dict[str, str] = {}
     for name in names:
+        if not name:
+            raise InputError(f"{shown(location)} has a class without a name; give each a name")
         if any("\ud800" <= mark <= "\udfff" for mark in name):
             raise InputError(f"class {shown(name)} in {shown(location)} is not UTF-8; rename it")
         folded = unicodedata.normalize("NFC", name).casefold()

@@ -268,6 +268,7 @@ BAD = {
         {"train": (IMAGES, LABELS.astype(float)), "class_names": ["a", "b", "c"]},
         r"class_names has 3 names for one number of each image; .* labels\.astype\(int\)",
     ),
+    "no name": ({"class_names": ["a", "", "c"]}, "class_names has a class without a name; give each"),
     "a name twice": ({"class_names": ["a", "b", "a"]}, "classes a and a in class_names"),
     "validation": ({"validation_size": 40}, "40 leaves nothing to train on; give less than 36"),
     "an archive": ({"archive": "/a.tar.gz"}, "--archive is '/a.tar.gz', but only cifar10"),
@@ -299,6 +300,8 @@ def test_names_that_are_missing_taken_or_of_another_kind(tmp_path, pets):
     examples = {"train": (IMAGES, LABELS)}
     with pytest.raises(InputError, match="train needs one name for the data set"):
         prepare(None, tmp_path, examples=examples)
+    with pytest.raises(InputError, match="the name of the data set is ''; allowed: up to 64 letters"):
+        prepare("", tmp_path, examples=examples)
     with pytest.raises(InputError, match="'cifar10', which labkit uses itself; give another name"):
         prepare("cifar10", tmp_path, examples=examples)
     with pytest.raises(InputError, match="class_names are given without"):
