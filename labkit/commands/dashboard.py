@@ -69,7 +69,23 @@ def dashboard(
     print(f"dashboard: http://{LOOPBACK}:{port}{base} (Ctrl-C ends it)")
     flags = [f"--server.address={LOOPBACK}", f"--server.port={port}", "--server.showEmailPrompt=false"]
     flags.append(f"--server.headless={str(not opens).lower()}")
-    return _become(["streamlit", "run", str(home.shipped("app") / "main.py"), *flags], environment)
+    sys.stdout.flush()
+    command = python_command("-c", SERVE, "run", home.shipped("app") / "main.py", *flags)
+    os.execve(sys.executable, command, environment)  # Ctrl-C then ends the server itself
+
+
+# Streamlit's own command ends with "Aborted!" and code 1 after Ctrl-C, or in the middle of an import.
+SERVE = """
+try:
+    from click import Abort
+    try:
+        from streamlit.web.cli import main
+        main(standalone_mode=False)
+    except Abort:
+        pass
+except KeyboardInterrupt:
+    pass
+"""
 
 
 def _free_port(wanted: int | None, host: str = LOOPBACK) -> int:
@@ -90,12 +106,6 @@ def _free_port(wanted: int | None, host: str = LOOPBACK) -> int:
                 f"--port is {wanted}, which can't be used: {error.strerror}; name another"
             ) from None
         return int(probe.getsockname()[1])
-
-
-def _become(module: list[str], environment: dict[str, str]) -> int:
-    """Replace this process by ``python -m module``: Ctrl-C then ends the server itself."""
-    sys.stdout.flush()
-    os.execve(sys.executable, python_command("-m", *module), environment)
 
 
 def tensorboard(

@@ -118,6 +118,17 @@ def test_a_name_opens_its_run_and_back_finds_the_table_as_it_was(six, runs_folde
 
 
 @pytest.mark.long
+def test_one_step_back_leaves_the_first_page(six, runs_folder, served, visit):
+    page = visit.page
+    page.goto("about:blank")
+    opened(page, served, runs_folder)
+    page.wait_for_url("**run=**")  # it completed its address
+    page.wait_for_function("globalThis.labkitHistory")
+    page.evaluate("history.back()")
+    page.wait_for_url("about:blank")
+
+
+@pytest.mark.long
 def test_the_order_is_in_the_address_and_stays_until_another_is_chosen(six, runs_folder, served, visit):
     page = visit.page
     opened(page, served, runs_folder)

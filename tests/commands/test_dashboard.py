@@ -31,7 +31,7 @@ def test_the_dashboard_is_on_a_free_port_of_this_machine_and_told_what_was_asked
     said = answer("dashboard", "--runs-dir", tmp_path).out
     answer("dashboard", "--read-only", "--no-browser")
     (words, environment), (other_words, other) = started
-    assert words[:5] == [sys.executable, "-P", "-m", "streamlit", "run"]
+    assert [*words[:3], words[4]] == [sys.executable, "-P", "-c", "run"]
     assert words[5].endswith("app/main.py")
     assert {"--server.address=127.0.0.1", "--server.headless=false"} <= set(words)
     assert environment["LABKIT_RUNS"] == str(tmp_path)
@@ -70,7 +70,8 @@ def test_a_real_dashboard_answers_and_ends_with_ctrl_c():
                 time.sleep(0.2)
         family = [process.pid, *(child.pid for child in psutil.Process(process.pid).children(recursive=True))]
         process.send_signal(signal.SIGINT)
-        process.wait(30)
+        assert process.wait(30) == 0, "Ctrl-C is no failure"
+        assert "Abort" not in process.stdout.read()
         assert not [pid for pid in family if psutil.pid_exists(pid)]
     finally:
         process.kill()

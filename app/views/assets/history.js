@@ -10,6 +10,9 @@ if (!globalThis.labkitHistory) {
     (acted ? push : replace)(...step);
     acted = false;
   };
+  // A first address that was completed before this script was there has made a step, too, which Back skips.
+  const [{ name: first }] = performance.getEntriesByType('navigation');
+  if (location.href !== first) addEventListener('popstate', () => { if (location.href === first) history.back(); });
   // Where the server has ended, Streamlit asks whether one is connected to the internet.
   const own = ['localhost', '127.0.0.1', '[::1]'].includes(location.hostname);
   const how = own ? `in a shell with: labkit dashboard --port ${location.port}` : 'where it ran';
