@@ -38,6 +38,8 @@ class PredictedImages:
     ``names``: of each image, the path of its file or ``image 0``. ``probabilities``: float64 [n, classes];
     where labels are numbers, these numbers in their unit. ``classes``: their names. ``targets``: as of
     ``Manifest.targets``. ``step``: of the checkpoint. ``skipped``: why files were left out, by their paths.
+
+    Raises InputError where the network gave NaN or infinite numbers.
     """
 
     names: tuple[str, ...]
@@ -46,6 +48,14 @@ class PredictedImages:
     targets: Targets
     step: int
     skipped: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        wrong = np.flatnonzero(~np.isfinite(self.probabilities).all(axis=1))
+        if len(wrong):  # of which no class is the most probable
+            raise InputError(
+                f"the network of step {self.step} gives NaN or infinite numbers for {len(wrong):,} of "
+                f"{counted(len(self), 'image')}; ask an earlier checkpoint, or train again with a lower rate"
+            )
 
     def __len__(self) -> int:
         return len(self.names)

@@ -90,7 +90,10 @@ class Server:
             return _refused(400, str(error))
         answer: asyncio.Future[NDArray[np.float64]] = loop.create_future()
         await self._queue.put((image, answer))
-        return JSONResponse(self._told(await answer, top))
+        try:
+            return JSONResponse(self._told(await answer, top))
+        except InputError as error:
+            return _refused(500, str(error))
 
     def _told(self, probabilities: NDArray[np.float64], top: int) -> dict[str, Any]:
         manifest = self._network.manifest

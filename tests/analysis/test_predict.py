@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 import labkit
+from labkit.analysis.predict import PredictedImages
 from labkit.analysis.predictions import load_predictions
 from labkit.commands import main as cli
 from labkit.data.manifest import files_of
@@ -215,3 +216,9 @@ def test_flags_that_dont_fit_are_refused(smoke, pictures, tmp_path, monkeypatch,
     assert cli.main(["predict", str(smoke), str(pictures), *flags]) == 2
     told = capsys.readouterr()
     assert said in told.err and told.err.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("targets", ["class", "classes", "numbers"])
+def test_a_network_without_numbers_has_no_most_probable_class(targets):
+    with pytest.raises(InputError, match="step 7 gives NaN or infinite numbers for 1 of 2 images"):
+        PredictedImages(("a", "b"), np.array([[0.5, 0.5], [np.nan, 0.5]]), ("x", "y"), targets, 7)
