@@ -315,7 +315,8 @@ def _part_of_tfrecord(split: str, path: Path) -> Part:
     except tf.errors.InvalidArgumentError:
         raise InputError(f"{shown(path)} has records without image, as bytes, and label, int64") from None
     except (struct.error, ValueError) as error:
-        raise InputError(f"{shown(path)} is damaged: {shown(str(error))}; write it again") from None
+        problem = "cut off, or no TFRecords" if isinstance(error, struct.error) else shown(str(error))
+        raise InputError(f"{shown(path)} is damaged: {problem}; write it again") from None
     return replace(part_of_arrays(f"{split} in {path.name}", planes, parsed["label"]), classes=_CIFAR10)
 
 

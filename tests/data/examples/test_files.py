@@ -115,9 +115,9 @@ def test_damaged_records_are_refused(fake_cifar, tmp_path):
     wrong[5_000] ^= 1
     for damaged, message in (
         (bytes(wrong), r"validation.tfrecords is damaged: the checksum at byte 3,\d+ is"),
-        (content[:-100], "validation.tfrecords is damaged"),
+        (content[:-100], "validation.tfrecords is damaged: cut off, or no TFRecords; write it again"),
         (b"", "validation.tfrecords is damaged: cannot mmap an empty file"),
-        (b"text" * 100, "validation.tfrecords is damaged"),
+        (b"text" * 100, "validation.tfrecords is damaged: cut off, or no TFRecords; write it again"),
     ):
         path.write_bytes(damaged)
         _refused(tmp_path, message, tfrecords=folder)
