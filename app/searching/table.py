@@ -52,7 +52,8 @@ def show_trials(search: SearchResult) -> None:
         key=TABLE,
         label="Trials",
         name=TRIAL,
-        view=(search.folder, wanted),
+        # Rows keep their places until another trial is the best, or the search has ended.
+        view=(search.folder, wanted, search.state, search.best_trial and search.best_trial.number),
         sort=sort,
         on_sort=lambda sort: st.session_state.update({SORT: sort}),
         on_open=lambda number: run_actions.link("live", [runs[number]]),

@@ -78,12 +78,17 @@ def html_of(at: AppTest) -> str:
 
 def rows_of(at: AppTest, key: str = "runs-table") -> list[dict[str, Any]]:
     """Return the rows of a table of app/run_table, each with its cells by the names of the columns."""
+    drawn = table_of(at, key)
+    columns = [column["name"] for column in drawn["columns"]]
+    return [{**row, **dict(zip(columns[1:], row["cells"], strict=True))} for row in drawn["rows"]]
+
+
+def table_of(at: AppTest, key: str) -> dict[str, Any]:
+    """Return what the browser gets of a table of app/run_table."""
     for part in at.get("bidi_component"):
         if part.proto.component_name == "labkit_table" and f"-{key}" in part.proto.id:
-            drawn = json.loads(part.proto.bytes)
-            columns = [column["name"] for column in drawn["columns"]]
-            return [{**row, **dict(zip(columns[1:], row["cells"], strict=True))} for row in drawn["rows"]]
-    return []
+            return json.loads(part.proto.bytes)
+    return {"columns": [], "rows": [], "view": None}
 
 
 def tick(at: AppTest, *keys: str, table: str = "runs-table") -> AppTest:

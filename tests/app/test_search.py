@@ -20,7 +20,7 @@ from labkit.experiments.search.result import SearchResult
 from labkit.run_directory import RunDirectory, RunLock
 from tests.app.boards import charts
 from tests.app.conftest import write_run
-from tests.app.pages import checked, finished, html_of, open_page, press, rows_of, tick, words
+from tests.app.pages import checked, finished, html_of, open_page, press, rows_of, table_of, tick, words
 from tests.app.searches import RUNGS, SPACE, trials, write_search
 from tests.run_directory.test_foreign_files import KINDS, replace
 
@@ -56,6 +56,21 @@ def test_the_trials_stand_in_a_table_with_the_best_first_and_why_others_ended(fo
     assert "Trials ended 28 of 27" in said and "State finished" in said
     at.session_state["search-states"] = "failed"
     assert [row["name"] for row in rows_of(checked(at.run()), TABLE)] == ["27"]
+
+
+def test_rows_keep_their_places_until_another_trial_is_the_best(folder):
+    """Or a page that was open all the time would end with the best trial anywhere."""
+    found = trials(28)
+    write_search(folder, found)
+    at = opened()
+    rows, view = rows_of(at, TABLE), table_of(at, TABLE)["view"]
+    worst, second = rows[-2]["name"], rows[1]["name"]
+    for name, keeps in ((worst, True), (second, False)):
+        results = found[int(name)]["results"]
+        results[-1]["value"] += 0.001 if keeps else 0.9
+        write_search(folder, found)
+        again = table_of(opened(), TABLE)["view"]
+        assert (again == view) == keeps
 
 
 def test_trials_are_sorted_opened_and_shown_by_their_numbers(folder):
