@@ -168,7 +168,8 @@ ALLOWED = {
     "model": "a name, 'FILE.py:NAME', a function (input_shape, num_classes) that returns a Keras model, or a "
     "Keras model",
     "loss": "a name, 'FILE.py:NAME', a function (labels, logits) that returns [batch], or a Keras loss",
-    "metrics": "names, 'FILE.py:NAME', and functions (labels, logits) or Keras metrics in a list",
+    "metrics": "a list of names, also Keras's, functions (labels, logits), and metrics of Keras; or "
+    "'FILE.py:NAME'",
     "optimizer": "a name, 'FILE.py:NAME', a Keras optimizer, or a function or class that gives one",
 }
 
@@ -314,7 +315,8 @@ def _settings_of_loss(loss: Any, folder: Path) -> dict[str, Any]:
 def _list_of_metrics(metrics: Sequence[Any], folder: Path) -> str:
     """Return names of metrics, or the file with a list of metrics and their sources. Raises InputError."""
     names = [one for one in metrics if isinstance(one, str)]
-    if len(names) == len(metrics):
+    by_keras = {one: f"keras.metrics.{one}()" for one in names if one.isidentifier() and one[0].isupper()}
+    if len(names) == len(metrics) and not by_keras:
         return ",".join(names)
     own = [one for one in metrics if not isinstance(one, str)]
     keras = sys.modules.get("keras")
@@ -326,10 +328,15 @@ def _list_of_metrics(metrics: Sequence[Any], folder: Path) -> str:
         raise InputError(f"metrics has {short(unnamed[0])[:100]}; allowed: {ALLOWED['metrics']}")
     path = folder / "metrics.py"
     items = ", ".join(
-        repr(one) if isinstance(one, str) else _made_again(one) if one in objects else one.__name__
+        by_keras.get(one, repr(one))
+        if isinstance(one, str)
+        else _made_again(one)
+        if one in objects
+        else one.__name__
         for one in metrics
     )
-    path.write_text(source_of("metrics", *defined) + f"\n\nMETRICS = [{items}]\n", encoding="utf-8")
+    text = "import keras\n" * bool(by_keras) + source_of("metrics", *defined) + f"\n\nMETRICS = [{items}]\n"
+    path.write_text(text, encoding="utf-8")
     return f"{path}:METRICS"
 
 

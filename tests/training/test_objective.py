@@ -208,6 +208,11 @@ def test_objects_are_the_same_as_flags(tmp_path):
         )
     with as_files({"metrics": [keras.metrics.AUC(multi_label=True)]}) as flags:
         assert "AUC.from_config({" in Path(flags["metrics"].rpartition(":")[0]).read_text()
+    with as_files({"metrics": ["TopKCategoricalAccuracy", "auc"]}) as flags:
+        path, _, name = flags["metrics"].rpartition(":")
+        allow({path: Path(path).read_bytes()})
+        first, auc = named_object("--metrics", f"{path}:{name}")
+        assert (first.k, auc) == (5, "auc")
     with as_files({"loss": keras.losses.Huber(delta=0.5)}) as flags:
         assert (flags["loss"], flags["loss_arguments"]) == ("huber", {"delta": 0.5})
     plain = keras.losses.CategoricalCrossentropy(from_logits=True)
