@@ -25,6 +25,7 @@ from labkit.data.of_run import data_dir_of_run, folder_to_prepare
 from labkit.data.recipe import fits_the_data, requested_values
 from labkit.distributed.heartbeat import read_heartbeats
 from labkit.errors import InputError
+from labkit.experiments.search.files import REQUEST
 from labkit.experiments.search.space import parse_space
 from labkit.home import data_home, home, runs_home
 from labkit.parts.trust import acting
@@ -180,6 +181,8 @@ def draft_of(run: RunDirectory) -> Draft:
         values["data_dir"] = None if folder == data_home() else str(folder)
     if values["input_path"] == "memory":  # which auto takes again
         values["input_path"] = "auto"
+    if (run.path.parent / REQUEST).is_file():  # a trial, which alone must not see the test images
+        values["evaluate_test"] = True
     tasks = [name.partition(":")[0] for name in read_heartbeats(run.cluster_path)]
     # The preset that leaves the shortest command.
     bases = {name: base_values(name) for name in ("", *PRESETS)}

@@ -319,6 +319,14 @@ def test_a_form_that_a_run_has_filled_says_so_until_the_preset_is_taken(make_run
     assert "--seed" not in at.code[0].value
 
 
+def test_the_best_trial_again_is_tested_as_no_trial_was(make_run):
+    run = make_run("mine")
+    configure(run, evaluate_test=False)
+    assert "--no-evaluate-test" in open_page("start", run, again=str(run.path)).code[0].value
+    (run.path.parent / "search.json").touch()
+    assert "evaluate-test" not in open_page("start", run, again=str(run.path)).code[0].value
+
+
 def test_several_trainings_open_the_page_of_their_search(runs_folder, started):
     at = open_page("start", "")
     at.text_input(key="start-1-field-learning_rate").set_value("0.1, 0.03").run()
