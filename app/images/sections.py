@@ -122,8 +122,7 @@ def nearest(run: RunDirectory, step: int, subject: Subject) -> None:
     for split, title in COMPARED.items():
         st.caption(title)
         asked = _ask_nearest(run, step, subject, split)
-        found = background.shown(asked, "Comparing with images", f"nearest-{split}")
-        if found is None:
+        if (found := background.shown(asked, "Comparing with images", f"nearest-{split}")) is None:
             continue
         alike = zip(found.images, found.labels, found.positions.tolist(), found.distances, strict=True)
         shown = (

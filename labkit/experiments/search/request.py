@@ -208,9 +208,8 @@ def _number_of_trials(asked: Mapping[str, Any], space: Mapping[str, Dimension]) 
         found = argument(flag, value, int, optional=name in ("trials", "in_flight"), allowed=allowed)
         if found is not None and found < least:
             raise InputError(f"{flag} is {value}; allowed: {allowed}")
-    if asked["workers"] > usable_cores() and has_no_gpu():
-        cores = f"{usable_cores()}, one for each core that labkit may use here"
-        raise InputError(f"--workers is {asked['workers']}; allowed: at most {cores}")
+    if asked["workers"] > (most := 4 * usable_cores()) and has_no_gpu():
+        raise InputError(f"--workers is {asked['workers']}; allowed: at most {most}, 4 for each core here")
     for name in ("minutes", "patience", "rung_seconds"):
         value, flag, allowed = asked[name], "--" + name.replace("_", "-"), "a number above 0"
         found = argument(flag, value, float, optional=True, allowed=allowed)
