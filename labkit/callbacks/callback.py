@@ -5,7 +5,8 @@ Importing this module loads neither TensorFlow nor NumPy.
 
 import difflib
 import fnmatch
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -163,12 +164,16 @@ class TrainingView:
         """
         return self.network.model(self._as_input(images), training=False).numpy()
 
-    def outputs(self, layers: str | Sequence[str], images: "NDArray[np.uint8]") -> "dict[str, NDArray[Any]]":
-        """Return what layers give for images with the current weights, as in an evaluation, by their names.
+    def outputs(
+        self, layers: str | Sequence[str], images: "NDArray[np.uint8]", step: int = 0
+    ) -> "dict[str, NDArray[Any]]":
+        """Return what layers give for images with the current weights, by their names.
 
         Args:
             layers: names or patterns, such as ``stage2_*``; ``labkit models`` shows the names.
             images: pixels, uint8 [n, height, width, channels].
+            step: the training step, from 1, as in which dropout draws and these images are normalized, in one
+                replica; by default as in an evaluation.
 
         Raises InputError if no layer has such a name.
         """
@@ -180,27 +185,28 @@ class TrainingView:
         chosen = [name for name in names if any(fnmatch.fnmatchcase(name, one) for one in wanted)]
         if not chosen:
             raise InputError(f"no layer is called {wanted!r}; the network has: {', '.join(names)}")
-        found = model(self._as_input(images), training=False)
+        with self._as_in(step, len(images)):
+            found = model(self._as_input(images), training=step > 0)
         return {name: found[name].numpy() for name in chosen}
 
     def gradients(
-        self, images: "NDArray[np.uint8]", labels: "NDArray[np.integer[Any]]"
+        self, images: "NDArray[np.uint8]", labels: "NDArray[np.integer[Any]]", step: int = 0
     ) -> "dict[str, NDArray[Any]]":
-        """Return the gradient of the mean loss for each trained weight, by its path.
-
-        Batch normalization is as in an evaluation, and nothing is dropped; weight decay isn't part of it.
+        """Return the gradient of the mean loss for each trained weight, by its path, without weight decay.
 
         Args:
             images: pixels, uint8 [n, height, width, channels].
             labels: int [n], or zeros and ones [n, num_classes] where images have several.
+            step: as of ``outputs``; then with the label smoothing of the training, too.
         """
         import tensorflow as tf
 
         weights = self.network.model.trainable_weights
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
+        smoothing = self.config.optimizer.label_smoothing if step else 0.0
+        with tf.GradientTape(watch_accessed_variables=False) as tape, self._as_in(step, len(images)):
             tape.watch([weight.value for weight in weights])
-            logits = self.network.model(self._as_input(images), training=False)
-            loss = tf.reduce_mean(self.network.loss.of_training(tf.constant(labels), logits, 0.0))
+            logits = self.network.model(self._as_input(images), training=step > 0)
+            loss = tf.reduce_mean(self.network.loss.of_training(tf.constant(labels), logits, smoothing))
         found = tape.gradient(
             loss,
             [weight.value for weight in weights],
@@ -219,6 +225,17 @@ class TrainingView:
         network, seed = self.network, self.config.run.seed
         made = batch_of_step(network.manifest, self.config.data, seed=seed, step=step or max(1, self._step))
         return made.images, made.labels
+
+    @contextmanager
+    def _as_in(self, step: int, images: int) -> Iterator[None]:
+        """Let the network, called for training in the block, do with images what it does in a step."""
+        from labkit.models.freezing import frozen_norms
+        from labkit.models.layers import dropout_draws, recorded_batch_statistics
+
+        done = max(0, step - 1)
+        held = frozen_norms(self.network.model, self.network.freezing.at(done))
+        with dropout_draws(done, 0, images), recorded_batch_statistics(held):
+            yield
 
     def _as_input(self, images: "NDArray[np.uint8]") -> Any:
         from labkit.data.network_input import as_input

@@ -155,3 +155,39 @@ def test_damaged_rows_and_files_of_media_are_left_out(looked, tmp_path):
             (copy.media_path / row["file"]).write_bytes(content)
         with pytest.raises(InputError, match=row["file"]):
             read_image(copy, reader.rows[0])
+
+
+@pytest.mark.parametrize("changed", [{}, {"freeze": "stage1", "label_smoothing": 0.1}], ids=["all", "frozen"])
+def test_the_gradients_of_a_step_are_what_it_applies(tmp_path, shapes, changed):
+    found = {}
+
+    class Predicts(labkit.Callback):
+        def before_step(self, training, step):
+            if step == 3:
+                images, labels = training.batch(step)
+                found["gradients"] = training.gradients(images, labels, step=step)
+                found["dropped"] = training.outputs("*dropout*", images, step=step)
+                found["before"] = training.weights()
+
+        def after_step(self, training, row):
+            if row["step"] == 3:
+                found["after"], found["rate"] = training.weights(), row["learning_rate"]
+
+    flags = {
+        "dropout_rate": 0.5,
+        "momentum": 0.0,
+        "weight_decay": 0.0,
+        "model": "vgg11",
+        "learning_rate": 0.01,
+    }
+    values = FLAGS | flags | {"train_steps": 3, "train_batch_size": 16} | changed
+    run = labkit.train(callbacks=[Predicts()], job_dir=tmp_path / "run", **values)
+    assert run.state == "finished", run.status.message
+    assert all((values == 0).mean() > 0.4 for values in found["dropped"].values()) and found["dropped"]
+    moved = 0
+    for path, gradient in found["gradients"].items():
+        change = found["before"][path] - found["after"][path]
+        if change.any():  # not frozen
+            moved += 1
+            np.testing.assert_allclose(change, found["rate"] * gradient, rtol=1e-3, atol=1e-6)
+    assert moved and (moved == len(found["gradients"])) == (not changed)
