@@ -59,7 +59,7 @@ def spelled_optimizer(name: Any) -> Any:
 
 def is_adaptive(optimizer: Any) -> bool:
     """Return whether an optimizer, by its name, has Keras's learning rate where none is given."""
-    return optimizer in ADAPTIVE or CODE.fullmatch(str(optimizer)) is not None
+    return isinstance(optimizer, str) and (optimizer in ADAPTIVE or CODE.fullmatch(optimizer) is not None)
 
 
 _CLASS_WEIGHTS = 'balanced, a JSON file, or its text, such as {"cat": 2, "dog": 0.5}'
@@ -251,7 +251,8 @@ class OptimizerConfig(FieldOwner):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "optimizer", spelled_optimizer(self.optimizer))
-        if own := _LOSSES_BY_KERAS.get(str(self.loss).replace("_", "").lower()):
+        own = _LOSSES_BY_KERAS.get(self.loss.replace("_", "").lower()) if isinstance(self.loss, str) else None
+        if own is not None:
             object.__setattr__(self, "loss", own)
         super().__post_init__()
         if self.optimizer_arguments and self.optimizer in LABKITS:
