@@ -53,6 +53,18 @@ class Neighbours:
     images: Images
 
 
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Pairs of images whose features are nearest, the nearest first: positions in two splits, int64 [k].
+
+    ``distances``: float64 [k], Euclidean.
+    """
+
+    rows: NDArray[np.int64]
+    others: NDArray[np.int64]
+    distances: NDArray[np.float64]
+
+
 @dataclass(frozen=True)
 class Moment:
     """The prediction at one kept checkpoint: ``probabilities`` float64 [classes], or why there is none."""
@@ -161,6 +173,22 @@ class AskedNetwork:
             progress(answer.content["done"], answer.content["of"])
             if answer.arrays:
                 return Neighbours(**answer.arrays)
+
+    def alike(self, split: str, other: str, k: int, progress: Progress = silent) -> Pairs:
+        """Return the ``k`` pairs of an image of a split and one of another, or the same, that are nearest.
+
+        Args:
+            split, other: ``train``, ``validation`` or ``test``. Each image of ``split`` is in at most one
+                pair.
+            k: 1 to 512.
+            progress: called with how much is done, and of how much.
+        """
+        content = {"question": "alike", "split": split, "other": other, "k": k}
+        while True:
+            answer = self.process.ask(content, patient=True)
+            progress(answer.content["done"], answer.content["of"])
+            if answer.arrays:
+                return Pairs(**answer.arrays)
 
     def history(
         self, image: Images, steps: Sequence[int] | None = None, progress: Progress = silent

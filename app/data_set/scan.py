@@ -21,7 +21,7 @@ from labkit.data.shards import read_labels, read_shard
 
 DIGEST_BYTES = 16
 INTERVALS = 10  # of numbers
-OF_EACH = ("labels", "targets", "digests")  # what a scan has of each image
+OF_EACH = ("labels", "targets", "digests", "brightness", "sharpness")  # what a scan has of each image
 EXACT_ROWS = 256  # the sum of so many squares of pixels is below 2^24, and exact in float32
 MOST_VALUES = 2**23  # of the sums of all classes, 64 MB; those of larger or more images have fewer pixels
 
@@ -32,14 +32,18 @@ class SplitScan:
 
     ``labels``: int32 [n], or zeros and ones [n, classes]; of numbers the interval that the first of a label
     is in (``DataScan.names``). ``targets``: the labels as recorded. ``digests``: a hash of each image's
-    pixels, void [n]. ``class_sums``: float64 [classes, height, width, channels], the sum of the images of
-    each class, which are reduced by a whole factor where they would take much memory. ``sums``, ``squares``:
-    float64 [height, width, channels], of all images and of their squares.
+    pixels, void [n]. ``brightness``: float32 [n], the mean of the pixels from 0 to 1. ``sharpness``: float32
+    [n], the variance of the Laplacian (Pech-Pacheco et al. 2000) over that of the pixels, in grey: low where
+    an image is blurred, whatever its contrast. ``class_sums``: float64 [classes, height, width, channels],
+    the sum of the images of each class, which are reduced by a whole factor where they would take much
+    memory. ``sums``, ``squares``: float64 [height, width, channels], of all images and of their squares.
     """
 
     labels: NDArray[np.int32]
     targets: NDArray[Any]
     digests: NDArray[np.void]
+    brightness: NDArray[np.float32]
+    sharpness: NDArray[np.float32]
     class_sums: NDArray[np.float64]
     sums: NDArray[np.float64]
     squares: NDArray[np.float64]
@@ -140,20 +144,35 @@ def _scanned(
     small = _reduced(np.zeros((1, *manifest.image_shape), np.float32), factor)
     class_sums = np.zeros((count, *small.shape[1:]))
     sums, squares = np.zeros(flat.shape[1]), np.zeros(flat.shape[1])
+    brightness, sharpness = np.zeros(len(flat), np.float32), np.zeros(len(flat), np.float32)
     for start in range(0, len(flat), EXACT_ROWS):
         part = slice(start, start + EXACT_ROWS)
         pixels = flat[part].astype(np.float32)
         sums += pixels.sum(axis=0, dtype=np.float64)
         squares += np.einsum("nv,nv->v", pixels, pixels)
+        brightness[part] = pixels.mean(axis=1) / 255
+        sharpness[part] = _sharpness(pixels.reshape(-1, *manifest.image_shape).mean(axis=3))
         _add_classes(class_sums, _reduced(pixels.reshape(-1, *manifest.image_shape), factor), labels[part])
     return SplitScan(
         labels,
         targets,
         np.frombuffer(digests, np.dtype((np.void, DIGEST_BYTES))),
+        brightness,
+        sharpness,
         class_sums,
         sums.reshape(manifest.image_shape),
         squares.reshape(manifest.image_shape),
     )
+
+
+def _sharpness(grey: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return what ``SplitScan.sharpness`` is of images [n, height, width]; 0 where all pixels are equal."""
+    across, along = (np.diff(grey, 2, axis=axis) for axis in (2, 1))
+    laplacian = across[:, 1:-1] + along[:, :, 1:-1]
+    if not laplacian.size:
+        return np.zeros(len(grey), np.float32)
+    variance = grey.var(axis=(1, 2))
+    return np.divide(laplacian.var(axis=(1, 2)), variance, out=np.zeros_like(variance), where=variance > 0)
 
 
 def _add_classes(

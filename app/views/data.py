@@ -11,6 +11,7 @@ from app import state
 from app.acting.draft import prepared
 from app.data_set import overview
 from app.data_set.augmented import augmentation
+from app.data_set.unusual import unusual
 from app.data_set.wrong_labels import wrong_labels
 from app.live_update import heading
 from app.markup import one_of, plain
@@ -24,10 +25,10 @@ from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 
 SAMPLES, AUGMENTATION, BALANCE = "Samples", "Augmentation", "Balance and pixels"
-DUPLICATES, LABELS, SOURCE = "Duplicates", "Suspected labels", "Source"
+DUPLICATES, UNUSUAL, LABELS, SOURCE = "Duplicates", "Unusual images", "Suspected labels", "Source"
 # Where the ways out begin in the sentence of an error: the page shows the command below it.
 WAYS_OUT = re.compile("; (?:prepare it with|prepared there|did you mean)")
-PARTS = [SAMPLES, AUGMENTATION, BALANCE, DUPLICATES, LABELS, SOURCE]
+PARTS = [SAMPLES, AUGMENTATION, BALANCE, DUPLICATES, UNUSUAL, LABELS, SOURCE]
 
 
 def page() -> None:
@@ -60,6 +61,8 @@ def page() -> None:
             overview.balance(scan)
         elif part == DUPLICATES:
             overview.duplicates(run, scan)
+        elif part == UNUSUAL:
+            unusual(run, scan)
         elif part == LABELS:
             wrong_labels(run, scan)
         else:

@@ -172,6 +172,21 @@ def test_the_nearest_images_are_those_of_the_smallest_distance(trained, networks
         assert 3 not in network.nearest(image, split, 5, exclude=3).positions
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("split", ["test", "train"])
+def test_the_pairs_most_alike_are_those_of_the_smallest_distance(trained, networks, split):
+    network, manifest = network_of(networks, trained), data_set_of(trained)
+    progress = []
+    found = network.alike("test", split, 7, progress=lambda *now: progress.append(now))
+    assert progress[-1][0] == progress[-1][1]
+    of_test, others = (network.features(load_split(manifest, name)[0]) for name in ("test", split))
+    distances = np.linalg.norm(of_test[:, None].astype(float) - others, axis=2)
+    if split == "test":
+        distances[np.tril_indices(len(distances))] = np.inf  # each pair once, and no image with itself
+    np.testing.assert_allclose(found.distances, np.sort(distances.min(axis=1))[:7], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(distances[found.rows, found.others], found.distances, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_integrated_gradients_add_up_to_the_logits_difference(trained, networks):
@@ -205,6 +220,8 @@ BAD = [
     (SALIENCY | {"method": "magic"}, {"images": IMAGE}, "method is 'magic'"),
     ({"question": "nearest", "split": "../..", "k": 1}, {"images": IMAGE}, "split is"),
     ({"question": "nearest", "split": "test", "k": 0}, {"images": IMAGE}, "k is 0"),
+    ({"question": "alike", "split": "test", "other": "tset", "k": 1}, {}, "split is 'tset'"),
+    ({"question": "alike", "split": "test", "other": "test", "k": 513}, {}, "k is 513"),
     (
         {"question": "predict", "step": 3},
         {"images": IMAGE},

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 from PIL.Image import Resampling
 from streamlit.testing.v1 import AppTest
 
@@ -17,13 +18,15 @@ from app.images.cards import shrunk
 from app.views.data import command_to_prepare
 from labkit.analysis.predictions import Predictions
 from labkit.data.of_run import data_set_of
+from labkit.data.prepare import prepare
 from labkit.data.shards import load_split
 from labkit.run_directory import RunDirectory, write_json_atomic
 from tests.app.conftest import MARKUP, change_environment, configure
 from tests.app.pages import checked, finished, html_of, open_page, press, words
 from tests.tiny import prepare_tiny
 
-PARTS = ["Samples", "Augmentation", "Balance and pixels", "Duplicates", "Suspected labels", "Source"]
+PARTS = ["Samples", "Augmentation", "Balance and pixels", "Duplicates", "Unusual images"]
+PARTS += ["Suspected labels", "Source"]
 
 
 @pytest.fixture
@@ -72,6 +75,48 @@ def test_suspected_labels_are_looked_for_when_asked_and_in_sample_is_said(run):
     assert re.search(r"labels are suspected|No label of the 40", words(at))
     finished(checked(at.segmented_control(key="labels-split").set_value("train").run()))
     assert "in sample" in words(at) and "hint" in words(at)
+
+
+@pytest.mark.long
+def test_images_that_stand_out_come_first_and_pairs_when_asked(run):
+    at = open_part("data", run, "Unusual images")
+    images, _ = load_split(data_set_of(run), "train")
+    order = np.argsort(images.mean(axis=(1, 2, 3)), kind="stable")
+    assert "Odd sizes" not in at.segmented_control(key="unusual").options  # no files to have sizes
+    for kind, rows in (("Darkest", order), ("Brightest", order[::-1])):
+        checked(at.segmented_control(key="unusual").set_value(kind).run())
+        found = re.findall(r'href="image\?run=[^"]*split=train&amp;index=(\d+)"', html_of(at))
+        values = images[[int(row) for row in found]].mean(axis=(1, 2, 3))
+        np.testing.assert_allclose(values, images[rows[:24]].mean(axis=(1, 2, 3)))
+        assert f"brightness {values[0] / 255:.3g}" in html_of(at)
+    checked(at.segmented_control(key="unusual").set_value("Nearly alike").run())
+    finished(press(at, "Compare the images"))
+    distances = [float(far) for far in re.findall(r"distance ([\d.e+-]+)<", html_of(at))]
+    assert len(distances) == 12 and distances == sorted(distances) and distances[0] > 0
+    pairs = re.findall(r"split=(train|test)&amp;index=\d+", html_of(at))
+    assert pairs[::2] == ["train"] * 12 and pairs[1::2] == ["test"] * 12
+
+
+@pytest.mark.long
+def test_pictures_of_an_odd_size_come_first(tmp_path, run, make_run):
+    random = np.random.default_rng(0)
+    for number, (width, height) in enumerate([(40, 40)] * 30 + [(40, 90), (44, 40)] * 5):
+        folder = tmp_path / "pictures" / ("a", "b")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = random.integers(0, 256, (height, width, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number:02}.png")
+    manifest = prepare(data_dir=tmp_path / "data", name="mine", images=tmp_path / "pictures", image_size=16)
+    manifest = manifest.manifest
+    made = make_run()
+    configure(made, data_dir=str(tmp_path / "data"), dataset="mine")
+    change_environment(made, data={"checksum": manifest.checksum})
+    at = open_part("data", made, "Unusual images")
+    checked(at.segmented_control(key="unusual").set_value("Odd sizes").run())
+    shown = re.findall(r"(\d+)×(\d+) pixels", html_of(at))
+    assert shown and ("40", "40") not in shown
+    assert shown == sorted(
+        shown, key=lambda size: size != ("40", "90")
+    )  # the farthest from what is usual first
 
 
 @pytest.mark.long

@@ -4,6 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+from PIL import Image
+from PIL.ImageFilter import GaussianBlur
+from scipy.ndimage import laplace
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
@@ -86,6 +89,21 @@ def test_a_damaged_shard_is_named_with_the_command_that_rebuilds_it(tiny, tmp_pa
     shard.unlink()
     with pytest.raises(InputError, match=r"train-00000.*labkit data prepare"):
         scan_data(made)
+
+
+def test_a_darker_image_has_less_brightness_and_a_blurred_one_less_sharpness(tiny, tmp_path):
+    sharp = pixels(3, (32, 32, 3))
+    blurred = np.stack([np.asarray(Image.fromarray(image).filter(GaussianBlur(2))) for image in sharp])
+    flat = np.full((1, 32, 32, 3), 7, np.uint8)
+    images = np.concatenate([sharp, blurred, sharp // 4, flat])
+    scan = scan_data(write_derived(tiny, tmp_path, {"train": (images, np.arange(10))})).splits["train"]
+    np.testing.assert_allclose(scan.brightness, images.mean(axis=(1, 2, 3)) / 255, atol=1e-6)
+    assert (scan.sharpness[3:6] < 0.1 * scan.sharpness[:3]).all()
+    np.testing.assert_allclose(scan.sharpness[6:9], scan.sharpness[:3], rtol=0.02)  # whatever the contrast
+    assert scan.sharpness[9] == 0
+    grey = images[0].mean(axis=2, dtype=np.float64)
+    laplacian = laplace(grey)[1:-1, 1:-1]
+    assert scan.sharpness[0] == pytest.approx(np.var(laplacian) / grey.var(), rel=1e-4)
 
 
 def test_equal_images_are_found_within_and_across_splits(tiny, tmp_path):
