@@ -114,9 +114,7 @@ def test_pictures_of_an_odd_size_come_first(tmp_path, run, make_run):
     checked(at.segmented_control(key="unusual").set_value("Odd sizes").run())
     shown = re.findall(r"(\d+)×(\d+) pixels", html_of(at))
     assert shown and ("40", "40") not in shown
-    assert shown == sorted(
-        shown, key=lambda size: size != ("40", "90")
-    )  # the farthest from what is usual first
+    assert shown == sorted(shown, key=lambda size: size != ("40", "90"))  # the farthest first
 
 
 @pytest.mark.long
