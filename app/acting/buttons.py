@@ -3,20 +3,23 @@
 import math
 import shlex
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
 import streamlit as st
 
-from app import address, state
+from app import address, background, state
 from app.acting import launches
 from app.charts import picked
 from app.markup import plain, show_commands
 from app.state import clean
 from labkit.cluster.flags import acts, making_command
+from labkit.config import by_field
 from labkit.config.config import recorded_by, recorded_config
 from labkit.errors import InputError
 from labkit.parts.trust import accept, demands, files_of, is_accepted
+from labkit.parts.trust import acts as runs_code
 from labkit.plurals import counted, printable
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status, process_alive
 from labkit.run_directory.stop import asked_to_stop
@@ -40,7 +43,8 @@ def draw(run: RunDirectory, status: Status | None, liveness: str) -> None:
     elif acts and liveness in ENDED_EARLY and _diverged_at(run) is None:
         _resume(run)
     if acts and status is not None:
-        again(run, "Again with changes", "Opens the form for a new run with the configuration of this one.")
+        again(run, "Again", "Opens the form for a new run with the configuration of this one.")
+        _fork(run, status)
     _commands(run, liveness)
 
 
@@ -87,6 +91,41 @@ def again(run: RunDirectory, label: str, help: str, **changes: str) -> None:
     """
     st.session_state.pop(FILLED, None)  # the form is filled again, whatever was changed in it
     address.link("start", label, "edit", help, again=clean(run.path), **changes)
+
+
+def _fork(run: RunDirectory, status: Status) -> None:
+    """Draw the form of a fork, and the link to one that was made."""
+    key = f"fork-{clean(run.path)}"
+    with st.popover("Fork", icon=":material/fork_right:"):
+        st.write("A run of its own that shares the past of this one, and goes on with other settings.")
+        most = max(1, status.step)
+        kept = [step for step in run.checkpoint_steps() if step < status.total_steps] or [most]
+        at = st.number_input(
+            "Last step of both",
+            1,
+            most,
+            min(kept[-1], most),
+            key=f"{key}-at",
+            help="One without a checkpoint is made again from the nearest before it.",
+        )
+        example = "learning_rate=0.01 seed=1"
+        changes = st.text_input("Settings that differ", key=f"{key}-set", placeholder=example).split()
+        words = ["fork", str(run.path), "--at", str(at), *(["--set", *changes] if changes else [])]
+        st.code(clean(shlex.join(["labkit", *words])), language="bash", wrap_lines=True)
+        asked = _failure_key(run), _ask_to_fork, key, words, changes
+        st.button("Make the fork", key=f"{key}-button", on_click=state.attempt, args=asked)
+    click, wanted = st.session_state.get(key, (0, None))
+    if wanted and (lines := background.shown(launches.command(wanted, click), "Forking", key)) is not None:
+        path = shlex.split(lines[-1])[-1]  # of the command that goes on with it
+        address.link("live", "Open the fork", "fork_right", "*Resume* there goes on with it.", run=path)
+
+
+def _ask_to_fork(key: str, words: list[str], changes: list[str]) -> None:
+    """Raises InputError for a file of code, which only a dashboard that was told so may run."""
+    for name, value in by_field(dict(one.partition("=")[::2] for one in changes)).items():
+        if runs_code(name, value) and not state.allows_code():
+            raise InputError(f"{name} is {value!r}, which is taken where --allow-code was given")
+    st.session_state[key] = time.time_ns(), words
 
 
 def report(run: RunDirectory) -> None:

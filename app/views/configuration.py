@@ -32,9 +32,12 @@ def page() -> None:
         st.markdown("**Configuration**")
         try:
             recorded = run.read_config()
-            if (changed := changed_settings(recorded)) is not None:
-                _sections({"differs from the defaults": dict(changed)})
-            _sections(recorded, expanded=changed is None)
+            changed, wanted = changed_settings(recorded), _wanted()
+            other, settings = _beside(run, recorded)
+            parts = {f"differs from {other}": settings} if other else {}
+            parts |= {"differs from the defaults": dict(changed)} if changed is not None else {}
+            _sections(_found(parts, wanted))
+            _sections(_found(recorded, wanted), expanded=changed is None or bool(wanted))
         except InputError as error:
             st.error(plain(str(error)))
         except RecursionError:
@@ -51,6 +54,35 @@ def page() -> None:
                 st.error(f"{state.as_code(run.environment_path)} is nested too deeply to be shown")
         else:
             st.caption("No environment is recorded yet (no readable `environment.json`).")
+
+
+def _wanted() -> str:
+    return st.text_input("Find", key="setting", bind="query-params", placeholder="decay").strip().lower()
+
+
+def _found(parts: Mapping[str, Any], wanted: str) -> dict[str, Any]:
+    """Return the settings whose name or value has a text, in their parts."""
+    if not wanted:
+        return dict(parts)
+    found: dict[str, Any] = {}
+    for name, part in parts.items():
+        if isinstance(part, Mapping):
+            part = {key: one for key, one in part.items() if wanted in f"{key} {one}".lower()}
+        if part if isinstance(part, Mapping) else wanted in f"{name} {part}".lower():
+            found[name] = part
+    return found
+
+
+def _beside(run: RunDirectory, recorded: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    """Draw the choice of another run; return its label and the settings that differ, in both."""
+    others = {label: one for label, one in state.listed_runs().items() if one.path != run.path}
+    label = st.selectbox("Compare with", list(others), index=None, key="configuration-beside")
+    if label is None:
+        return "", {}
+    mine, theirs = (dict(flatten(one)) for one in (recorded, others[label].read_config()))
+    names = dict.fromkeys([*mine, *theirs])
+    pairs = {name: (mine.get(name, "–"), theirs.get(name, "–")) for name in names}
+    return label, {name: f"{one} (there: {other})" for name, (one, other) in pairs.items() if one != other}
 
 
 def changed_settings(recorded: dict[str, Any]) -> Mapping[str, Any] | None:

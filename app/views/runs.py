@@ -1,15 +1,15 @@
 """The first page: a table of all runs, to find, select, compare, tag and tidy them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import address, state
 from app.markup import plain
-from app.run_table import actions, curves, table
+from app.run_table import actions, curves, table, views
 from app.run_table.actions import show_trash
+from app.run_table.views import View
 from labkit.config import field_aliases
 from labkit.errors import InputError
 from labkit.plurals import counted
@@ -19,16 +19,6 @@ from labkit.run_directory.summary import RunSummary
 REFRESH_SECONDS = 3.0
 READ_SECONDS = 0.5  # the longest that metrics are read before the page is drawn; the rest follows
 TABLE, SORT, RESULTS = "runs-table", "runs-sort", "runs-results"
-
-
-@dataclass(frozen=True)
-class View:
-    """What the controls say: filter, columns, by what runs are grouped, and whether archived ones show."""
-
-    text: str
-    columns: tuple[str, ...]
-    by: tuple[str, ...]
-    archived: bool
 
 
 def page() -> None:
@@ -91,7 +81,7 @@ def _controls(others: dict[str, str]) -> tuple[View, DeltaGenerator]:
             help="Words in the name, state, data set, model, tags or note; and conditions on a field or "
             "setting, such as `state=running`, `tag=paper`, `accuracy>0.8`, `learning_rate<0.1`, `age<2h`. "
             "All of them must fit. The same as `labkit runs --filter`.",
-            width=260,
+            width=205,
         )
         by = st.multiselect(
             "Group by",
@@ -102,7 +92,7 @@ def _controls(others: dict[str, str]) -> tuple[View, DeltaGenerator]:
             placeholder="Nothing",
             help="A row for all runs that have the same of what is chosen, with mean ± standard deviation "
             "of their results. *All but the seed*: runs whose settings differ in their seed alone.",
-            width=190,
+            width=160,
         )
         with st.popover("Columns", icon=":material/view_column:"):
             shown = st.multiselect(
@@ -116,8 +106,17 @@ def _controls(others: dict[str, str]) -> tuple[View, DeltaGenerator]:
                 width=420,
             )
         archived = st.toggle("Archived", key="archived", bind="query-params", help="Shows archived runs too.")
+        view = View(text, tuple(shown), tuple(by), archived, st.session_state.get(SORT) or "")
+
+        def show(one: View) -> None:  # a column of runs that are gone isn't there to choose
+            known = {"group": [*groups], "columns": [*columns]}
+            chosen = {"group": one.by, "columns": one.columns}
+            st.session_state.update({key: [a for a in chosen[key] if a in known[key]] for key in known})
+            st.session_state.update({"filter": one.text, "archived": one.archived, SORT: one.sort or None})
+
+        views.control(view, show)
         beside = st.container(width=170)
-    return View(text, tuple(shown), tuple(by), archived), beside
+    return view, beside
 
 
 def _table(runs: Mapping[str, RunSummary], view: View) -> tuple[list[curves.Drawn] | None, int]:
@@ -136,13 +135,14 @@ def _table(runs: Mapping[str, RunSummary], view: View) -> tuple[list[curves.Draw
         rows = table.group_rows(groups, view.by, columns.values(), sort)
     else:
         rows = table.run_rows(runs, columns.values(), sort)
-    drawn = curves.choose(rows, (view, sort), sort)
+    listed = view.text, view.columns, view.by, view.archived
+    drawn = curves.choose(rows, (listed, sort), sort)
     table.draw(
         columns,
         rows,
         key=TABLE,
         label="Runs",
-        view=view,
+        view=listed,
         sort=sort,
         on_sort=lambda sort: st.session_state.update({SORT: sort or None}),
         on_open=_open_clicked,

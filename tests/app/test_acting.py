@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -29,7 +30,7 @@ from labkit.parts.trust import accept
 from labkit.run_directory import RunDirectory
 from labkit.startup.child import REASON
 from tests.app.conftest import change_environment, configure, in_cluster
-from tests.app.pages import button, checked, open_page, press, unfold, words
+from tests.app.pages import button, checked, finished, open_page, press, unfold, words
 from tests.app.rows import append, append_machine, layer_row, machine_row, train_row
 from tests.commands.in_process import config_of
 from tests.commands.test_manage import TRAINING
@@ -317,6 +318,24 @@ def test_a_form_that_a_run_has_filled_says_so_until_the_preset_is_taken(make_run
     at = press(at, "The preset alone")
     assert "The configuration of mine." not in words(at)
     assert "--seed" not in at.code[0].value
+
+
+@pytest.mark.long
+def test_a_fork_is_made_by_a_form_and_opened_by_its_link(trained_home, tmp_path):
+    run = RunDirectory(shutil.copytree(trained_home.path, tmp_path / "a b"))
+    at = open_page("live", run)
+    step = at.number_input(key=f"fork-{run.path}-at").value
+    assert step == max(step for step in run.checkpoint_steps() if step < run.read_status().total_steps)
+    checked(at.text_input(key=f"fork-{run.path}-set").set_value("callbacks=mine.py:Mine").run())
+    press(at, "Make the fork")
+    assert "--allow-code" in words(at) and not list(tmp_path.glob("*fork*"))
+    checked(at.text_input(key=f"fork-{run.path}-set").set_value("lr=0.02").run())
+    assert f"labkit fork '{run.path}' --at {step} --set lr=0.02" in words(at)
+    finished(press(at, "Make the fork"))
+    fork = RunDirectory(tmp_path / f"a b-fork-{step}")
+    assert recorded_config(fork).optimizer.learning_rate == 0.02
+    [link] = [one.proto for one in at.get("page_link") if one.proto.label == "Open the fork"]
+    assert parse_qs(link.query_string.lstrip("?"))["run"] == [str(fork.path)]
 
 
 def test_the_best_trial_again_is_tested_as_no_trial_was(make_run):

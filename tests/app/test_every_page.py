@@ -227,6 +227,21 @@ def test_pages_that_are_open_all_day_answer_whatever_a_file_is_and_show_the_othe
         open_in_time("live", run)
 
 
+def test_settings_are_found_and_compared_with_those_of_another_run(make_run):
+    one, other = make_run("one"), make_run("other")
+    configure(one, learning_rate=0.2)
+    configure(other, learning_rate=0.3, momentum=0.8)
+    at = open_page("configuration", one)
+    checked(at.text_input(key="setting").set_value("Decay").run())
+    shown = words(at)
+    assert "weight_decay" in shown and "batch_norm_decay" in shown and "train_batch_size" not in shown
+    checked(at.text_input(key="setting").set_value("").run())
+    assert "train_batch_size" in words(at)
+    checked(at.selectbox(key="configuration-beside").set_value("other").run())
+    assert "optimizer.learning_rate 0.2 (there: 0.3)" in words(at)
+    assert "optimizer.momentum 0.9 (there: 0.8)" in words(at)
+
+
 @pytest.mark.parametrize(
     "content", ['{"data": ', "[]", "", '{"a":' * 900 + "1" + "}" * 900, '{"a":' * 100_000]
 )

@@ -10,13 +10,14 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app import state
-from app.run_table import actions, table
+from app.run_table import actions, table, views
 from app.views import runs
+from labkit.errors import InputError
 from labkit.run_directory import RunLock, write_json_atomic
 from labkit.run_directory.notes import change_notes, read_notes
 from labkit.run_directory.stop import list_trash
 from tests.app.conftest import configure
-from tests.app.pages import checked, open_main, open_page, press, rows_of, tick, words
+from tests.app.pages import button, checked, open_main, open_page, press, rows_of, tick, words
 from tests.app.rows import append, evaluation_row, train_row
 
 
@@ -130,6 +131,37 @@ def test_runs_that_a_filter_hid_come_back_to_their_places(three):
     assert names(at) == ["second"]
     at.text_input(key="filter").set_value("")
     assert names(checked(at.run())) == ["third", "second", "first"]
+
+
+def test_a_view_is_kept_under_a_name_shown_by_a_click_and_removed(three):
+    at = open_main(filter="s", group="seed", sort="-state")
+    checked(at.multiselect(key="columns").set_value(["state", "active"]).run())
+    at.text_input(key=views.NAME).set_value(" mine *1* ").run()
+    press(at, "Keep this view")
+    at = open_main()
+    assert names(at) == ["third", "second", "first"]
+    checked(at.button(key="view-mine *1*").click().run())
+    shown = [at.session_state[key] for key in ("filter", "columns", "group", "archived", "runs-sort")]
+    assert shown == ["s", ["state", "active"], ["seed"], False, "-state"]
+    checked(at.button(key="no-view-mine *1*").click().run())
+    assert views.read_kept() == {} and "None is kept yet" in words(at)
+    press(at, "Keep this view")
+    assert "the view has no name" in words(at)
+    for damage in ("{", '{"version": 2}', '{"views": {"a": 1}}'):
+        views.kept_path().write_text(damage)
+        at = open_main()
+        assert ".views.json" in words(at) and names(at) == ["third", "second", "first"]
+
+
+def test_a_locked_page_shows_views_and_keeps_none(three, monkeypatch):
+    views.keep("mine", views.View(text="second"))
+    monkeypatch.setenv("LABKIT_READ_ONLY", "1")
+    at = open_main()
+    assert button(at, "Keep this view") is None
+    checked(at.button(key="view-mine").click().run())
+    assert names(at) == ["second"]
+    with pytest.raises(InputError, match="read-only"):
+        views.keep("mine", None)
 
 
 def test_columns_are_kept_in_the_address_and_may_be_settings(three):
