@@ -23,15 +23,19 @@ from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.notes import read_notes
 from labkit.run_directory.rows import result_name
 
+READ_SECONDS = 0.2  # the longest that metrics are read before a page is drawn
+
 
 def heading(run: RunDirectory, page: str = "") -> DeltaGenerator:
     """Draw the name and the state of a run in a row. Returns the row.
 
     Args:
         run: the run.
-        page: what stands before the name; its page is then drawn again when the state changes.
+        page: what stands before the name. Its buttons and figures are then drawn, too, and its page is drawn
+            again when the state changes. Live has its own, which follow the training.
     """
-    liveness = liveness_of(run.read_status())
+    status = run.read_status()
+    liveness = liveness_of(status)
     label, color, icon, _ = STATES[liveness]
     row = st.container(horizontal=True, vertical_alignment="center", gap="small", key="run-head")
     with row:
@@ -44,8 +48,29 @@ def heading(run: RunDirectory, page: str = "") -> DeltaGenerator:
         if notes.text:
             st.badge("note", icon=":material/sticky_note_2:", color="gray", help=plain(notes.text))
     if page:
-        state.watch("state", lambda: liveness_of(run.read_status()), seen=liveness)
+        with row:
+            buttons.draw(run, status, liveness)
+        st.html(f'<div class="lk-live">{_figures(run)}</div>')
+        buttons.report(run)
+        seen = liveness, buttons.state_of(run)
+        state.watch("state", lambda: (liveness_of(run.read_status()), buttons.state_of(run)), seen=seen)
     return row
+
+
+def _figures(run: RunDirectory) -> str:
+    """Return progress and figures as HTML, of what can be read in a moment."""
+    (found,) = state.follower((run.path,)).of([run], READ_SECONDS)
+    rows = {split: found.results.get(split, {}) for split in ("validation", "test")}
+    name = result_name(dict.fromkeys([*rows["validation"], *rows["test"]]))
+    form, said = ".2%" if name == "accuracy" else ".4g", look_of(name).title.lower()
+    facts = [
+        ("Training loss", number_text(found.training_loss, ".4g")),
+        *((f"{split.capitalize()} {said}", number_text(row.get(name), form)) for split, row in rows.items()),
+        ("Examples per second", number_text(found.examples_per_second, ",.0f")),
+        ("Duration", duration(found.duration)),
+    ]
+    known = [fact for fact in facts if fact[1] != "–"]
+    return progress_html(found.step or 0, found.total_steps or 0) + facts_html(known)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ def page() -> None:
     run = state.selected_run()
     answers.expect(run)
     state.watch(f"predictions-{run.path}", lambda: sources.watched(run))
-    with heading(run, "Predictions"):
+    heading(run, "Predictions")
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         split = sources.choose_split(run)
         source = sources.choose_checkpoint(run, split, "checkpoint")
     predictions = sources.predictions_of(source, run, split)

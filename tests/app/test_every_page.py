@@ -242,6 +242,17 @@ def test_settings_are_found_and_compared_with_those_of_another_run(make_run):
     assert "optimizer.momentum 0.9 (there: 0.8)" in words(at)
 
 
+@pytest.mark.parametrize("page", [name for name in PAGES if name != "compare"])
+def test_progress_figures_and_buttons_of_a_run_are_on_each_of_its_pages(make_run, page):
+    run = make_run("mine", state="interrupted")
+    configure(run)
+    at = open_page(page, run)
+    said, buttons = words(at), [one.label for one in at.button]
+    assert "Step 120 of 200" in said and "Training loss" in said and "Validation accuracy" in said
+    assert "Resume" in buttons and "Make the fork" in buttons
+    assert "Again" in [one.proto.label for one in at.get("page_link")]
+
+
 @pytest.mark.parametrize(
     "content", ['{"data": ', "[]", "", '{"a":' * 900 + "1" + "}" * 900, '{"a":' * 100_000]
 )
