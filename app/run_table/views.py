@@ -14,7 +14,7 @@ from labkit.run_directory.directory import write_json_atomic
 from labkit.run_directory.files import read_json
 
 VERSION = 1  # of the file
-FAILED, NAME, LONGEST_NAME = "views-failed", "view-name", 40
+FAILED, NAME, LONGEST_NAME = "views-failed", "views-name", 40
 
 
 @dataclass(frozen=True)
