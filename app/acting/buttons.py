@@ -99,7 +99,7 @@ def _fork(run: RunDirectory, status: Status) -> None:
     with st.popover("Fork", icon=":material/fork_right:"):
         st.write("A run of its own that shares the past of this one, and goes on with other settings.")
         most = max(1, status.step)
-        kept = [step for step in run.checkpoint_steps() if step < status.total_steps] or [most]
+        kept = [step for step in run.checkpoint_steps() if 0 < step < status.total_steps] or [most]
         at = st.number_input(
             "Last step of both",
             1,
@@ -108,24 +108,29 @@ def _fork(run: RunDirectory, status: Status) -> None:
             key=f"{key}-at",
             help="One without a checkpoint is made again from the nearest before it.",
         )
-        example = "learning_rate=0.01 seed=1"
+        example = "learning_rate=0.01 weight_decay=0.001"
         changes = st.text_input("Settings that differ", key=f"{key}-set", placeholder=example).split()
         words = ["fork", str(run.path), "--at", str(at), *(["--set", *changes] if changes else [])]
         st.code(clean(shlex.join(["labkit", *words])), language="bash", wrap_lines=True)
-        asked = _failure_key(run), _ask_to_fork, key, words, changes
-        st.button("Make the fork", key=f"{key}-button", on_click=state.attempt, args=asked)
-    click, wanted = st.session_state.get(key, (0, None))
-    if wanted and (lines := background.shown(launches.command(wanted, click), "Forking", key)) is not None:
-        path = shlex.split(lines[-1])[-1]  # of the command that goes on with it
-        address.link("live", "Open the fork", "fork_right", "*Resume* there goes on with it.", run=path)
+        args = f"{key}-failed", _ask_to_fork, key, words, changes
+        st.button("Make the fork", key=f"{key}-button", on_click=state.attempt, args=args)
+        state.say_failure(args[0])
+        asked = st.session_state.get(key)  # or the path of the fork, which isn't asked for again
+        if isinstance(asked, tuple):
+            lines = background.shown(launches.command(*asked), "Forking", key)
+            if lines is not None:  # the last is the command that goes on with it
+                asked = st.session_state[key] = shlex.split(lines[-1])[-1]
+        if isinstance(asked, str):
+            address.link("live", "Open the fork", "fork_right", "*Resume* there goes on with it.", run=asked)
 
 
 def _ask_to_fork(key: str, words: list[str], changes: list[str]) -> None:
     """Raises InputError for a file of code, which only a dashboard that was told so may run."""
+    st.session_state.pop(key, None)
     for name, value in by_field(dict(one.partition("=")[::2] for one in changes)).items():
         if runs_code(name, value) and not state.allows_code():
             raise InputError(f"{name} is {value!r}, which is taken where --allow-code was given")
-    st.session_state[key] = time.time_ns(), words
+    st.session_state[key] = words, time.time_ns()
 
 
 def report(run: RunDirectory) -> None:

@@ -14,14 +14,14 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from app import state
+from app import background, state
 from app.acting import launches
 from app.acting.draft import check, draft_of, expected, new_draft, with_data_set, with_preset
 from app.views import start
 from labkit.commands import main as cli
 from labkit.commands.main import parse
 from labkit.commands.train import training_of
-from labkit.config import Config
+from labkit.config import Config, fields_by_name
 from labkit.config.config import recorded_config
 from labkit.config.presets import PRESETS, merged_with_preset, preset_values
 from labkit.errors import InputError
@@ -329,6 +329,14 @@ def test_a_fork_is_made_by_a_form_and_opened_by_its_link(trained_home, tmp_path)
     checked(at.text_input(key=f"fork-{run.path}-set").set_value("callbacks=mine.py:Mine").run())
     press(at, "Make the fork")
     assert "--allow-code" in words(at) and not list(tmp_path.glob("*fork*"))
+    checked(at.text_input(key=f"fork-{run.path}-set").set_value(f"train_steps={step}").run())
+    finished(press(at, "Make the fork"))
+    assert "the fork would end" in words(at)
+    checked(at.text_input(key=f"fork-{run.path}-set").set_value("nonsense=1").run())
+    press(at, "Make the fork")
+    assert "nonsense" in words(at) and "the fork would end" not in words(at)
+    example = at.text_input(key=f"fork-{run.path}-set").placeholder.split()
+    assert not any(fields_by_name()[one.partition("=")[0]].fork for one in example)
     checked(at.text_input(key=f"fork-{run.path}-set").set_value("lr=0.02").run())
     assert f"labkit fork '{run.path}' --at {step} --set lr=0.02" in words(at)
     finished(press(at, "Make the fork"))
@@ -336,6 +344,10 @@ def test_a_fork_is_made_by_a_form_and_opened_by_its_link(trained_home, tmp_path)
     assert recorded_config(fork).optimizer.learning_rate == 0.02
     [link] = [one.proto for one in at.get("page_link") if one.proto.label == "Open the fork"]
     assert parse_qs(link.query_string.lstrip("?"))["run"] == [str(fork.path)]
+    background._jobs.clear()  # as when other work has taken its place
+    shutil.rmtree(fork.path)
+    finished(checked(at.run()))
+    assert not fork.exists()  # nobody asked for it again
 
 
 def test_the_best_trial_again_is_tested_as_no_trial_was(make_run):
