@@ -12,7 +12,7 @@ from app.ask.client import Pairs
 from app.data_set.overview import read_images
 from app.data_set.scan import DataScan
 from app.images import answers, cards, marking
-from app.images.subject import checkpoint_to_ask, name_of, names_of, split_control
+from app.images.subject import name_of, names_of, split_control
 from app.markup import number_text, one_of
 from labkit.data.manifest import columns_of
 from labkit.data.marks import Place
@@ -113,7 +113,7 @@ def _cards(
 
 
 def _alike(run: RunDirectory, scan: DataScan, split: str, splits: list[str]) -> None:
-    step = checkpoint_to_ask(run)
+    step = answers.pinned_step(run, "unusual")
     if step is None:
         answers.no_checkpoint(run)
         return
@@ -139,7 +139,9 @@ def _pairs(scan: DataScan, split: str, other: str, found: Pairs) -> None:
     one, two = scan.splits[split].digests[found.rows], scan.splits[other].digests[found.others]
     differ = np.flatnonzero(one != two)
     if not len(differ):
-        st.success("There is no pair with other than equal pixels.", icon=":material/check_circle:")
+        equal = len(found.rows)
+        words = f"The {equal:,} nearest have equal pixels: see Duplicates." if equal else "There is none."
+        st.info(f"No pair to show. {words}", icon=":material/info:")
         return
     page, above = page_below(len(differ), PAIRS_ON_A_PAGE, "alike-page", (split, other))
     with above, cards.readable():

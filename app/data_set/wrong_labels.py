@@ -16,7 +16,7 @@ from app.ask.client import AskedNetwork
 from app.data_set.overview import read_images
 from app.data_set.scan import DataScan
 from app.images import answers, cards, marking
-from app.images.subject import checkpoint_to_ask, name_of, names_of, split_control
+from app.images.subject import name_of, names_of, split_control
 from labkit.data.marks import KEEP
 from labkit.errors import InputError
 from labkit.plurals import counted
@@ -113,7 +113,7 @@ def wrong_labels(run: RunDirectory, scan: DataScan) -> None:
         "wrong, and lists the images whose labels it contradicts most. The network may be wrong instead, so "
         "look before you change a label."
     )
-    step = checkpoint_to_ask(run)
+    step = answers.pinned_step(run, "labels")
     if step is None:
         answers.no_checkpoint(run)
         return

@@ -272,6 +272,9 @@ class Answers:
         none = np.full(len(rows), -1), np.full(len(rows), np.inf, np.float32)
         pairs = self._pairs.setdefault((split, other), Pairs(*none))
         if all(one.done == len(one.rows) for one in known):
+            # A rectified layer may make zeros of NaN, so that all images would be equal.
+            if not (pairs.done or all(np.isfinite(one).all() for one in (*self._weights, rows, others))):
+                raise InputError("the network gives NaN or infinite numbers, so no images can be compared")
             _compare(pairs, rows, others, itself=split == other)
         done = sum(one.done for one in known) + pairs.done
         content = {"done": done, "of": sum(len(one.rows) for one in known) + len(rows)}
@@ -313,7 +316,7 @@ class Answers:
 
 def _compare(pairs: Pairs, rows: NDArray[np.float32], others: NDArray[np.float32], *, itself: bool) -> None:
     """Find the nearest of ``others`` for more of the ``rows``, for ``PART_SECONDS``."""
-    end, norms = time.monotonic() + PART_SECONDS, (others**2).sum(axis=1)
+    end, norms = time.monotonic() + PART_SECONDS, np.einsum("nf,nf->n", others, others)
     size = max(1, PAIR_VALUES // max(1, len(others)))
     while pairs.done < len(rows) and time.monotonic() < end:
         at = np.arange(pairs.done, min(pairs.done + size, len(rows)))

@@ -13,6 +13,7 @@ from app.ask.client import AskedNetwork, Networks
 from app.ask.process import Message, receive, send
 from app.images.subject import checkpoint_to_ask, read_example
 from app.network_process.__main__ import serve
+from app.network_process.answers import Answers
 from labkit.analysis.network import grad_cam, integrated_gradients, load_network
 from labkit.analysis.predictions import load_predictions
 from labkit.data.of_run import data_set_of
@@ -185,6 +186,17 @@ def test_the_pairs_most_alike_are_those_of_the_smallest_distance(trained, networ
         distances[np.tril_indices(len(distances))] = np.inf  # each pair once, and no image with itself
     np.testing.assert_allclose(found.distances, np.sort(distances.min(axis=1))[:7], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(distances[found.rows, found.others], found.distances, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_network_that_gives_nan_has_no_pairs(trained):
+    made = Answers(trained, load_predictions(trained).summary["checkpoint_step"])
+    made._weights = [np.full_like(one, np.nan) for one in made._weights]
+    made._network.model.set_weights(made._weights)
+    question = Message({"question": "alike", "split": "test", "other": "train", "k": 3}, {})
+    with pytest.raises(InputError, match="NaN"):
+        while made.answer(question)[1] == {}:
+            pass
 
 
 @pytest.mark.long

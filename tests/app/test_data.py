@@ -1,5 +1,6 @@
 """The pages Data and Map: shown at once, computed in the background, a sentence for whatever is missing."""
 
+import json
 import re
 import shlex
 import shutil
@@ -12,8 +13,10 @@ from PIL import Image
 from PIL.Image import Resampling
 from streamlit.testing.v1 import AppTest
 
+from app.ask.client import Pairs
 from app.data_set import image_map
 from app.data_set.image_map import THUMBNAIL, ImageMap
+from app.data_set.scan import scan_data
 from app.images.cards import shrunk
 from app.views.data import command_to_prepare
 from labkit.analysis.predictions import Predictions
@@ -21,6 +24,7 @@ from labkit.data.of_run import data_set_of
 from labkit.data.prepare import prepare
 from labkit.data.shards import load_split
 from labkit.run_directory import RunDirectory, write_json_atomic
+from labkit.run_directory.checkpoints import checkpoint_path
 from tests.app.conftest import MARKUP, change_environment, configure
 from tests.app.pages import checked, finished, html_of, open_page, press, words
 from tests.tiny import prepare_tiny
@@ -95,6 +99,35 @@ def test_images_that_stand_out_come_first_and_pairs_when_asked(run):
     assert len(distances) == 12 and distances == sorted(distances) and distances[0] > 0
     pairs = re.findall(r"split=(train|test)&amp;index=\d+", html_of(at))
     assert pairs[::2] == ["train"] * 12 and pairs[1::2] == ["test"] * 12
+
+
+@pytest.mark.parametrize(
+    ("part", "button"), [("Unusual images", "Compare"), ("Suspected labels", "Look through")]
+)
+def test_a_newer_checkpoint_leaves_what_was_asked_of_the_network(copy, part, button):
+    (copy.predictions_path / "test.json").unlink()  # of one step, which would be asked
+    at = open_part("data", copy, part)
+    if part == "Unusual images":
+        checked(at.segmented_control(key="unusual").set_value("Nearly alike").run())
+    [label] = [one.label for one in at.button if one.label.startswith(button)]
+    press(at, label)
+    last = checkpoint_path(copy.checkpoints_path, copy.checkpoint_steps()[-1])
+    newer = shutil.copytree(last, checkpoint_path(copy.checkpoints_path, copy.checkpoint_steps()[-1] + 1))
+    state = json.loads((newer / "state.json").read_text())
+    (newer / "state.json").write_text(json.dumps(state | {"best_step": copy.checkpoint_steps()[-1]}))
+    finished(checked(at.run()))
+    assert label not in [one.label for one in at.button]
+
+
+def test_pairs_of_equal_pixels_alone_are_not_called_none(run):
+    def draw(scan, found):
+        from app.data_set.unusual import _pairs
+
+        _pairs(scan, "train", "test", found)
+
+    found = Pairs(np.array([3]), np.array([5]), np.zeros(1))  # test image 5 is train image 3
+    at = AppTest.from_function(draw, args=(scan_data(data_set_of(run)), found)).run()
+    assert "The 1 nearest have equal pixels" in words(checked(at))
 
 
 @pytest.mark.long
