@@ -21,7 +21,7 @@ from app.feed import Update
 from app.markup import STATES, duration, facts_html, number_text, plain, progress_html
 from labkit.run_directory import RunDirectory, Status
 from labkit.run_directory.notes import read_notes
-from labkit.run_directory.rows import result_name
+from labkit.run_directory.rows import number, result_name
 
 READ_SECONDS = 0.2  # the longest that metrics are read before a page is drawn
 
@@ -65,7 +65,10 @@ def _figures(run: RunDirectory) -> str:
     form, said = ".2%" if name == "accuracy" else ".4g", look_of(name).title.lower()
     facts = [
         ("Training loss", number_text(found.training_loss, ".4g")),
-        *((f"{split.capitalize()} {said}", number_text(row.get(name), form)) for split, row in rows.items()),
+        *(
+            (f"{split.capitalize()} {said}", number_text(number(row.get(name)), form))
+            for split, row in rows.items()
+        ),
         ("Examples per second", number_text(found.examples_per_second, ",.0f")),
         ("Duration", duration(found.duration)),
     ]

@@ -33,8 +33,8 @@ def page() -> None:
         try:
             recorded = run.read_config()
             changed, wanted = changed_settings(recorded), _wanted()
-            other, settings = _beside(run, recorded)
-            parts = {f"differs from {other}": settings} if other else {}
+            others = _beside(run, recorded)
+            parts = {} if others is None else {"differs from the other run": others}
             parts |= {"differs from the defaults": dict(changed)} if changed is not None else {}
             _sections(_found(parts, wanted))
             _sections(_found(recorded, wanted), expanded=changed is None or bool(wanted))
@@ -73,16 +73,16 @@ def _found(parts: Mapping[str, Any], wanted: str) -> dict[str, Any]:
     return found
 
 
-def _beside(run: RunDirectory, recorded: dict[str, Any]) -> tuple[str, dict[str, str]]:
-    """Draw the choice of another run; return its label and the settings that differ, in both."""
+def _beside(run: RunDirectory, recorded: dict[str, Any]) -> dict[str, str] | None:
+    """Draw the choice of another run; return the settings that differ, in both; None without one."""
     others = {label: one for label, one in state.listed_runs().items() if one.path != run.path}
     label = st.selectbox("Compare with", list(others), index=None, key="configuration-beside")
     if label is None:
-        return "", {}
+        return None
     mine, theirs = (dict(flatten(one)) for one in (recorded, others[label].read_config()))
     names = dict.fromkeys([*mine, *theirs])
     pairs = {name: (mine.get(name, "–"), theirs.get(name, "–")) for name in names}
-    return label, {name: f"{one} (there: {other})" for name, (one, other) in pairs.items() if one != other}
+    return {name: f"{one} (there: {other})" for name, (one, other) in pairs.items() if one != other}
 
 
 def changed_settings(recorded: dict[str, Any]) -> Mapping[str, Any] | None:

@@ -228,7 +228,7 @@ def test_pages_that_are_open_all_day_answer_whatever_a_file_is_and_show_the_othe
 
 
 def test_settings_are_found_and_compared_with_those_of_another_run(make_run):
-    one, other = make_run("one"), make_run("other")
+    one, other = make_run("one"), make_run("my_other")
     configure(one, learning_rate=0.2)
     configure(other, learning_rate=0.3, momentum=0.8)
     at = open_page("configuration", one)
@@ -237,9 +237,17 @@ def test_settings_are_found_and_compared_with_those_of_another_run(make_run):
     assert "weight_decay" in shown and "batch_norm_decay" in shown and "train_batch_size" not in shown
     checked(at.text_input(key="setting").set_value("").run())
     assert "train_batch_size" in words(at)
-    checked(at.selectbox(key="configuration-beside").set_value("other").run())
+    checked(at.selectbox(key="configuration-beside").set_value("my_other").run())
+    assert at.expander[0].label == "Differs from the other run"  # names keep their underscores
     assert "optimizer.learning_rate 0.2 (there: 0.3)" in words(at)
     assert "optimizer.momentum 0.9 (there: 0.8)" in words(at)
+
+
+def test_damaged_results_and_checkpoints_leave_the_head_of_a_page(make_run):
+    run = make_run("mine", state="interrupted")
+    append(run.metrics_path, {"split": "validation", "step": 120, "mean_absolute_error": 10**400})
+    (run.checkpoints_path / "step-00000000").mkdir(parents=True)
+    assert "Step 120 of 200" in words(open_page("configuration", run))
 
 
 @pytest.mark.parametrize("page", [name for name in PAGES if name != "compare"])
