@@ -120,8 +120,8 @@ def _fork(run: RunDirectory, status: Status) -> None:
             lines = background.shown(launches.command(*asked), "Forking", key)
             if lines is not None:  # the last is the command that goes on with it
                 asked = st.session_state[key] = shlex.split(lines[-1])[-1]
-        if isinstance(asked, str):
-            address.link("live", "Open the fork", "fork_right", "*Resume* there goes on with it.", run=asked)
+    if isinstance(asked, str):  # beside the form: seen when that is closed
+        address.link("live", "Open the fork", "fork_right", "*Resume* there goes on with it.", run=asked)
 
 
 def _ask_to_fork(key: str, words: list[str], changes: list[str]) -> None:

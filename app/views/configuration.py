@@ -37,7 +37,10 @@ def page() -> None:
             parts = {} if others is None else {"differs from the other run": others}
             parts |= {"differs from the defaults": dict(changed)} if changed is not None else {}
             _sections(_found(parts, wanted))
-            _sections(_found(recorded, wanted), expanded=changed is None or bool(wanted))
+            found = _found(recorded, wanted)
+            _sections(found, expanded=changed is None or bool(wanted))
+            if not found:
+                st.caption(f"No setting has {state.as_code(wanted)} in its name or value.")
         except InputError as error:
             st.error(plain(str(error)))
         except RecursionError:

@@ -235,6 +235,8 @@ def test_settings_are_found_and_compared_with_those_of_another_run(make_run):
     checked(at.text_input(key="setting").set_value("Decay").run())
     shown = words(at)
     assert "weight_decay" in shown and "batch_norm_decay" in shown and "train_batch_size" not in shown
+    checked(at.text_input(key="setting").set_value("*no such").run())
+    assert "No setting has `*no such`" in words(at)
     checked(at.text_input(key="setting").set_value("").run())
     assert "train_batch_size" in words(at)
     checked(at.selectbox(key="configuration-beside").set_value("my_other").run())
