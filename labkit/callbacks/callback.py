@@ -232,6 +232,8 @@ class TrainingView:
         from labkit.models.freezing import frozen_norms
         from labkit.models.layers import dropout_draws, recorded_batch_statistics
 
+        if step < 0 or step != int(step):
+            raise InputError(f"step is {step!r}; allowed: a training step, from 1, or 0 for an evaluation")
         done = max(0, step - 1)
         held = frozen_norms(self.network.model, self.network.freezing.at(done))
         with dropout_draws(done, 0, images), recorded_batch_statistics(held):

@@ -168,6 +168,8 @@ def test_the_gradients_of_a_step_are_what_it_applies(tmp_path, shapes, changed):
                 found["gradients"] = training.gradients(images, labels, step=step)
                 found["dropped"] = training.outputs("*dropout*", images, step=step)
                 found["before"] = training.weights()
+                with pytest.raises(InputError, match="step is -1"):
+                    training.gradients(images, labels, step=-1)
 
         def after_step(self, training, row):
             if row["step"] == 3:
