@@ -23,7 +23,8 @@ DIGEST_BYTES = 16
 INTERVALS = 10  # of numbers
 OF_EACH = ("labels", "targets", "digests", "brightness", "sharpness")  # what a scan has of each image
 EXACT_ROWS = 256  # the sum of so many squares of pixels is below 2^24, and exact in float32
-MOST_VALUES = 2**23  # of the sums of all classes, 64 MB; those of larger or more images have fewer pixels
+# At once, and of the sums of all classes, 64 MB; those of larger or more images have fewer pixels.
+MOST_VALUES = 2**23
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,8 +146,9 @@ def _scanned(
     class_sums = np.zeros((count, *small.shape[1:]))
     sums, squares = np.zeros(flat.shape[1]), np.zeros(flat.shape[1])
     brightness, sharpness = np.zeros(len(flat), np.float32), np.zeros(len(flat), np.float32)
-    for start in range(0, len(flat), EXACT_ROWS):
-        part = slice(start, start + EXACT_ROWS)
+    at_once = max(1, min(EXACT_ROWS, MOST_VALUES // max(1, flat.shape[1])))
+    for start in range(0, len(flat), at_once):
+        part = slice(start, start + at_once)
         pixels = flat[part].astype(np.float32)
         sums += pixels.sum(axis=0, dtype=np.float64)
         squares += np.einsum("nv,nv->v", pixels, pixels)

@@ -1,6 +1,8 @@
 """What describes a data set, compared with the pixels themselves and with the pipeline of the training."""
 
 import dataclasses
+import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 
+from app.data_set import scan
 from app.data_set.augmented import augmented_image, epochs_of
 from app.data_set.embed import embedded
 from app.data_set.image_map import positions
@@ -104,6 +107,16 @@ def test_a_darker_image_has_less_brightness_and_a_blurred_one_less_sharpness(tin
     grey = images[0].mean(axis=2, dtype=np.float64)
     laplacian = laplace(grey)[1:-1, 1:-1]
     assert scan.sharpness[0] == pytest.approx(np.var(laplacian) / grey.var(), rel=1e-4)
+
+
+def test_large_images_are_looked_at_a_few_at_a_time():
+    images = np.zeros((128, 224, 224, 3), np.uint8)
+    manifest = SimpleNamespace(num_classes=2, image_shape=images.shape[1:])
+    tracemalloc.start()
+    scan._scanned(manifest, images, np.zeros(128, np.int32), None)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 6 * images.nbytes  # all as float32, with what is made of them: ten times
 
 
 def test_equal_images_are_found_within_and_across_splits(tiny, tmp_path):
