@@ -105,7 +105,9 @@ def _saved_model(config: ModelConfig) -> Callable[..., keras.Model]:
     def load(input_shape: Any, num_classes: int) -> keras.Model:
         registered = keras.saving.get_custom_objects()
         kept = dict(registered)
-        registered.clear()  # other processes, which are to rebuild it, have none
+        for name in kept:
+            if not name.startswith("labkit>"):  # other processes have labkit's alone
+                del registered[name]
         try:
             model = keras.saving.load_model(path, compile=False)
         except Exception as error:

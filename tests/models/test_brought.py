@@ -221,6 +221,17 @@ def test_a_keras_file_that_only_this_process_could_load_is_refused(tmp_path):
     assert keras.saving.get_registered_object("tests>Same") is Same
 
 
+def test_a_keras_file_of_labkits_own_layers_can_be_loaded(tmp_path):
+    path = tmp_path / "net.keras"
+    given = {"num_classes": 10, "image_shape": (32, 32, 3)}
+    own = build_model(ModelConfig(model="resnet", num_layers=8, dropout_rate=0.2), **given)
+    own.save(path)
+    allow({str(path): path.read_bytes()})
+    again = build_model(ModelConfig(model=str(path)), **given)
+    images = np.ones((2, 32, 32, 3), np.float32)
+    np.testing.assert_allclose(again(images), own(images), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
