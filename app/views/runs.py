@@ -7,9 +7,9 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app import address, state
 from app.markup import plain
-from app.run_table import actions, curves, table, views
+from app.run_table import actions, curves, kept_views, table
 from app.run_table.actions import show_trash
-from app.run_table.views import View
+from app.run_table.kept_views import View
 from labkit.config import field_aliases
 from labkit.errors import InputError
 from labkit.plurals import counted
@@ -114,7 +114,7 @@ def _controls(others: dict[str, str]) -> tuple[View, DeltaGenerator]:
             st.session_state.update({key: [a for a in chosen[key] if a in known[key]] for key in known})
             st.session_state.update({"filter": one.text, "archived": one.archived, SORT: one.sort or None})
 
-        views.control(view, show)
+        kept_views.control(view, show)
         beside = st.container(width=170)
     return view, beside
 

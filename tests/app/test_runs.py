@@ -10,7 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app import state
-from app.run_table import actions, table, views
+from app.run_table import actions, kept_views, table
 from app.views import runs
 from labkit.errors import InputError
 from labkit.run_directory import RunLock, write_json_atomic
@@ -137,7 +137,7 @@ def test_a_view_is_kept_under_a_name_shown_by_a_click_and_removed(three):
     at = open_main(filter="s", group="seed", sort="-state")
     checked(at.multiselect(key="columns").set_value(["state", "active"]).run())
     for name in ("name", " mine *1* "):
-        at.text_input(key=views.NAME).set_value(name).run()
+        at.text_input(key=kept_views.NAME).set_value(name).run()
         press(at, "Keep this view")
     at = open_main()
     assert names(at) == ["third", "second", "first"]
@@ -146,24 +146,24 @@ def test_a_view_is_kept_under_a_name_shown_by_a_click_and_removed(three):
     assert shown == ["s", ["state", "active"], ["seed"], False, "-state"]
     checked(at.button(key="no-view-mine *1*").click().run())
     checked(at.button(key="no-view-name").click().run())
-    assert views.read_kept() == {} and "None is kept yet" in words(at)
+    assert kept_views.read_kept() == {} and "None is kept yet" in words(at)
     press(at, "Keep this view")
     assert "the view has no name" in words(at)
     for damage in ("{", '{"version": 2}', '{"views": {"a": 1}}'):
-        views.kept_path().write_text(damage)
+        kept_views.kept_path().write_text(damage)
         at = open_main()
         assert ".views.json" in words(at) and names(at) == ["third", "second", "first"]
 
 
 def test_a_locked_page_shows_views_and_keeps_none(three, monkeypatch):
-    views.keep("mine", views.View(text="second"))
+    kept_views.keep("mine", kept_views.View(text="second"))
     monkeypatch.setenv("LABKIT_READ_ONLY", "1")
     at = open_main()
     assert button(at, "Keep this view") is None
     checked(at.button(key="view-mine").click().run())
     assert names(at) == ["second"]
     with pytest.raises(InputError, match="read-only"):
-        views.keep("mine", None)
+        kept_views.keep("mine", None)
 
 
 def test_columns_are_kept_in_the_address_and_may_be_settings(three):
