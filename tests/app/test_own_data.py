@@ -96,7 +96,7 @@ def test_a_data_set_that_is_gone_leaves_the_command_that_prepares_it(run, tmp_pa
         at = open_page("data", run)
     finally:
         (tmp_path / "elsewhere").rename(moved)
-    [command] = [element.value for element in at.code]
+    command = at.code[-1].value
     assert "--images '/somewhere/my pictures' --name my_pets__1" in command
 
 
