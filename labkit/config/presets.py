@@ -1,7 +1,7 @@
 """Presets: named sets of configuration values. Flags given on the command line override them.
 
 A preset's docstring states its command, its purpose and the expected result, as measured on two cores of an
-AVX-512 server CPU (``docs/results.md``).
+AMD EPYC with AVX-512 and BF16 (``docs/results.md``). Minutes are of that processor.
 """
 
 import inspect
@@ -65,7 +65,7 @@ def tutorial_2017() -> Mapping[str, Any]:
 
 
 def resnet20_one_cycle() -> Mapping[str, Any]:
-    """ResNet-20: 82.8 % test accuracy on CIFAR-10 in 9 minutes on two cores.
+    """ResNet-20: 82.8 % test accuracy on CIFAR-10 in 9 minutes on two cores of an AMD EPYC.
 
     Command: ``labkit train --preset resnet20_one_cycle --dataset cifar10``.
     """
@@ -86,7 +86,7 @@ def resnet20_one_cycle() -> Mapping[str, Any]:
 
 
 def resnet20_muon() -> Mapping[str, Any]:
-    """ResNet-20: 87.3 % on CIFAR-10 in 10 minutes with --precision mixed_bfloat16 and all images.
+    """ResNet-20: 87.3 % on CIFAR-10 in 10 minutes of an EPYC with --precision mixed_bfloat16 and all images.
 
     Command: ``labkit train --preset resnet20_muon --dataset cifar10``; add ``--precision auto`` for bfloat16
     where it is faster. It differs from ``resnet20_one_cycle`` in:
@@ -108,7 +108,7 @@ def resnet20_muon() -> Mapping[str, Any]:
 
 
 def fast() -> Mapping[str, Any]:
-    """The fast network: 89.3 % on CIFAR-10 in 11 minutes with --precision mixed_bfloat16 and all images.
+    """The fast network: 89.3 % on CIFAR-10 in 11 minutes of an EPYC, --precision mixed_bfloat16, all images.
 
     Command: ``labkit train --preset fast --dataset cifar10``; add ``--precision auto`` for bfloat16 where it
     is faster. The recipe is based on airbench94_muon (Jordan,
