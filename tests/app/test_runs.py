@@ -5,6 +5,7 @@ import math
 import os
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -153,6 +154,18 @@ def test_a_view_is_kept_under_a_name_shown_by_a_click_and_removed(three):
         kept_views.kept_path().write_text(damage)
         at = open_main()
         assert ".views.json" in words(at) and names(at) == ["third", "second", "first"]
+
+
+def test_people_who_keep_views_at_the_same_moment_lose_none(runs_folder, monkeypatch):
+    def read_slowly(read=kept_views.read_kept):
+        found = read()
+        time.sleep(0.05)
+        return found
+
+    monkeypatch.setattr(kept_views, "read_kept", read_slowly)
+    with ThreadPoolExecutor() as people:
+        list(people.map(kept_views.keep, "abcd", [kept_views.View()] * 4))
+    assert sorted(kept_views.read_kept()) == [*"abcd"]
 
 
 def test_a_locked_page_shows_views_and_keeps_none(three, monkeypatch):
