@@ -96,7 +96,7 @@ const lengthOf = (cell, kind) => {
   if (cell === null) return 1;
   if (typeof cell === 'string') return cell.length;
   if (kind === 'state') return ON_PHONE.matches ? 0 : cell[0].length + 4;
-  return kind === 'tags' ? cell.join('123').length + 3 : 15;
+  return kind === 'tags' ? cell.join('123').length + 3 : kind === 'time' ? 16 : 15;
 };
 // The longer line of a title that is broken into two where that makes it narrowest.
 const halfOf = (title) => Math.min(...[...`${title} `.matchAll(/ /g)].map(({ index }) => Math.max(index, title.length - index - 1)));
