@@ -360,8 +360,9 @@ SAME = (  # what the time of a step depends on most
 def expected(checked: Checked, draft: Draft, runs: Iterable[RunSummary]) -> tuple[float, RunSummary] | None:
     """Return the seconds that the trainings of a form take one after the other, and the run that tells it.
 
-    It is the newest run of one process with the same network, data, batch and precision; validations come on
-    top. None where there is no such run, the number of steps isn't known, or several workers share the cores.
+    It is the newest run of one process that didn't fail, with the same network, data, batch and precision;
+    validations come on top. None where there is no such run, the number of steps isn't known, or several
+    workers share the cores.
     """
     if checked.config is None or _launcher(draft) or draft.lists.keys() & set(SAME):
         return None
@@ -372,8 +373,9 @@ def expected(checked: Checked, draft: Draft, runs: Iterable[RunSummary]) -> tupl
         return None
     values = config.flat()
     for run in sorted(runs, key=lambda run: run.last_active, reverse=True):
-        alone = not RunDirectory(run.path).cluster_path.is_dir()  # several processes have another speed
-        if alone and run.examples_per_second and all(run.values.get(name) == values[name] for name in SAME):
+        # Several processes have another speed, and a run that failed may have ended before it had one.
+        tells = run.state != "failed" and not RunDirectory(run.path).cluster_path.is_dir()
+        if tells and run.examples_per_second and all(run.values.get(name) == values[name] for name in SAME):
             examples = values["train_steps"] * config.data.images_per_step
             return checked.trainings * examples / run.examples_per_second, run
     return None

@@ -1,7 +1,8 @@
 """What can be done with the selected runs (compare, open, tag, note, archive, trash), and the trash."""
 
+import csv
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,14 +17,12 @@ from labkit.errors import InputError
 from labkit.plurals import counted, listed
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.find import rename_run
-from labkit.run_directory.notes import MAX_NOTE, MAX_TAG, change_notes, read_notes
+from labkit.run_directory.notes import MAX_TAG, Notes, change_notes
 from labkit.run_directory.stop import Trashed, delete_for_good, list_trash, move_to_trash, restore
 from labkit.run_directory.summary import RunSummary
 
 LINK, DONE, FAILED, UNDO = "runs-link", "runs-done", "runs-failed", "runs-undo"
 T = TypeVar("T")
-NOTE = "runs-note"
-NOTE_BEFORE = "runs-note-before"  # the path of a run, and its note as the box shows it
 SHOWN_NAMES = 3  # of the selected runs
 
 
@@ -44,7 +43,6 @@ def bar(chosen: Sequence[RunSummary], labels: dict[str, str]) -> None:
             st.button(label, icon=f":material/{icon}:", on_click=link, args=(page, there), **about)
         if state.may_act():
             _tags(chosen)
-            _note(chosen)
             _archive(chosen)
             st.button(
                 "Move to trash",
@@ -55,6 +53,8 @@ def bar(chosen: Sequence[RunSummary], labels: dict[str, str]) -> None:
             )
     names = listed([clean(run.name) for run in chosen], SHOWN_NAMES)
     nothing = "Click a name to open its run. Tick runs to compare or change them."
+    if state.may_act():
+        nothing += " The pencil beside a name, or F2, changes name, tags and note."
     st.text(f"{len(chosen)} selected: {names}" if chosen else nothing)
 
 
@@ -142,40 +142,41 @@ def _save_tags(paths: list[str]) -> None:
         st.session_state["runs-add-tag"] = ""
 
 
-def _note(chosen: Sequence[RunSummary]) -> None:
-    box = st.popover(
-        "Note",
-        icon=":material/edit_note:",
-        disabled=len(chosen) != 1,
-        key=NOTE,
-        on_change="rerun",  # what was written meanwhile is shown whenever it is opened
-    )
-    if not box.open or len(chosen) != 1:
-        st.session_state.pop(NOTE_BEFORE, None)
-        return
-    [run] = chosen
-    key = f"{NOTE}-{clean(run.path)}"
-    if st.session_state.get(NOTE_BEFORE, ("", ""))[0] != run.path:
-        st.session_state[NOTE_BEFORE] = (run.path, run.notes.note)
-    with box, st.form("runs-note", border=False):
-        st.text_area("Note", run.notes.note, max_chars=MAX_NOTE, key=key, height=160, width=420)
-        st.form_submit_button("Save", on_click=_save_note, args=(run.path, key))
+def texts_of(run: RunSummary) -> dict[str, str]:
+    """Return what can be changed of a run beside its name; a tag with a comma stands in quotes."""
+    quoted = [
+        '"' + tag.replace('"', '""') + '"' if "," in tag or '"' in tag else tag for tag in run.notes.tags
+    ]
+    return {"tags": ", ".join(quoted), "note": run.notes.note}
 
 
-def _save_note(path: str, key: str) -> None:
-    def save(run: RunDirectory) -> None:
-        now = read_notes(run).note
-        if now != st.session_state[NOTE_BEFORE][1]:
-            st.session_state[NOTE_BEFORE] = (path, now)
-            raise InputError(
-                f"The note of {run.name} was changed meanwhile. "
-                f"Save again to replace what is there now: {now or '–'}"
-            )
-        change_notes(run, note=written)
-        st.session_state[NOTE_BEFORE] = (path, written)
+def _tags_in(text: str) -> list[str]:
+    try:
+        (tags,) = csv.reader([text], skipinitialspace=True) if text.strip() else [[]]
+    except csv.Error as error:
+        raise InputError(f"the tags can't be read: {error}; write them with commas between") from None
+    return [tag.strip() for tag in tags if tag.strip()]
 
-    written = str(st.session_state[key])
-    attempt([path], save, "Noted on")
+
+def edit(path: str, before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
+    """Change what ``now`` has of name, tags and note of a listed run, whose ``texts_of`` were ``before``.
+
+    What others have changed meanwhile stays. Returns the path of the run; None if something was refused.
+    """
+
+    def change(run: RunDirectory) -> Notes:
+        old, new = (_tags_in(texts.get("tags", "")) for texts in (before, now))
+        add, remove = (set(new) - set(old), set(old) - set(new)) if "tags" in now else ((), ())
+        was = before.get("note", "") if "note" in now else None
+        tags = [tag for tag in new if tag in add]
+        return change_notes(run, add=tags, remove=remove, note=now.get("note"), instead_of=was)
+
+    if path not in map(str, (run.path for run in state.listed_runs().values())):
+        st.session_state[FAILED] = [clean(f"{path} isn't among the runs any more; reload the page")]
+        return None
+    if now.keys() & {"tags", "note"} and not attempt([path], change, "Changed tags or note of"):
+        return None
+    return rename(path, now["name"].strip()) if "name" in now else path
 
 
 def _set_archived(paths: list[str], archived: bool, may_undo: bool = True) -> None:
@@ -198,8 +199,8 @@ def _archive(chosen: Sequence[RunSummary]) -> None:
     )
 
 
-def rename(path: str, new: str) -> None:
-    """Rename a listed run, and say what keeps its old name. It stays selected if it is."""
+def rename(path: str, new: str) -> str | None:
+    """Rename a listed run, and say what keeps its old name. It stays selected if it is. Returns its path."""
     labels = {str(run.path): label for label, run in state.listed_runs().items()}
     renamed = attempt([path] if path in labels else [], lambda run: rename_run(run, new), "Renamed")
     for run, lines in renamed:
@@ -209,6 +210,7 @@ def rename(path: str, new: str) -> None:
             state.select_run(
                 next(label for label, one in state.listed_runs().items() if one.path == run.path)
             )
+    return str(renamed[0][0].path) if renamed else None
 
 
 ASKED = "runs-delete"  # the paths that the page asks about

@@ -11,9 +11,10 @@ from app.markup import plain
 from labkit.errors import InputError, reason_of
 from labkit.home import runs_home
 from labkit.run_directory.directory import write_json_atomic
-from labkit.run_directory.files import read_json
+from labkit.run_directory.files import locked, read_json
 
 VERSION = 1  # of the file
+LOCK_SECONDS = 2.0  # somebody else who keeps a view holds the lock for milliseconds
 FAILED, NAME, LONGEST_NAME = "views-failed", "views-name", 40
 
 
@@ -57,10 +58,11 @@ def keep(name: str, view: View | None) -> None:
     state.check_may_act()
     if view is not None and not name:
         raise InputError("the view has no name; give it one")
-    views = {other: one for other, one in read_kept().items() if other != name}
     try:
         kept_path().parent.mkdir(parents=True, exist_ok=True)
-        write_json_atomic(kept_path(), asdict(Kept(views | ({name: view} if view else {}))))
+        with locked(kept_path().with_name(".views.lock"), LOCK_SECONDS):  # two who keep one at once
+            views = {other: one for other, one in read_kept().items() if other != name}
+            write_json_atomic(kept_path(), asdict(Kept(views | ({name: view} if view else {}))))
     except OSError as error:
         raise InputError(f"{kept_path()} can't be written: {reason_of(error)}") from None
 

@@ -289,7 +289,10 @@ def _cell(column: Column, value: Any) -> Any:
 
 
 def row(key: str, name: str, entry: Any, columns: Iterable[Column], **more: Any) -> dict[str, Any]:
-    """Return a row of the table: of a run, or of what else has a name and the values of the columns."""
+    """Return a row of the table: of a run, or of what else has a name and the values of the columns.
+
+    ``more``: ``texts``, by the names of the fields, where they can be changed in place; see assets/table.js.
+    """
     cells = [_cell(column, column.value(entry)) for column in columns]
     return {"key": key, "name": text_of(name), "cells": cells, **more}
 
@@ -333,7 +336,7 @@ def draw(
     sort: str | None = None,
     on_sort: Callable[[str], None] = lambda sort: None,
     on_open: Callable[[str], None] = lambda row: None,
-    on_rename: Callable[[str, str], None] | None = None,
+    on_edit: Callable[[str, Mapping[str, str], Mapping[str, str]], str | None] | None = None,
     on_eye: Callable[[str, bool], None] | None = None,
 ) -> None:
     """Draw a table whose rows have boxes to tick.
@@ -348,14 +351,20 @@ def draw(
         sort: as ``in_order`` takes it; None: it can't be sorted.
         on_sort: is called with the new ``sort`` after a click on a header.
         on_open: is called with the key of the row after a click on a name.
-        on_rename: is called with the key of the row and the new name after a name was changed in place. None:
-            names can't be changed.
+        on_edit: is called with the key of the row, the ``texts`` that it had, and those that were changed in
+            place; a new name is one, too. Returns the key of the row from then on; None: it refuses, and the
+            fields stay open. Without it, nothing can be changed.
         on_eye: is called after a click on the eye of a row, or on that of all rows, with the name of the row,
             or "", and whether its curve shall be shown. None: there are no eyes.
     """
 
     def said(event: str) -> Any:
         return st.session_state[key][event]
+
+    def edited() -> None:
+        row, stamp, *texts = (said("edited")[part] for part in ("key", "stamp", "before", "now"))
+        before, now = ({str(name): str(text) for name, text in part.items()} for part in texts)
+        st.session_state[f"{key}-answer"] = [stamp, on_edit(str(row), before, now) if on_edit else None]
 
     heads = [
         {
@@ -368,8 +377,8 @@ def draw(
         for key_of, one in {"name": name, **columns}.items()
     ]
     data: dict[str, Any] = {"label": label, "columns": heads, "rows": rows, "ticked": ticked(key)}
-    data |= {"sort": sort, "view": repr((view, sort)), "renames": on_rename is not None}
-    data["eyes"] = on_eye is not None
+    data |= {"sort": sort, "view": repr((view, sort)), "eyes": on_eye is not None}
+    data |= {"edits": on_edit is not None, "answer": st.session_state.get(f"{key}-answer")}
     component(SCRIPT)(
         key=key,
         data=json.dumps(data).encode(),  # in a dictionary Streamlit looks for data frames, and imports pandas
@@ -377,9 +386,7 @@ def draw(
         on_ticked_change=lambda: None,
         on_sorted_change=lambda: on_sort(str(said("sorted"))),
         on_opened_change=lambda: on_open(str(said("opened"))),
-        on_renamed_change=lambda: (
-            on_rename and on_rename(str(said("renamed")["key"]), str(said("renamed")["name"]))
-        ),
+        on_edited_change=edited,
         on_eyed_change=lambda: on_eye and on_eye(str(said("eyed")["name"]), bool(said("eyed")["shown"])),
     )
 

@@ -136,6 +136,11 @@ def _table(runs: Mapping[str, RunSummary], view: View) -> tuple[list[curves.Draw
     else:
         rows = table.run_rows(runs, columns.values(), sort)
     listed = view.text, view.columns, view.by, view.archived
+    if state.may_act():
+        summaries = {run.path: run for run in runs.values()}
+        for row in rows:
+            if row["key"] in summaries:
+                row["texts"] = actions.texts_of(summaries[row["key"]])
     drawn = curves.choose(rows, (listed, sort), sort)
     table.draw(
         columns,
@@ -146,7 +151,7 @@ def _table(runs: Mapping[str, RunSummary], view: View) -> tuple[list[curves.Draw
         sort=sort,
         on_sort=lambda sort: st.session_state.update({SORT: sort or None}),
         on_open=_open_clicked,
-        on_rename=actions.rename if state.may_act() else None,
+        on_edit=actions.edit if state.may_act() else None,
         on_eye=None if drawn is None else curves.turn,
     )
     return drawn, sum("group" not in row for row in rows)

@@ -110,18 +110,24 @@ def change_notes(
     note: str | None = None,
     archived: bool | None = None,
     at_step: tuple[int, str] | None = None,
+    instead_of: str | None = None,
 ) -> Notes:
     """Change what is written down about the run, and return all of it. What isn't named stays as it is.
 
-    ``at_step``: a step and the note on it; an empty one removes it.
+    ``at_step``: a step and the note on it; an empty one removes it. ``instead_of``: what ``note`` replaces.
 
-    Raises InputError beyond the limits, for a run that isn't there, and where the file can't be written.
-    Nothing is changed then.
+    Raises InputError beyond the limits, for a run that isn't there, where another note is there than the one
+    to replace, and where the file can't be written. Nothing is changed then.
     """
     if not run.exists():
         raise InputError(f"there is no run at {run.path}")
     try:
         with locked(run.config_path, LOCK_SECONDS):  # two who write at once lose nothing
+            if instead_of is not None and (now := read_notes(run).note) != instead_of:
+                raise InputError(
+                    f"the note on {run.name} was changed meanwhile; save again to replace what is there now: "
+                    f"{now or '–'}"
+                )
             return _changed(run, add, set(remove), note, archived, at_step)
     except OSError as error:
         raise InputError(f"{run.notes_path} can't be written: {error.strerror}") from None

@@ -116,6 +116,7 @@ def test_what_another_program_does_not_record_is_no_difference(sweep, tmp_path):
     results = read(*sweep, *theirs)
     assert set(differing(results)) == {"learning_rate", "width", "recorded_by"}
     assert [len(group.results) for group in grouped(results)] == [3, 3, 1, 1, 1]
+    assert differing(results)["recorded_by"] == ["labkit"] * 6 + ["labkit.start_run"] * 3
 
 
 def test_a_name_has_what_tells_configurations_apart_also_beside_other_programs(sweep, tmp_path):

@@ -122,7 +122,8 @@ def test_the_time_of_trainings_is_told_by_a_run_like_them(make_run):
     [summary] = state.summaries([run], 9.0)
     draft = new_draft("smoke")
     draft.shown |= {"train_steps": "600", "learning_rate": "0.1,0.2"}
-    seconds, like = expected(check(draft), draft, [summary])
+    failed = replace(summary, name="newer", state="failed", last_active=summary.last_active + 1)
+    seconds, like = expected(check(draft), draft, [summary, failed])
     assert like.name == "mine"
     assert seconds == pytest.approx(2 * 600 * 32 / 100)
     for sizes in ("64", "32, 64"):

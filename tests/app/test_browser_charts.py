@@ -4,6 +4,7 @@ import math
 import re
 import struct
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -277,6 +278,20 @@ def test_a_slim_head_and_the_batch_beside_charts_that_stay_in_their_places(serve
         below = still(image)["y"]
         assert below > max(one["y"] + one["height"] for one in places(page))
         visit.went_well()
+
+
+@pytest.mark.long
+def test_no_chart_is_alone_in_a_part_of_its_row(server, visit):
+    page = visit.page
+    open_live(page, server[0])
+    page.wait_for_function(f"() => {BOARD}.charts.size === 5")
+    for width, columns in ((1280, 2), (1920, 2), (2400, 4), (390, 1)):
+        page.set_viewport_size({"width": width, "height": 900})
+        board = still(page.locator(".lk-board").first)
+        rows = Counter(one["y"] for one in places(page))
+        assert max(rows.values()) == columns
+        becomes(page, lambda: round(places(page)[-1]["width"]), round(board["width"]))
+        assert len({one["width"] for one in places(page)[:4]}) == 1
 
 
 def titles(page: Any) -> list[str]:

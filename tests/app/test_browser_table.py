@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 from app.alerts import LOOK_SECONDS
-from labkit.run_directory.notes import change_notes
+from labkit.run_directory.notes import change_notes, read_notes
 from tests.app.browser import BOARD, IDLE, becomes, still
 from tests.app.conftest import configure
 from tests.app.rows import append, evaluation_row, train_row
@@ -323,32 +323,79 @@ def test_keys_move_between_rows_tick_and_open(six, runs_folder, served, visit):
 
 
 @pytest.mark.long
-def test_a_name_is_changed_in_place_and_back(six, runs_folder, served, visit):
+def test_name_tags_and_note_are_changed_in_the_row_while_others_change_them(
+    six, make_run, runs_folder, served, visit
+):
+    page, run = visit.page, six[1]
+    opened(page, served, runs_folder)
+    tags, note = (page.get_by_role("form").get_by_role("textbox", name=name) for name in ("Tags", "Note"))
+    link = page.get_by_role("link", name="rate-0.1-seed-2")
+    change_notes(run, add=["a, b", "old"], note="first")
+    becomes(page, lambda: page.locator(f"{ROWS} .lk-chip").all_inner_texts(), ["a, b", "old"])
+    link.focus()
+    page.keyboard.press("F2")
+    expect(page.get_by_role("form", name="Change rate-0.1-seed-2")).to_be_visible()
+    expect(page.get_by_role("textbox", name="Name")).to_be_focused()
+    expect(tags).to_have_value('"a, b", old')
+    page.keyboard.press("Tab")
+    page.keyboard.type('"a, b", mine')
+    change_notes(run, add=["theirs"])
+    run.write_status(run.read_status())  # without the fields its row would move up, and lose the focus
+    make_run("newest")
+    becomes(page, lambda: short(page), [*NEWEST, "newest"])
+    expect(tags).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.press("End")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("second")
+    page.keyboard.press("Enter")
+    expect(link).to_be_focused()
+    expect(page.get_by_role("form")).to_have_count(0)
+    found = read_notes(run)
+    assert (found.tags, found.note) == (("a, b", "theirs", "mine"), "first\nsecond")
+
+    page.keyboard.press("F2")
+    note.fill("from here")
+    change_notes(run, note="from there")
+    note.press("Enter")
+    refusal = "rate-0.1-seed-2 was changed meanwhile; save again to replace what is there now: from there"
+    expect(page.get_by_test_id("stAlert")).to_contain_text(refusal)
+    expect(note).to_be_editable()
+    expect(note).to_have_value("from here")
+    assert read_notes(run).note == "from there"
+    note.press("Enter")
+    expect(page.get_by_role("form")).to_have_count(0)
+    assert read_notes(run).note == "from here"
+    expect(page.get_by_test_id("stAlert")).to_have_count(0)
+    visit.went_well()
+
+
+@pytest.mark.long
+def test_a_name_is_changed_in_the_row_and_back(six, runs_folder, served, visit):
     page = visit.page
     opened(page, served, runs_folder)
-
-    def type_name(name: str, *keys: str) -> None:
-        for key in keys:
-            page.keyboard.press(key)
-        page.get_by_role("textbox", name="New name").fill(name)
-        page.keyboard.press("Enter")
-
-    page.get_by_role("link", name="rate-0.1-seed-2").focus()
-    type_name("ada's <i>run", "F2")
-    expect(page.get_by_role("link", name="ada's <i>run")).to_be_visible()
+    field = page.get_by_role("textbox", name="Name", exact=True)
+    old, new = (page.get_by_role("link", name=name) for name in ("rate-0.1-seed-2", "ada's <i>run"))
+    old.focus()
+    page.keyboard.press("F2")
+    page.keyboard.type("ada's <i>run")
+    page.keyboard.press("Enter")
+    expect(new).to_be_focused()
     assert (runs_folder / "ada's <i>run" / "config.json").is_file()
     page.get_by_role("button", name="Undo").click()
-    expect(page.get_by_role("link", name="rate-0.1-seed-2")).to_be_visible()
+    expect(old).to_be_visible()
     row = page.get_by_role("row", name="rate-0.1-seed-2")
     row.hover()
-    row.get_by_role("button", name="Rename rate-0.1-seed-2").click()
-    type_name("a/b")
+    row.get_by_role("button", name="Change rate-0.1-seed-2").click()
+    field.fill("a/b")
+    row.get_by_role("button", name="Save").click()
     expect(page.get_by_test_id("stAlert")).to_contain_text("the new name is 'a/b'; allowed: another one")
-    page.get_by_role("link", name="rate-0.1-seed-2").focus()
-    page.keyboard.press("F2")
-    page.get_by_role("textbox", name="New name").fill("other")
-    page.keyboard.press("Escape")
-    expect(page.get_by_role("link", name="rate-0.1-seed-2")).to_be_focused()
+    expect(field).to_have_value("a/b")
+    field.press("Escape")
+    expect(field).to_have_count(0)
+    expect(old).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("link", name="rate-0.1-seed-3")).to_be_focused()
     assert sorted(path.name for path in runs_folder.iterdir() if path.is_dir()) == sorted(
         f"rate-{rate}-seed-{seed}" for rate in (0.1, 0.2) for seed in (1, 2, 3)
     )

@@ -5,6 +5,7 @@ import math
 import os
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -13,7 +14,7 @@ from app import state
 from app.run_table import actions, kept_views, table
 from app.views import runs
 from labkit.errors import InputError
-from labkit.run_directory import RunLock, write_json_atomic
+from labkit.run_directory import RunDirectory, RunLock, write_json_atomic
 from labkit.run_directory.notes import change_notes, read_notes
 from labkit.run_directory.stop import list_trash
 from tests.app.conftest import configure
@@ -31,17 +32,6 @@ def row_of(at: AppTest, name: str) -> dict:
 
 def select(at: AppTest, *chosen: str) -> AppTest:
     return tick(at, *(row_of(at, name)["key"] for name in chosen))
-
-
-def open_note(at: AppTest) -> str:
-    at.session_state["runs-note"] = True
-    return checked(at.run()).text_area[0].value
-
-
-def save_note(at: AppTest, text: str) -> AppTest:
-    at.text_area[0].set_value(text)
-    next(one for one in at.button if one.label == "Save" and "runs-note" in one.form_id).click()
-    return checked(at.run())
 
 
 @pytest.fixture
@@ -155,6 +145,18 @@ def test_a_view_is_kept_under_a_name_shown_by_a_click_and_removed(three):
         assert ".views.json" in words(at) and names(at) == ["third", "second", "first"]
 
 
+def test_people_who_keep_views_at_the_same_moment_lose_none(runs_folder, monkeypatch):
+    def read_slowly(read=kept_views.read_kept):
+        found = read()
+        time.sleep(0.05)
+        return found
+
+    monkeypatch.setattr(kept_views, "read_kept", read_slowly)
+    with ThreadPoolExecutor() as people:
+        list(people.map(kept_views.keep, "abcd", [kept_views.View()] * 4))
+    assert sorted(kept_views.read_kept()) == [*"abcd"]
+
+
 def test_a_locked_page_shows_views_and_keeps_none(three, monkeypatch):
     kept_views.keep("mine", kept_views.View(text="second"))
     monkeypatch.setenv("LABKIT_READ_ONLY", "1")
@@ -222,34 +224,42 @@ def test_archived_runs_are_shown_on_request(three):
     assert read_notes(three[1]).archived
 
 
-def test_tags_and_notes(three):
+def test_tags_of_several_runs(three):
     at = select(open_main(), "first", "second")
     at.text_input(key="runs-add-tag").set_value("<b>paper</b>")
     press(at, "Save")
     assert read_notes(three[0]).tags == read_notes(three[1]).tags == ("<b>paper</b>",)
-    at = select(at, "third")
-    open_note(at)
-    save_note(at, "a\nb")
-    assert read_notes(three[2]).note == "a\nb"
-    change_notes(three[2], note="by another process")
-    at.text_input(key="runs-add-tag").set_value("x" * 41)
-    assert read_notes(three[2]).note == "by another process"
 
 
-def test_a_note_that_another_session_wrote_is_shown_and_not_overwritten(three):
-    one, other = (select(open_main(), "first") for _ in range(2))
-    assert open_note(one) == open_note(other) == ""
-    save_note(one, "from here")
-    save_note(one, "from here too")
-    save_note(other, "from *there*")
-    assert "was changed meanwhile. Save again to replace what is there now: from here too" in words(other)
-    assert read_notes(three[0]).note == "from here too"
-    save_note(other, "both")
-    assert not other.error
-    assert read_notes(three[0]).note == "both"
-    one.session_state["runs-note"] = False
-    one.run()
-    assert open_note(one) == "both"
+def test_what_is_changed_in_a_row_loses_nothing_that_others_change(three):
+    run = three[0]
+    change_notes(run, add=["a", "b, c", 'd"e'], note="first")
+    before = row_of(open_main(), "first")["texts"]
+    assert before == {"tags": 'a, "b, c", "d""e"', "note": "first"}
+    change_notes(run, add=["theirs"], remove=["a"], note="from there")
+
+    def edit(**now: str) -> str | None:
+        return actions.edit(str(run.path), before, now)
+
+    assert edit(tags='new, "b, c", a,, , new') == str(run.path)
+    assert read_notes(run).tags == ("b, c", "theirs", "new"), "only what was changed is"
+    kept = read_notes(run)
+    for tags in ("x" * 41, '"' + "x" * 200_000):
+        assert edit(tags=tags) is None
+    assert edit(note="from here", tags="", name="other") is None
+    assert read_notes(run) == kept
+    assert edit(name="a/b") is None
+    assert {one.name for one in run.path.parent.iterdir()} == {"first", "second", "third"}
+    before["note"] = "from there"
+    assert edit(note="both", name=" other ") == str(run.path.with_name("other"))
+    assert read_notes(RunDirectory(run.path.with_name("other"))).note == "both"
+    assert edit(note="late") is None, "it has another name"
+
+
+def test_the_browser_changes_only_runs_that_are_listed(three, tmp_path):
+    path = three[0].path.rename(tmp_path / "elsewhere")
+    assert actions.edit(str(path), {"tags": "", "note": ""}, {"tags": "x", "name": "y"}) is None
+    assert path.is_dir() and read_notes(RunDirectory(path)).tags == ()
 
 
 def test_selected_runs_are_compared_and_one_is_opened_also_where_nothing_may_act(three, monkeypatch):

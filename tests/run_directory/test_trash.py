@@ -41,6 +41,15 @@ def test_notes_are_kept_and_changed_one_by_one_until_they_are_damaged(tmp_path):
         assert change_notes(run, add=["x"]).tags == ("x",)
 
 
+def test_a_note_is_replaced_only_if_it_is_the_one_that_was_read(tmp_path):
+    run = make_run(tmp_path, "a")
+    change_notes(run, note="first", instead_of="")
+    with pytest.raises(InputError, match="the note on a was changed meanwhile; .*: first"):
+        change_notes(run, note="second", add=["x"], instead_of="")
+    assert read_notes(run) == Notes((), "first")
+    assert change_notes(run, note="", instead_of="first") == Notes()
+
+
 def test_notes_on_steps_are_in_order_of_step_and_an_empty_one_is_removed(tmp_path):
     run = make_run(tmp_path, "a")
     for step, text in ((100, " rate halved "), (9, "warm-up ends"), (20, "x")):

@@ -639,6 +639,8 @@
       reset.addEventListener('click', () => this.zoom(null));
       this.charts = new Map();
       this.wanted = undefined; // the zoom that the person made and the server hasn't answered yet
+      this.columns = new ResizeObserver(() => this.fill());
+      this.columns.observe(this.root);
       this.themes = setInterval(() => this.followTheme(), 700);
     }
 
@@ -664,7 +666,13 @@
       const order = data.charts.map((one) => one.key).join('\n');
       if (order !== this.order) this.root.append(...data.charts.map((one) => this.charts.get(one.key).root));
       this.order = order;
+      this.fill();
       this.showRange();
+    }
+
+    fill() { // a chart that is alone in the last row is as wide as the row
+      const columns = getComputedStyle(this.root).gridTemplateColumns.split(' ').length, last = (this.data?.charts.length ?? 0) - 1;
+      this.data?.charts.forEach(({ key }, at) => this.charts.get(key).root.classList.toggle('lk-alone', at > 0 && at === last && at % columns === 0));
     }
 
     place(x, long) { // a position of the horizontal axis in words
@@ -725,6 +733,7 @@
 
     leave() {
       clearInterval(this.themes);
+      this.columns.disconnect();
       for (const chart of this.charts.values()) chart.leave();
       this.root.remove();
     }

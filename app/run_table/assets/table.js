@@ -96,8 +96,10 @@ const lengthOf = (cell, kind) => {
   if (cell === null) return 1;
   if (typeof cell === 'string') return cell.length;
   if (kind === 'state') return ON_PHONE.matches ? 0 : cell[0].length + 4;
-  return kind === 'tags' ? cell.join('123').length + 3 : 15;
+  return kind === 'tags' ? cell.join('123').length + 3 : kind === 'time' ? 16 : 15;
 };
+// The longer line of a title that is broken into two where that makes it narrowest.
+const halfOf = (title) => Math.min(...[...`${title} `.matchAll(/ /g)].map(({ index }) => Math.max(index, title.length - index - 1)));
 const pen = document.createElement('canvas').getContext('2d');
 function widen(host) {
   const { columns, rows } = host.data;
@@ -111,7 +113,7 @@ function widen(host) {
     const text = place ? row?.cells[place - 1] : row?.name;
     const more = place ? 0 : Math.max(0, ...lengths) - (text?.length ?? 0); // beside a name
     const drawn = typeof text === 'string' ? pen.measureText(text).width / (place ? letter : zero) + more : 0;
-    const title = column.kind === 'state' && ON_PHONE.matches ? 5 : 0.9 * column.title.length + 2;
+    const title = column.kind === 'state' && ON_PHONE.matches ? 5 : 0.9 * halfOf(column.title) + 2;
     const longest = Math.max(title, drawn, ...lengths);
     host.widths[place] = Math.max(host.widths[place] ?? 0, Math.min(longest, place ? LONGEST : LONGEST_NAME));
   });
@@ -181,13 +183,13 @@ function draw(host, row) {
     if (line.main.tagName !== 'SPAN') line.main.tabIndex = -1;
     if (row.mark !== undefined) line.mark = make(name, 'span', 'lk-mark');
     if (row.runs) make(name, 'span', 'lk-count');
-    else if (host.data.renames) Object.assign(line.pencil = make(name, 'button', 'lk-rename'), { tabIndex: -1 });
+    else if (row.texts) Object.assign(line.pencil = make(name, 'button', 'lk-pencil'), { tabIndex: -1, title: 'Change name, tags and note (F2)' });
     columns.forEach((column) => make(line, 'td', `lk-of-${column.kind}`));
   }
   if (before?.row.name !== row.name) {
     line.main.textContent = line.main.title = row.name;
     line.box.setAttribute('aria-label', `Tick ${row.name}`);
-    line.pencil?.setAttribute('aria-label', `Rename ${row.name}`);
+    line.pencil?.setAttribute('aria-label', `Change ${row.name}`);
     line.eye?.setAttribute('aria-label', `Curve of ${row.name}`);
   }
   if (line.eye) look(line.eye, row.eye, row.eye ? 'Hide its curve' : 'Show its curve');
@@ -205,11 +207,12 @@ function draw(host, row) {
 }
 
 // Returns the keys in the order of their rows: new ones come last while somebody has ticked rows. Otherwise all
-// are in the order that is asked for; where none is, those that are there keep their places.
+// are in the order that is asked for; where none is, those that are there keep their places. A row with fields
+// in it keeps its place, too: a moved one loses the focus.
 function arranged(host, keys) {
   const isOld = (key) => host.places.has(key);
   const old = keys.filter(isOld).sort((a, b) => host.places.get(a) - host.places.get(b));
-  if (host.isTicked) return [...old, ...keys.filter((key) => !isOld(key))];
+  if (host.isTicked || host.querySelector('form')) return [...old, ...keys.filter((key) => !isOld(key))];
   if (host.data.sort) return keys;
   const above = new Map(); // the new rows that come before each old one
   const first = keys.find(isOld);
@@ -275,9 +278,10 @@ function paint(host) {
 
 // One row at a time is a stop of the Tab key.
 function stop(host, line) {
-  host.stop?.querySelectorAll('input, a, button').forEach((part) => { part.tabIndex = -1; });
+  const parts = 'input, textarea, a, button';
+  host.stop?.querySelectorAll(parts).forEach((part) => { part.tabIndex = -1; });
   host.stop = line;
-  line?.querySelectorAll('input, a, button').forEach((part) => { part.tabIndex = 0; });
+  line?.querySelectorAll(parts).forEach((part) => { part.tabIndex = 0; });
 }
 
 function clicked(host, event) {
@@ -291,7 +295,7 @@ function clicked(host, event) {
     host.sort = ways[(ways.indexOf(host.sort) + 1) % ways.length];
     paint(host);
     host.tell('sorted', host.sort);
-  } else if (event.target === line?.pencil) rename(host, line);
+  } else if (event.target === line?.pencil) edit(host, line);
   else if (event.target.type === 'checkbox') tick(host, event, line);
   else if (line?.row.runs && event.target.closest('button')) {
     if (!open.delete(line.row.key)) open.add(line.row.key);
@@ -319,33 +323,66 @@ function tick(host, event, line) {
   host.keep('ticked', [...host.ticked]);
 }
 
-// A field in place of the name. Enter renames the run, Escape or leaving the field doesn't.
-function rename(host, line) {
-  const [name] = line.row.name.split('/').slice(-1); // of two runs with one name, the path is shown
-  const field = make(null, 'input', 'lk-edit');
-  Object.assign(field, { value: name, maxLength: 200, ariaLabel: `New name of ${line.row.name}` });
-  line.main.before(field);
-  line.main.hidden = true;
-  const end = (keep) => {
-    field.onblur = null;
-    field.remove();
-    line.main.hidden = false;
-    line.main.focus();
-    if (keep && field.value.trim() !== name) host.tell('renamed', { key: line.row.key, name: field.value.trim() });
-  };
-  field.onblur = () => end(false);
-  field.onkeydown = (event) => {
-    event.stopPropagation(); // the arrow keys move between rows
-    if (event.key === 'Enter' || event.key === 'Escape') end(event.key === 'Enter');
-  };
-  field.focus();
-  field.select();
+// Fields below the row for what can be changed of it. Enter keeps it, with Shift it begins a line of the note;
+// Escape leaves it. They stay open until the server has answered, and after a refusal.
+const FIELDS = { name: 'Name', tags: 'Tags, with commas between', note: 'Note' };
+
+function edit(host, line) {
+  if (!line.form) {
+    const cell = make(line, 'td', 'lk-edit');
+    cell.colSpan = line.cells.length - 1;
+    const form = line.form = make(cell, 'form');
+    form.setAttribute('aria-label', `Change ${line.row.name}`);
+    for (const [name, title] of Object.entries(FIELDS)) {
+      Object.assign(make(make(form, 'label', '', title), name === 'note' ? 'textarea' : 'input'), { name, rows: 1 });
+    }
+    make(form, 'button', '', 'Save');
+    Object.assign(make(form, 'button', '', 'Cancel'), { type: 'button', onclick: () => leave(line, line) });
+    form.onkeydown = (event) => {
+      event.stopPropagation(); // the arrow keys move between rows
+      if (event.isComposing) return;
+      if (event.key === 'Escape') leave(line, line);
+      if (event.key !== 'Enter' || event.shiftKey || event.target.type !== 'textarea') return;
+      event.preventDefault();
+      form.requestSubmit();
+    };
+    form.onsubmit = (event) => {
+      event.preventDefault();
+      if (form.stamp) return; // it waits for the answer
+      const now = {};
+      for (const { name, value } of fieldsOf(form)) if (value !== shownText(form.had[name])) now[name] = value;
+      if (!Object.keys(now).length) { leave(line, line); return; }
+      for (const field of fieldsOf(form)) field.readOnly = true;
+      host.tell('edited', { key: line.row.key, stamp: form.stamp = Math.random(), before: form.had, now });
+    };
+    begin(line);
+    for (const field of fieldsOf(form)) field.value = form.had[field.name];
+  }
+  line.form.scrollIntoView({ block: 'nearest' });
+  line.form.elements.name.focus();
+  line.form.elements.name.select();
+}
+
+const fieldsOf = (form) => [...form.elements].filter(({ name }) => name);
+const shownText = (text) => text.replace(/\r\n?/g, '\n'); // as a field gives it back
+
+// Lets the fields be changed, from what the row has now.
+function begin({ form, row }) {
+  form.had = { name: row.name.split('/').at(-1), ...row.texts }; // of two runs with one name, the path is shown
+  form.stamp = 0;
+  for (const field of fieldsOf(form)) field.readOnly = false;
+}
+
+function leave(line, next) {
+  line.form.parentElement.remove();
+  line.form = null;
+  next?.main.focus();
 }
 
 function pressed(host, event) {
   const line = event.target.closest('tr'); // that of the header, too, from which the arrows lead to the rows
   if (!line) return;
-  if (event.key === 'F2' && line.pencil) rename(host, line);
+  if (event.key === 'F2' && line.pencil) edit(host, line);
   if (event.key === ' ' && event.target === line.main) {
     event.preventDefault();
     line.box.click();
@@ -384,7 +421,7 @@ export default function ({ data: bytes, parentElement, setStateValue, setTrigger
     host.textContent = '';
     host.rows.clear();
     const table = make(make(host, 'div'), 'table');
-    make(table, 'caption', 'lk-said', `${data.label}. Arrows move between rows, Space ticks, Enter opens${data.renames ? ', F2 renames' : ''}.${data.eyes ? ' The eye of a row shows or hides its curve.' : ''}`);
+    make(table, 'caption', 'lk-said', `${data.label}. Arrows move between rows, Space ticks, Enter opens${data.edits ? ', F2 changes name, tags and note' : ''}.${data.eyes ? ' The eye of a row shows or hides its curve.' : ''}`);
     make(table, 'thead');
     make(table, 'tbody');
     host.widths = [];
@@ -400,11 +437,16 @@ export default function ({ data: bytes, parentElement, setStateValue, setTrigger
   }
   host.isTicked = data.rows.some((row) => host.ticked.has(row.key));
   widen(host);
+  const [stamp, key] = data.answer ?? [];
+  const asked = stamp && [...host.rows.values()].find(({ form }) => form?.stamp === stamp);
+  const hadFocus = asked?.form.contains(document.activeElement);
   for (const row of data.rows) draw(host, row);
   const isDrawn = data.rows.some((row) => row.eye);
   if (data.eyes) look(host.eye, isDrawn, isDrawn ? 'Hide all curves' : 'Show the curves of the first rows');
   settle(host);
   paint(host);
+  if (asked && key === null) begin(asked);
+  else if (asked) leave(asked, hadFocus ? host.rows.get(key) : null);
   if (!host.stop?.isConnected) stop(host, host.querySelector('tbody tr'));
   const renew = () => host.querySelectorAll('time').forEach((part) => {
     part.textContent = ago(Date.parse(part.dateTime) / 1000);
