@@ -101,9 +101,12 @@ class Messages:
         host = urlsplit(address).hostname  # the rest of an address is often its secret
         try:
             # Redirects aren't followed: what happens to runs goes to nobody but the address.
-            answer = requests.post(address, json=body, timeout=SECONDS_TO_SEND, allow_redirects=False)
-            if answer.status_code < 300:
-                return
+            # The answer isn't read: it may have no end.
+            with requests.post(
+                address, json=body, timeout=SECONDS_TO_SEND, allow_redirects=False, stream=True
+            ) as answer:
+                if answer.status_code < 300:
+                    return
             why = f"answers {answer.status_code} {answer.reason}"
         except (requests.RequestException, ValueError) as error:
             why = "takes too long" if isinstance(error, requests.Timeout) else "can't be reached"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -37,6 +38,13 @@ def hook():
             got.append((self.path, body))
             if self.path == "/slow":
                 time.sleep(3)
+            if self.path == "/endless":
+                self.send_response(200)
+                self.end_headers()
+                with suppress(OSError):
+                    while not time.sleep(0.5):
+                        self.wfile.write(b"x" * 999)
+                return
             self.send_response({"/broken": 500, "/away": 302}.get(self.path, 200))
             if self.path == "/away":
                 self.send_header("Location", f"{address}/other")
@@ -159,6 +167,15 @@ def test_addresses_get_each_line_and_a_broken_one_holds_nothing_up(hook):
     assert "answers 302" in told.err
     assert "can't be reached" in told.err
     assert "secret" not in told.err
+
+
+def test_an_answer_without_an_end_is_not_waited_for(hook):
+    address, got = hook
+    labkit.start_run("first").finish()
+    began = time.monotonic()
+    assert answer("watch", "first", "--notify", f"{address}/endless").code == 0
+    assert time.monotonic() - began < 5
+    assert len(got) == 1
 
 
 @pytest.mark.parametrize(
