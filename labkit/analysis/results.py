@@ -295,9 +295,12 @@ def grouped(
 
 
 def _name(result: Result, place: int, columns: Mapping[str, Sequence[Any]]) -> str:
+    values = {name: column[place] for name, column in columns.items()}
+    # What a program never records, such as the framework of labkit's own runs, tells nothing.
+    known = {name: value for name, value in values.items() if value is not None or name in result.settings}
     parts = [
-        value_text(values[place]) if name == "model" else f"{name} {value_text(values[place])}"
-        for name, values in columns.items()
+        value_text(value) if name == "model" else f"{name} {value_text(value)}"
+        for name, value in (known or values).items()
     ]
     if not parts:
         return " on ".join(filter(None, (result.summary.model, result.summary.dataset))) or "all"

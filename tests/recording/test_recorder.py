@@ -523,3 +523,17 @@ def test_runs_without_settings_are_not_taken_for_repetitions():
     results = read_results({name: RunDirectory(labkit.load_run(name).path) for name in given})
     groups = [[one.label for one in group.results] for group in grouped(results)]
     assert groups == [["a"], ["b"], ["c", "d"], ["e", "f"]]
+
+
+def test_the_name_of_a_configuration_leaves_out_what_its_program_never_records():
+    given = {"a": {"model": "linear", "framework": "torch"}, "b": {"model": "dense"}, "c": {"model": None}}
+    for name, settings in given.items():
+        for seed in (0, 1):
+            labkit.start_run(f"{name}-{seed}", {**settings, "seed": seed}).finish()
+    paths = {
+        f"{name}-{seed}": RunDirectory(labkit.load_run(f"{name}-{seed}").path)
+        for name in given
+        for seed in (0, 1)
+    }
+    names = [group.name for group in grouped(read_results(paths))]
+    assert names == ["linear, framework torch", "dense", "–"]
