@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 
@@ -167,6 +168,31 @@ def test_addresses_get_each_line_and_a_broken_one_holds_nothing_up(hook):
     assert "answers 302" in told.err
     assert "can't be reached" in told.err
     assert "secret" not in told.err
+
+
+def test_other_addresses_are_handed_to_apprise_without_redirects(monkeypatch):
+    labkit.start_run("first").fail("boom <!channel>")
+    got = []
+
+    class Service:
+        service_name = "Telegram"
+
+        def notify(self, body):
+            got.append(body)
+            return False
+
+    def instantiate(address, asset):
+        assert asset == {"http_redirects": False}
+        return Service() if address.startswith("tgram:") else None
+
+    apprise = SimpleNamespace(Apprise=SimpleNamespace(instantiate=instantiate), AppriseAsset=dict)
+    monkeypatch.setitem(sys.modules, "apprise", apprise)
+    told = answer("watch", "first", "--notify", "tgram://secret/chat")
+    assert got == ["first: failed: boom <\u200b!channel>"]
+    assert "Telegram has not taken: first: failed" in told.err and "secret" not in told.err
+    assert "allowed: https" in refused("watch", "first", "--notify", "nothing://x")
+    monkeypatch.setitem(sys.modules, "apprise", None)  # not installed
+    assert "extra notify" in refused("watch", "first", "--notify", "tgram://secret/chat")
 
 
 def test_an_answer_without_an_end_is_not_waited_for(hook):
