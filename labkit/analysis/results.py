@@ -281,6 +281,9 @@ def grouped(
     telling = {
         name: values for name, values in columns.items() if len({repr(values[place]) for place in named}) > 1
     }
+    shorter = {name: values for name, values in telling.items() if name != "recorded_by"}
+    if len({tuple(repr(values[place]) for values in shorter.values()) for place in named}) == len(named):
+        telling = shorter  # it tells nothing more
     groups: list[Group] = []
     for places in by_key.values():
         chosen = tuple(results[place] for place in places)

@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -535,5 +536,11 @@ def test_the_name_of_a_configuration_leaves_out_what_its_program_never_records()
         for name in given
         for seed in (0, 1)
     }
-    names = [group.name for group in grouped(read_results(paths))]
+    results = read_results(paths)
+    names = [group.name for group in grouped(results)]
     assert names == ["linear, framework torch", "dense", "–"]
+    results[2:4] = [replace(one, settings=one.settings | {"recorded_by": "other"}) for one in results[2:4]]
+    assert [group.name for group in grouped(results)] == names
+    results[2:4] = [replace(one, settings=one.settings | {"model": None}) for one in results[2:4]]
+    apart = ["–, recorded_by other", "–, recorded_by labkit.start_run"]
+    assert [group.name for group in grouped(results)][1:] == apart
