@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
@@ -129,6 +130,21 @@ def test_a_run_that_is_moved_away_is_told_and_no_longer_waited_for(home):
         told = answer("watch", "first", "--every", "0.2")
         assert told.code == 1 and "first is gone: moved or removed" in told.out
         (home / "elsewhere").rename(run.path)
+
+
+def test_a_training_that_is_frozen_is_stalled_and_later_told_again():
+    run, look = labkit.start_run("first"), looker()
+    assert look(run) == []
+    run._over.set()  # no more heartbeats
+    run._thread.join()
+    path = RunDirectory(run.path)
+    for _ in range(2):
+        path.write_status(replace(path.read_status(), heartbeat=time.time() - 60))
+        [line] = look(run)
+        assert line.startswith("first: stalled: no heartbeat since")
+        assert look(run) == []
+        path.write_status(replace(path.read_status(), heartbeat=time.time()))
+        assert look(run) == []
 
 
 def test_a_training_that_is_killed_is_lost(tmp_path):
