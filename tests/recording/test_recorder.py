@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import labkit
-from labkit.analysis.results import grouped, read_results
+from labkit.analysis.results import differing, grouped, read_results
 from labkit.config.config import describe, recorded_config
 from labkit.errors import InputError
 from labkit.recording import recorder as module
@@ -527,7 +527,7 @@ def test_runs_without_settings_are_not_taken_for_repetitions():
 
 
 def test_the_name_of_a_configuration_leaves_out_what_its_program_never_records():
-    given = {"a": {"model": "linear", "framework": "torch"}, "b": {"model": "dense"}, "c": {"model": None}}
+    given = {"a": {"model": "linear", "framework": "torch"}, "b": {"model": "dense"}, "c": {}}
     for name, settings in given.items():
         for seed in (0, 1):
             labkit.start_run(f"{name}-{seed}", {**settings, "seed": seed}).finish()
@@ -541,6 +541,9 @@ def test_the_name_of_a_configuration_leaves_out_what_its_program_never_records()
     assert names == ["linear, framework torch", "dense", "–"]
     results[2:4] = [replace(one, settings=one.settings | {"recorded_by": "other"}) for one in results[2:4]]
     assert [group.name for group in grouped(results)] == names
+    unknown = replace(results[0], settings={}, label="imported")
+    together = grouped([*results, unknown], settings=differing([*results, unknown]))
+    assert [group.name for group in together] == [*names, "imported"]
     results[2:4] = [replace(one, settings=one.settings | {"model": None}) for one in results[2:4]]
-    apart = ["–, recorded_by other", "–, recorded_by labkit.start_run"]
+    apart = ["–, recorded_by other", "recorded_by labkit.start_run"]
     assert [group.name for group in grouped(results)][1:] == apart
