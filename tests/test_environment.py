@@ -124,13 +124,13 @@ def test_environment_yml_installs_what_is_locked(lock):
     assert not both, f"conda and pip would both install {sorted(both)}"
 
 
-def test_dev_holds_every_extra_but_gpu(project):
+def test_dev_holds_every_extra_but_gpu_and_notify(project):
     extras = project["optional-dependencies"]
     (ours,) = [
         requirement for line in extras["dev"] if (requirement := Requirement(line)).name == project["name"]
     ]
-    assert ours.extras == extras.keys() - {"dev", "gpu"}
-    assert extras.keys() == {*PARTS, "gpu"} - {"core"}
+    assert ours.extras == extras.keys() - {"dev", "gpu", "notify"}
+    assert extras.keys() == {*PARTS, "gpu", "notify"} - {"core"}
 
 
 def test_the_same_pythons_everywhere(project):
@@ -177,8 +177,8 @@ def test_what_is_installed_is_what_is_locked(lock):
     assert not wrong, f"{sys.prefix} is not what the lock says (run make env): " + "; ".join(wrong)
 
 
-# Not in the lock: the benchmarks compare labkit with them.
-OPTIONAL = {"openvino", "torch", "torchvision"}
+# Not in the lock: what the extra notify installs, and what the benchmarks compare labkit with.
+OPTIONAL = {"apprise", "openvino", "torch", "torchvision"}
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from app.live_update import STATES, Drawn, frame_of, heading, liveness_of
 from app.markup import plain, visible
 from app.report import downloads
 from app.state import clean
+from labkit.config.config import recorded_by
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.metrics import evaluations_path
@@ -116,7 +117,7 @@ def _head(run: RunDirectory) -> DeltaGenerator:
     if not buttons.is_pending(run):
         buttons.show_end(run, status, liveness)
     if liveness in NEEDS_ITS_LOG:
-        run_files.section(run, follows=False, unfolded=True)
+        run_files.section(run, follows=False, unfolded=not recorded_by(run))  # which has no log
     show_family(run)
     return figures
 

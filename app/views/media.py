@@ -11,6 +11,7 @@ from app import state
 from app.charts.store import store_of
 from app.live_update import heading
 from app.markup import draw_markup, plain, visible
+from labkit.config.config import recorded_by
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
@@ -48,6 +49,12 @@ def _panel(run: RunDirectory) -> None:
             found = media_that_count(kept.reader.rows, resume_points)
     except OSError as error:
         st.error(f"{state.as_code(run.media_path)} can't be read: {error.strerror}")
+        return
+    if not found and recorded_by(run):
+        st.info(
+            "Another program recorded this run: `run.log_image`, `run.log_figure`, `run.log_histogram` and "
+            "`run.log_text` in it keep what this page shows."
+        )
         return
     if not found:
         st.info("No callback has kept an image, a figure, a histogram or a text of this run. One that does:")

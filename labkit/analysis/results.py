@@ -279,10 +279,17 @@ def grouped(
         alone = not seeds_together or not result.settings
         by_key.setdefault(place if alone else key, []).append(place)
     # A name has room for a few settings: those in which the named configurations differ from each other.
-    named = [places[0] for places in by_key.values() if len(places) > 1 or settings is not None]
+    named = [
+        places[0]
+        for places in by_key.values()
+        if len(places) > 1 or (settings is not None and results[places[0]].settings)
+    ]
     telling = {
         name: values for name, values in columns.items() if len({repr(values[place]) for place in named}) > 1
     }
+    shorter = {name: values for name, values in telling.items() if name != "recorded_by"}
+    if len({tuple(repr(values[place]) for values in shorter.values()) for place in named}) == len(named):
+        telling = shorter  # it tells nothing more
     groups: list[Group] = []
     for places in by_key.values():
         chosen = tuple(results[place] for place in places)
@@ -297,9 +304,12 @@ def grouped(
 
 
 def _name(result: Result, place: int, columns: Mapping[str, Sequence[Any]]) -> str:
+    values = {name: column[place] for name, column in columns.items()}
+    # What a program never records, such as the framework of labkit's own runs, tells nothing.
+    known = {name: value for name, value in values.items() if value is not None or name in result.settings}
     parts = [
-        value_text(values[place]) if name == "model" else f"{name} {value_text(values[place])}"
-        for name, values in columns.items()
+        value_text(value) if name == "model" else f"{name} {value_text(value)}"
+        for name, value in (known or dict(list(values.items())[:1])).items()
     ]
     if not parts:
         return " on ".join(filter(None, (result.summary.model, result.summary.dataset))) or "all"

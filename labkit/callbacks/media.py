@@ -17,7 +17,7 @@ from labkit.run_directory.metrics import MetricsWriter
 PARTS = 50  # of a histogram
 LARGEST = 8e307  # in it, so that its width is a float64
 MOST_TEXT = 2**16  # bytes
-_NAME = re.compile(r"[A-Za-z][\w.-]{0,99}", re.ASCII)
+_NAME = re.compile(r"[A-Za-z][\w./ -]{0,99}", re.ASCII)
 
 
 class MediaWriter:
@@ -27,8 +27,8 @@ class MediaWriter:
         run: the run.
         summarize: takes a TensorBoard summary and its step.
 
-    Every method takes a name, of letters, digits, ``_``, ``.`` and ``-``, and the step. They raise InputError
-    for another name, and for what they can't keep.
+    Every method takes a name, of letters, digits, spaces, ``_``, ``.``, ``-`` and ``/``, and the step. They
+    raise InputError for another name, and for what they can't keep.
     """
 
     def __init__(self, run: RunDirectory, summarize: Callable[[Any, int], None]) -> None:
@@ -98,7 +98,7 @@ class MediaWriter:
         self._tensor(name, step, np.array([text.encode("utf-8", "replace")], object), create_summary_metadata)
 
     def _png(self, name: str, step: int, content: bytes, height: int, width: int) -> None:
-        file = f"{_checked(name)}-{step:08d}.png"
+        file = f"{_checked(name).replace('/', '+')}-{step:08d}.png"  # a name has no +
         with replacing(self._folder / file) as temporary:
             temporary.write_bytes(content)
         self._row(name, step, "image", {"file": file})
@@ -123,5 +123,7 @@ class MediaWriter:
 
 def _checked(name: Any) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InputError(f"a name is {short(name)}; allowed: letters, digits, _ . and -, with a letter first")
+        raise InputError(
+            f"a name is {short(name)}; allowed: up to 100 letters, digits, spaces and _ . - /, a letter first"
+        )
     return name

@@ -34,7 +34,8 @@ def watch(
         when: Condition such as "accuracy<0.5" or "training_loss>3", as of labkit runs --filter. May be
             repeated.
         notify: Address that gets a POST with each line, as JSON with text, run, state and step. Slack,
-            Mattermost and Discord show the text. May be repeated.
+            Mattermost and Discord show the text. With the extra notify also an address of apprise, such as
+            tgram://…, mailto://… May be repeated.
         every: Seconds between two looks.
     """
     if not 0.1 <= every <= 86400:
@@ -59,13 +60,25 @@ def watch(
             time.sleep(every)
 
 
+def _of_apprise(address: str) -> Any:
+    """Return what sends to an address of apprise; None for another one, and where apprise isn't installed."""
+    if "://" not in address or address.lower().startswith(("http:", "https:")):
+        return None
+    try:
+        import apprise
+    except ImportError:
+        return None
+    return apprise.Apprise.instantiate(address, asset=apprise.AppriseAsset(http_redirects=False))
+
+
 class Messages:
     """Sends lines to addresses from threads of its own, so that none holds up the watching.
 
-    Raises InputError for an address that isn't one of HTTP.
+    Raises InputError for an address that is neither one of HTTP nor, where it is installed, of apprise.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
+        self._targets: list[Any] = []
         for address in addresses:
             try:
                 parts = urlsplit(address)
@@ -73,9 +86,13 @@ class Messages:
                 (parts.hostname or "").encode("idna")
             except ValueError:  # of a port or a name that can't be
                 is_one = None
-            if not is_one:
-                raise InputError(f"--notify is {address!r}; allowed: https://… or http://…")
-        self._addresses = addresses
+            target = address if is_one else _of_apprise(address)
+            if not target:
+                raise InputError(
+                    f"--notify is {address!r}; allowed: https://… or http://…, or with labkit's extra notify "
+                    "an address of apprise, such as tgram://…"
+                )
+            self._targets.append(target)
         self._pool = ThreadPoolExecutor(4, "labkit-notify")
 
     def __enter__(self) -> "Messages":
@@ -91,8 +108,13 @@ class Messages:
         text = quiet.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
         body: dict[str, Any] = {"text": text, "content": quiet, "allowed_mentions": {"parse": []}}
         body |= {"run": run.name, "state": run.state, "step": run.step}
-        for address in self._addresses:
-            self._pool.submit(self._post, address, body)
+        for target in self._targets:
+            self._pool.submit(self._post if isinstance(target, str) else self._hand_over, target, body)
+
+    @staticmethod
+    def _hand_over(target: Any, body: dict[str, Any]) -> None:
+        if not target.notify(body=body["content"].replace("<", "<\u200b")):
+            print(f"labkit: {target.service_name} has not taken: {body['text']}", file=sys.stderr)
 
     @staticmethod
     def _post(address: str, body: dict[str, Any]) -> None:
@@ -101,9 +123,12 @@ class Messages:
         host = urlsplit(address).hostname  # the rest of an address is often its secret
         try:
             # Redirects aren't followed: what happens to runs goes to nobody but the address.
-            answer = requests.post(address, json=body, timeout=SECONDS_TO_SEND, allow_redirects=False)
-            if answer.status_code < 300:
-                return
+            # The answer isn't read: it may have no end.
+            with requests.post(
+                address, json=body, timeout=SECONDS_TO_SEND, allow_redirects=False, stream=True
+            ) as answer:
+                if answer.status_code < 300:
+                    return
             why = f"answers {answer.status_code} {answer.reason}"
         except (requests.RequestException, ValueError) as error:
             why = "takes too long" if isinstance(error, requests.Timeout) else "can't be reached"

@@ -18,7 +18,7 @@ from labkit.data.tfrecord import masked_checksums
 from labkit.errors import InputError, reason_of, short
 from labkit.home import expanded
 from labkit.plurals import listed, without_secrets
-from labkit.recording.recorder import SPLITS, opened, place, refuse_other_contents
+from labkit.recording.recorder import SPLITS, opened, place, refuse_other_contents, split_named
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
 from labkit.run_directory.find import remember
 from labkit.run_directory.metrics import MetricsWriter
@@ -56,7 +56,8 @@ class ImportedLog:
             return
         row = self.rows.setdefault((split, step), {"split": split, "step": step})
         # Compared as texts, as NaN isn't equal to itself.
-        self.left_out["earlier value of a step"] += str(row.get(name, value)) != str(value)
+        before = row.get(name, value)
+        self.left_out["earlier value of a step"] += before is not value and str(before) != str(value)
         row[name] = value
         if wall_time is not None:
             row["wall_time"] = wall_time
@@ -177,6 +178,11 @@ def _take(log: ImportedLog, record: dict[str, Any], step: str, splits: dict[str,
     if number is None or not number.is_integer() or not is_step(int(number)):
         raise InputError(f"{where}: {step} is {short(record[step])}; allowed: a whole number of at least 0")
     wall_time = _number_of(record.get("wall_time"))
+    given = (record.get("split") or "").strip()
+    try:
+        given = given and split_named(given)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
     for column, (split, metric) in splits.items():
         if column == "wall_time" or not (record[column] or "").strip():
             continue
@@ -188,8 +194,7 @@ def _take(log: ImportedLog, record: dict[str, Any], step: str, splits: dict[str,
             way = ": write a point, no comma" if comma else ""
             log.left_out[f"text in {column}, at first {short(first)}{way}"] += 1
         else:
-            given = (record.get("split") or "").strip()
-            log.add(SPLITS.get(given.lower(), given) or split, int(number), metric, value, wall_time)
+            log.add(given or split, int(number), metric, value, wall_time)
 
 
 def import_tensorboard(
@@ -210,7 +215,8 @@ def import_tensorboard(
     source = _source(path, Path.is_dir, "a folder of event files")
     logs: dict[str, ImportedLog] = {}
     folders: dict[str, Path] = {}
-    for file in sorted(found for found in source.rglob(EVENTS) if found.is_file()):
+    inside = (file for file in source.rglob(EVENTS) if file.resolve().is_relative_to(source.resolve()))
+    for file in sorted(found for found in inside if found.is_file()):
         folder = file.parent.relative_to(source)
         split = SPLITS.get(folder.name.lower())
         of_run = folder.parent if split else folder
@@ -267,7 +273,9 @@ def _records(path: Path, log: ImportedLog) -> Iterator[bytes]:
         parts.append((content[position + 12 : end], struct.unpack_from("<I", content, end)[0]))
         position = end + 4
     if position < len(content):
-        log.left_out["half event"] += 1
+        kept = content[position + 8 : position + 12]
+        half = struct.pack("<I", masked_checksums([content[position : position + 8]])[0])[: len(kept)] == kept
+        log.left_out["half event" if half else "damaged event with all that follows"] += 1
     for start in range(0, len(parts), ROWS_AT_ONCE):
         some = parts[start : start + ROWS_AT_ONCE]
         for (record, told), found in zip(some, masked_checksums([part[0] for part in some]), strict=True):
@@ -295,12 +303,13 @@ def _scalar_of(value: Any) -> float | None:
 
 def _split_of(name: str) -> tuple[str, str]:
     """Return the split that a name tells, else ``train``, and the metric without it, in small letters."""
-    words = _PARTS.split(name.lower())
+    *kind, name = re.split("(?<=^epoch_)|(?<=^batch_)", name.lower(), maxsplit=1)  # as in epoch_val_loss
+    words = _PARTS.split(name)
     for where in (0, -1) if len(words) > 1 else ():
         if split := SPLITS.get(words[where]):
             cut = len(words[where]) + 1
-            return split, name.lower()[cut:] if where == 0 else name.lower()[:-cut]
-    return "train", name.lower()
+            return split, "".join([*kind, name[cut:] if where == 0 else name[:-cut]])
+    return "train", "".join([*kind, name])
 
 
 def _number_of(text: Any) -> float | None:

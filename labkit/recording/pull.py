@@ -29,7 +29,8 @@ _SMALL = ("- *.jsonl", "- *.log", "- .*", "- /*/notes.json", "- /*/pulled.json",
 _FOLDERS = ("predictions", "media", "cluster", "code")
 _REPLACED = (*_SMALL, *(f"+ /*/{name}/***" for name in _FOLDERS), "- *")
 _GROWING = ("- .*", "+ /*/*.jsonl", "+ /*/*.log", "+ /*/media/", "+ /*/cluster/", "+ /*/*/*.jsonl", "- *")
-_REASON = re.compile("^ssh: |denied|failed|refused|timed out")  # of what ssh and rsync print
+# Of what ssh and rsync print. A shell that prints a greeting disturbs rsync.
+_REASON = re.compile("^ssh: |denied|failed|refused|timed out|shell clean")
 SECONDS_OF_SILENCE = 30  # after which a transfer counts as broken
 SAME_CLOCK = 2.0  # seconds; the other machine tells its time in whole ones
 
@@ -192,7 +193,8 @@ class Pull:
     def _clock_ahead(self) -> float:
         """Return by how many seconds the other machine's clock is ahead; 0 if it may be the same."""
         began = time.time()
-        told = self._run([*self._ssh(), self._of_ssh, "date +%s"]).split()
+        patience = None if sys.stdin.isatty() else SECONDS_OF_SILENCE  # somebody may type a password
+        told = self._run([*self._ssh(), self._of_ssh, "date +%s"], patience).split()
         try:
             ahead = int(told[-1]) + 0.5 - (began + time.time()) / 2
         except (IndexError, ValueError):
@@ -224,11 +226,13 @@ class Pull:
             [*command, "-e", shlex.join(self._ssh()), "--", place, *([f"{self.into}/"] if into else [])]
         )
 
-    def _run(self, command: Sequence[str]) -> str:
+    def _run(self, command: Sequence[str], patience: float | None = None) -> str:
         # Times of a listing must be the same wherever and whenever this runs.
         variables: Mapping[str, str] = {**os.environ, "LC_ALL": "C", "TZ": "UTC"}
         try:
-            done = subprocess.run(command, env=variables, capture_output=True, stdin=None, check=False)
+            done = subprocess.run(command, env=variables, capture_output=True, timeout=patience, check=False)
+        except subprocess.TimeoutExpired:
+            raise Unreachable(f"{self.source} can't be read: no answer within {patience:g} s") from None
         except FileNotFoundError:
             raise InputError(f"labkit pull needs {command[0]}, which isn't installed here") from None
         told = done.stderr.decode(errors="replace")
@@ -240,7 +244,9 @@ class Pull:
             f"exit code {done.returncode}"
         ]
         why = next(filter(_REASON.search, lines), lines[-1])
-        raise Unreachable(f"{self.source} can't be read: {why}")
+        login = f"; `{shlex.join([*self.ssh, self._of_ssh])}` must log in without a question"
+        way = login if re.search("denied|verification", why) else ""
+        raise Unreachable(f"{self.source} can't be read: {why.rstrip('.')}{way}")
 
     def _close(self) -> None:
         subprocess.run([*self._ssh(), "-O", "exit", self._of_ssh], capture_output=True, check=False)

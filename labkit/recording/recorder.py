@@ -10,8 +10,8 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -88,8 +88,10 @@ def start_run(
         )
     if argument("overwrite", overwrite, bool) and resume_from is not None:
         raise InputError("overwrite is True with resume_from, which goes on with a run; give one of the two")
-    # JSON has no NaN and no Infinity: they become texts, too.
-    settings = json.loads(json.dumps(dict(config or {}), default=str), parse_constant=str)
+    try:  # JSON has no NaN and no Infinity: they become texts, too
+        settings = json.loads(json.dumps(dict(config or {}), default=str), parse_constant=str)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"config is {short(config)}; JSON can't hold it: {error}") from None
     run = place(name, job_dir)
     if resume_from is None:
         refuse_other_contents(run, overwrite, ", or go on with it: resume_from=STEP")
@@ -105,12 +107,17 @@ def start_run(
         total_steps = before.total_steps if total_steps is None else total_steps
     if run.path in _open_here:
         _open_here[run.path]._end("interrupted", "the same program started it again")
-    return Recorder(run, settings, total_steps or 0, overwrite=overwrite, resume_from=resume_from)
+    try:
+        return Recorder(run, settings, total_steps or 0, overwrite=overwrite, resume_from=resume_from)
+    except OSError as error:
+        raise InputError(f"{run.path} can't be written: {reason_of(error)}; name another place") from None
 
 
 def place(name: str | None, job_dir: str | os.PathLike[str] | None = None) -> RunDirectory:
     """Return the run directory of a name, or of a path. Raises InputError for one that can't be."""
     job_dir = argument("job_dir", job_dir, os.PathLike, optional=True)
+    if job_dir is not None and not home.is_local_path(str(job_dir)):
+        raise InputError(f"job_dir is {short(job_dir)}; allowed: {home.LOCAL_PATH}")
     if name is not None and job_dir is not None:
         raise InputError(f"name is {short(name)} with a job_dir; give one of the two")
     if name is None:
@@ -164,7 +171,8 @@ class Recorder:
     """Writes a run directory while another program trains; see ``start_run``.
 
     Every row is on its way to the disk when its call returns, so that a kill takes none of them back. A disk
-    that refuses them ends no training: the rows are left out, with a warning and a line in the run's status.
+    that refuses rows, media or predictions ends no training: they are left out, with a warning and a line in
+    the run's status.
     Use it in a ``with`` block, whose end without an error is ``finish``, or call that. Without either, the
     end of the program decides: before ``total_steps`` the run is interrupted.
 
@@ -186,7 +194,7 @@ class Recorder:
         # Rows up to the step of a resume are there.
         self._steps: dict[str, int] = {} if resume_from is None else {"train": resume_from}
         self._last_time: float | None = None
-        self._rows: MetricsWriter | None = MetricsWriter(run.metrics_path)
+        self._rows = MetricsWriter(run.metrics_path)
         if resume_from is not None:
             self._rows.mark_resume_point(resume_from)
             _discard_predictions(run, after=resume_from)
@@ -230,7 +238,7 @@ class Recorder:
         """
         self._check_open()
         step = _step(step)
-        split = _split(split)
+        split = split_named(split)
         if step <= self._steps.get(split, -1):
             raise InputError(
                 f"step {step} comes after step {self._steps[split]} of {split}; steps of a split only grow"
@@ -245,7 +253,10 @@ class Recorder:
                     f"accuracy is {short(value)}; allowed: 0 to 1; divide percents by 100, or rename it"
                 )
             if name in _OWN or not _METRIC.fullmatch(name):
-                raise InputError(f"a metric is named {short(name)}, which rows have already; rename it")
+                raise InputError(
+                    f"a metric is named {short(name)}; rename it; allowed: up to 100 characters, but not "
+                    f"{', '.join(_OWN)}, which rows have already"
+                )
         if split == "train":
             before, last = self._last_time, self._steps.get(split)
             if before is not None and last is not None:
@@ -304,7 +315,7 @@ class Recorder:
         from labkit.training.recorded_predictions import record_predictions
 
         self._check_open()
-        split, step = _split(split), self._status.step
+        split, step = split_named(split), self._status.step
         evaluation = checked_evaluation(images, labels, probabilities, classes)
         row: dict[str, Any] = {"split": split, "step": step, **evaluation.metrics}
         if self._steps.get(split, -1) < step:
@@ -312,7 +323,8 @@ class Recorder:
         elif split != "train":  # of several rows of a step, the last one counts
             self._append(row | {"wall_time": time.time()})
         row["checkpoint_step"] = step
-        record_predictions(self._run, split, evaluation.arrays, row, evaluation.classes)
+        with self._written():
+            record_predictions(self._run, split, evaluation.arrays, row, evaluation.classes)
         return dict(evaluation.metrics)
 
     # ---- its end
@@ -343,8 +355,7 @@ class Recorder:
         self._open.close()
         self._status = replace(self._status, state=state, message=message or self._problem)
         self._write_status()
-        if self._rows is not None:
-            self._rows.close()
+        self._rows.close()
         self._lock.release()
 
     def _at_exit(self) -> None:
@@ -366,29 +377,29 @@ class Recorder:
                 f"the run {self._run.name} is recorded in process {self._status.pid}, and this is its fork"
             )
 
-    def _append(self, row: Mapping[str, Any]) -> None:
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        """Go on where the disk refuses what is written within the block; count it, and say it once."""
         try:
-            if self._rows is None:  # after a refusal: what was written of a line is cut off
-                self._rows = MetricsWriter(self._run.metrics_path)
-            self._rows.append([row])
+            yield
         except OSError as error:
-            with suppress(OSError):
-                if self._rows is not None:
-                    self._rows.close()
-            self._rows = None
             self._missing += 1
-            self._problem = f"{counted(self._missing, 'row')} couldn't be written: {reason_of(error)}"
+            self._problem = f"{counted(self._missing, 'record')} couldn't be written: {reason_of(error)}"
             if self._missing == 1:
-                warnings.warn(f"{self.path}: {self._problem}; the training goes on", stacklevel=3)
+                warnings.warn(f"{self.path}: {self._problem}; the training goes on", stacklevel=5)
+
+    def _append(self, row: Mapping[str, Any]) -> None:
+        with self._written():
+            self._rows.append([row])
 
     def _medium(self, kind: str, step: int, name: str, value: Any) -> None:
         from labkit.callbacks.media import MediaWriter
 
         self._check_open()
         step = _step(step)
-        if self._media is None:
-            self._media = MediaWriter(self._run, lambda summary, step: None)
-        getattr(self._media, kind)(name, step, value)
+        with self._written():
+            self._media = self._media or MediaWriter(self._run, lambda summary, step: None)
+            getattr(self._media, kind)(name, step, value)
 
     def _beat(self) -> None:
         while not self._over.wait(SECONDS_BETWEEN_STATUSES):
@@ -406,7 +417,8 @@ class Recorder:
             self._run.write_status(told)
 
 
-def _split(split: Any) -> str:
+def split_named(split: Any) -> str:
+    """Return a split by the word that pages know it by. Raises InputError for what is no name."""
     if not isinstance(split, str) or not _SPLIT.fullmatch(split):
         raise InputError(f"split is {short(split)}; allowed: a name such as 'train' or 'validation'")
     return SPLITS.get(split.lower(), split)

@@ -74,10 +74,14 @@ class MetricsWriter:
         os.lseek(self._descriptor, end, os.SEEK_SET)
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write ``rows`` in order."""
+        """Write ``rows`` in order. Where a disk refuses them, no part of a line is left."""
         data = "".join(map(as_line, rows)).encode()
-        while data:
-            data = data[os.write(self._descriptor, data) :]
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        except OSError:
+            self._cut_torn_line()
+            raise
 
     def mark_resume_point(self, step: int) -> None:
         """Record that the run resumes from ``step``: rows of later steps written so far no longer count."""

@@ -2,13 +2,23 @@
 
 import numpy as np
 
+import labkit
 from labkit.callbacks.media import MediaWriter
+from labkit.run_directory import RunDirectory
 from tests.app.pages import checked, html_of, open_page, words
 
 
 def test_a_run_without_media_says_how_to_keep_some(make_run):
     at = checked(open_page("media", make_run()))
     assert "No callback has kept" in words(at) and "log_histogram" in at.code[-1].value
+
+
+def test_a_recorded_run_without_media_names_the_calls_of_its_recorder(runs_folder):
+    labkit.start_run("mine").fail("no pictures")
+    at = checked(open_page("media", RunDirectory(runs_folder / "mine")))
+    assert "run.log_image" in words(at) and not at.code
+    at = checked(open_page("live", RunDirectory(runs_folder / "mine")))
+    assert "no pictures" in words(at) and "The log is empty." not in words(at)
 
 
 def test_everything_kept_is_drawn_and_one_slider_shows_what_there_was_at_a_step(make_run):

@@ -6,7 +6,10 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,6 +40,13 @@ def hook():
             got.append((self.path, body))
             if self.path == "/slow":
                 time.sleep(3)
+            if self.path == "/endless":
+                self.send_response(200)
+                self.end_headers()
+                with suppress(OSError):
+                    while not time.sleep(0.5):
+                        self.wfile.write(b"x" * 999)
+                return
             self.send_response({"/broken": 500, "/away": 302}.get(self.path, 200))
             if self.path == "/away":
                 self.send_header("Location", f"{address}/other")
@@ -122,6 +132,21 @@ def test_a_run_that_is_moved_away_is_told_and_no_longer_waited_for(home):
         (home / "elsewhere").rename(run.path)
 
 
+def test_a_training_that_is_frozen_is_stalled_and_later_told_again():
+    run, look = labkit.start_run("first"), looker()
+    assert look(run) == []
+    run._over.set()  # no more heartbeats
+    run._thread.join()
+    path = RunDirectory(run.path)
+    for _ in range(2):
+        path.write_status(replace(path.read_status(), heartbeat=time.time() - 60))
+        [line] = look(run)
+        assert line.startswith("first: stalled: no heartbeat since")
+        assert look(run) == []
+        path.write_status(replace(path.read_status(), heartbeat=time.time()))
+        assert look(run) == []
+
+
 def test_a_training_that_is_killed_is_lost(tmp_path):
     program = "labkit.start_run('first').log(1, loss=1.0); print('up', flush=True); time.sleep(60)"
     program = f"import labkit, time; {program}"
@@ -159,6 +184,40 @@ def test_addresses_get_each_line_and_a_broken_one_holds_nothing_up(hook):
     assert "answers 302" in told.err
     assert "can't be reached" in told.err
     assert "secret" not in told.err
+
+
+def test_other_addresses_are_handed_to_apprise_without_redirects(monkeypatch):
+    labkit.start_run("first").fail("boom <!channel>")
+    got = []
+
+    class Service:
+        service_name = "Telegram"
+
+        def notify(self, body):
+            got.append(body)
+            return False
+
+    def instantiate(address, asset):
+        assert asset == {"http_redirects": False}
+        return Service() if address.startswith("tgram:") else None
+
+    apprise = SimpleNamespace(Apprise=SimpleNamespace(instantiate=instantiate), AppriseAsset=dict)
+    monkeypatch.setitem(sys.modules, "apprise", apprise)
+    told = answer("watch", "first", "--notify", "tgram://secret/chat")
+    assert got == ["first: failed: boom <\u200b!channel>"]
+    assert "Telegram has not taken: first: failed" in told.err and "secret" not in told.err
+    assert "allowed: https" in refused("watch", "first", "--notify", "nothing://x")
+    monkeypatch.setitem(sys.modules, "apprise", None)  # not installed
+    assert "extra notify" in refused("watch", "first", "--notify", "tgram://secret/chat")
+
+
+def test_an_answer_without_an_end_is_not_waited_for(hook):
+    address, got = hook
+    labkit.start_run("first").finish()
+    began = time.monotonic()
+    assert answer("watch", "first", "--notify", f"{address}/endless").code == 0
+    assert time.monotonic() - began < 5
+    assert len(got) == 1
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,7 @@ def test_a_csv_file_of_labkit_comes_back(tmp_path):
         ("loss,accuracy\n1,2\n", ["no column 'step'", "loss, accuracy", "--step"]),
         ("step,loss\n1.5,2\n", ["line 2", "step is '1.5'", "whole number"]),
         ("step,loss\nx,2\n", ["line 2", "step is 'x'"]),
+        ("step,split,loss\n1,../x,2\n", ["line 2", "split is '../x'", "a name"]),
         ("step,loss\n1,high\n", ["no row with a number", "text in loss, at first 'high'"]),
         ("step;a;b\n1;2,5;2,6\n", ["text in a, at first '2,5': write a point, no comma"]),
         ("", ["no column 'step'", "none"]),
@@ -233,6 +234,37 @@ def test_where_keras_wrote_the_training_by_epochs_alone_validation_has_epochs_to
         assert run.metrics(split)["step"].tolist() == [0, 1]
         assert run.metrics(split)["loss"].tolist() == [2, 1]
     assert run.status.message == "left out: 2 × value of a step beside those of epochs"
+
+
+def test_validation_is_found_in_the_folder_of_the_training_as_keras_wrote_it_before_2(tmp_path):
+    names = {
+        "batch_loss": 3.0,
+        "batch_acc": 0.1,
+        "epoch_loss": 2.0,
+        "epoch_val_loss": 1.5,
+        "epoch_val_acc": 0.5,
+    }
+    write_events(tmp_path / "tb", [scalar(step, **names) for step in range(2)])
+    assert cli.main(["import", "tensorboard", str(tmp_path / "tb")]) == 0
+    run = labkit.load_run("tb")
+    assert run.metrics()["loss"].tolist() == [2, 2]
+    assert run.metrics("validation")["loss"].tolist() == [1.5, 1.5]
+    assert run.metrics("validation")["acc"].tolist() == [0.5, 0.5]
+    assert run.status.message == "left out: 4 × value of a step beside those of epochs"
+
+
+def test_a_damaged_length_is_told_as_damage_and_a_link_that_leads_away_is_not_read(tmp_path):
+    write_events(tmp_path / "logs", [scalar(s, loss=1.0) for s in range(9)])
+    file = next((tmp_path / "logs").iterdir())
+    content = bytearray(file.read_bytes())
+    content[len(_frames([scalar(s, loss=1.0) for s in range(5)])) + 6] = 1
+    file.write_bytes(content)
+    write_events(tmp_path / "elsewhere", [scalar(100, loss=1.0)])
+    (tmp_path / "logs" / "tfevents").symlink_to(next((tmp_path / "elsewhere").iterdir()))
+    assert cli.main(["import", "tensorboard", str(tmp_path / "logs")]) == 0
+    run = labkit.load_run("logs")
+    assert run.metrics()["step"].tolist() == list(range(5))
+    assert run.status.message == "left out: 1 × damaged event with all that follows"
 
 
 def test_what_keras_names_by_batches_and_epochs_is_a_loss_by_steps(tmp_path):

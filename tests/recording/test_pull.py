@@ -1,6 +1,7 @@
 """``labkit pull``: runs of a machine that a real sshd answers for, on loopback."""
 
 import getpass
+import io
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import pytest
 
 import labkit
 from labkit.commands import main as cli
+from labkit.recording import pull as pull_module
 from labkit.recording.pull import Pull
 from labkit.run_directory import RunDirectory
 from tests.commands.in_process import refused
@@ -34,13 +36,27 @@ def ssh(tmp_path_factory):
         "ListenAddress": "127.0.0.1", "Port": port, "HostKey": folder / "host", "PidFile": "none",
         "AuthorizedKeysFile": folder / "user.pub", "StrictModes": "no", "UsePAM": "no", "PrintMotd": "no",
     }  # fmt: skip
-    (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in server.items()))
-    (folder / "known").write_text(f"[127.0.0.1]:{port} {(folder / 'host.pub').read_text()}")
+    asked = '"$SSH_ORIGINAL_COMMAND"'
+    odd = {"hangs": "sleep 60", "greets": f"echo welcome; eval {asked}"}
+    odd["bare"] = f"case {asked} in rsync*) PATH=/nowhere;; esac; eval {asked}"
+    ports = {name: free_port() for name in odd}
+    lines = [f"{key} {value}\n" for key, value in server.items()]
+    lines += [f"Port {at}\n" for at in ports.values()]
+    lines += [f"Match LocalPort {ports[name]}\n ForceCommand {command}\n" for name, command in odd.items()]
+    (folder / "sshd_config").write_text("".join(lines))
+    key = (folder / "host.pub").read_text()
+    (folder / "known").write_text("".join(f"[127.0.0.1]:{at} {key}" for at in (port, *ports.values())))
     (folder / "ssh_config").write_text(
-        f"Host gpu7\n HostName 127.0.0.1\n Port {port}\n User {getpass.getuser()}\n IdentitiesOnly yes\n"
-        f" IdentityFile {folder}/user\n UserKnownHostsFile {folder}/known\nHost shut\n HostName 127.0.0.1\n"
-        f" Port {free_port()}\nHost refusing\n HostName 127.0.0.1\n Port {port}\n IdentitiesOnly yes\n"
-        f" IdentityFile {folder}/host\n UserKnownHostsFile {folder}/known\n"
+        "".join(
+            f"Host {name}\n HostName 127.0.0.1\n Port {at}\n User {getpass.getuser()}\n IdentitiesOnly yes\n"
+            f" IdentityFile {folder}/{identity}\n UserKnownHostsFile {folder}/known\n"
+            for name, at, identity in [
+                ("gpu7", port, "user"),
+                ("shut", free_port(), "user"),
+                ("refusing", port, "host"),
+                *((name, at, "user") for name, at in ports.items()),
+            ]
+        )
     )
     process = subprocess.Popen(
         [shutil.which("sshd"), "-D", "-e", "-f", folder / "sshd_config"], stderr=subprocess.DEVNULL
@@ -246,10 +262,17 @@ def test_ctrl_c_ends_it(ssh, there):
         ("gpu7:/nowhere/at/all", (), "No such file"),
         ("shut:runs", (), "refused"),
         ("refusing:runs", (), "Permission denied"),
+        ("refusing:runs", (), "must log in without a question"),
+        ("greets:runs", (), "is your shell clean?"),
+        ("hangs:runs", (), "no answer within 1 s"),
+        ("bare:runs", (), "bare has no rsync; install it there"),
         ("no-such-host.invalid:runs", (), "no-such-host.invalid"),
     ],
 )
-def test_bad_input_is_one_line(ssh, source, words, part, home):
+def test_bad_input_is_one_line(ssh, source, words, part, home, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO())  # no terminal that could be asked for a password
+    if source == "hangs:runs":
+        monkeypatch.setattr(pull_module, "SECONDS_OF_SILENCE", 1)
     assert part in refused(
         "pull", "--once", *(() if "--ssh" in words else ("--ssh", ssh)), *words, "--", source
     )

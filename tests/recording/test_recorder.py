@@ -8,23 +8,27 @@ import sys
 import time
 import warnings
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import labkit
-from labkit.analysis.results import grouped, read_results
+from labkit.analysis.results import differing, grouped, read_results
 from labkit.config.config import describe, recorded_config
 from labkit.errors import InputError
 from labkit.recording import recorder as module
 from labkit.recording.imports import import_csv
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import RunLock
-from labkit.run_directory.media import INDEX, MediaReader
+from labkit.run_directory.media import INDEX, MediaReader, read_image
 from labkit.run_directory.reader import read_metrics
 from labkit.run_directory.summary import Summaries
 from labkit.training.recorded_predictions import record_predictions
+
+ENDLESS: dict[str, dict] = {}
+ENDLESS["itself"] = ENDLESS
 
 
 @pytest.fixture(autouse=True)
@@ -292,7 +296,55 @@ def test_a_full_disk_ends_no_training(monkeypatch):
         run.log(4, loss=1.0)
     found = labkit.load_run("mine")
     assert found.metrics()["step"].tolist() == [1, 4]
-    assert "2 rows couldn't be written: No space left" in found.status.message
+    assert "2 records couldn't be written: No space left" in found.status.message
+
+
+def test_a_full_disk_takes_media_and_predictions_and_no_training(monkeypatch):
+    image = np.zeros((4, 4, 3), np.uint8)
+    with labkit.start_run("mine") as run:
+        run.log(1, loss=1.0)
+        run.log_text(1, "note", "before")
+        write, read, full = os.write, Path.write_bytes, [True]
+
+        def refuse(*_):
+            raise OSError(28, "No space left on device")
+
+        def half(descriptor, data):
+            return (write(descriptor, data[:9]), refuse()) if full[0] else write(descriptor, data)
+
+        monkeypatch.setattr(os, "write", half)
+        monkeypatch.setattr(Path, "write_bytes", lambda path, data: refuse() if full[0] else read(path, data))
+        with pytest.warns(UserWarning, match="1 record couldn't be written: No space left"):
+            run.log_image(1, "sample", image)
+        run.log_text(1, "note", "lost")
+        run.log_histogram(1, "weights", [1.0])
+        assert run.predictions("validation", image[None], [0], [[0.5, 0.5]])["accuracy"] == 1
+        full[0] = False
+        run.log_text(2, "note", "after")
+    found = MediaReader(run.path / "media" / INDEX)
+    found.poll()
+    assert [(one.step, one.content["text"]) for one in found.rows] == [(1, "before"), (2, "after")]
+    assert found.damaged_lines == 0
+    assert "5 records couldn't be written" in labkit.load_run("mine").status.message
+
+
+def test_a_place_that_cannot_be_written_is_one_line(monkeypatch, tmp_path):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "write_json_atomic", refuse)
+    with pytest.raises(InputError, match="mine can't be written: No space left on device; name"):
+        labkit.start_run("mine")
+
+
+def test_the_name_of_an_image_may_have_spaces_and_slashes_as_in_tensorboard():
+    with labkit.start_run("mine") as run:
+        for name, shade in (("val/first image", 0), ("val-first image", 255)):
+            run.log_image(1, name, np.full((2, 2), shade, np.uint8))
+    found = MediaReader(run.path / "media" / INDEX)
+    found.poll()
+    assert [one.name for one in found.rows] == ["val/first image", "val-first image"]
+    assert len({read_image(RunDirectory(run.path), one) for one in found.rows}) == 2
 
 
 @pytest.mark.parametrize(
@@ -313,7 +365,8 @@ def test_a_full_disk_ends_no_training(monkeypatch):
         (lambda run: run.log(4, loss=10**400), ["loss is", "a number"]),
         (lambda run: run.reached("5"), ["step is '5'"]),
         (lambda run: run.predictions("../x", None, None, None), ["split is '../x'"]),
-        (lambda run: run.log_image(4, "no name", np.zeros((2, 2))), ["'no name'", "letters"]),
+        (lambda run: run.log_image(4, "../name", np.zeros((2, 2))), ["'../name'", "letters"]),
+        (lambda run: run.log(4, **{"": 1.0}), ["named ''", "up to 100 characters"]),
         (
             lambda run: run.predictions("test", np.zeros((2, 4, 4, 3)), [0, 1], [[1, 0]] * 2),
             ["float64", "uint8"],
@@ -381,6 +434,10 @@ def test_a_notebook_shows_recorded_predictions_and_says_how_to_add_them():
         ({"name": "other"}, ["neither empty nor a run"]),
         ({"name": "x", "config": {1: 2}}, ["config is {1: 2}", "names"]),
         ({"name": "x", "config": [1]}, ["config is [1]", "names"]),
+        ({"name": "x", "config": {"a": {(1, 2): 3}}}, ["config is {'a'", "JSON can't hold it: keys must"]),
+        ({"name": "x", "config": ENDLESS}, ["JSON can't hold it: Circular"]),
+        ({"job_dir": "gs://bucket/x"}, ["job_dir is 'gs://bucket/x'", "a path on this machine"]),
+        ({"job_dir": ""}, ["job_dir is ''", "a path on this machine"]),
         ({"name": "there", "resume_from": 3}, ["resume_from is 3", "up to 0"]),
         ({"name": "there", "resume_from": 0, "config": {"a": 1}}, ["keeps its own"]),
         ({"name": "there", "resume_from": 0, "overwrite": True}, ["overwrite is True", "one of the two"]),
@@ -467,3 +524,26 @@ def test_runs_without_settings_are_not_taken_for_repetitions():
     results = read_results({name: RunDirectory(labkit.load_run(name).path) for name in given})
     groups = [[one.label for one in group.results] for group in grouped(results)]
     assert groups == [["a"], ["b"], ["c", "d"], ["e", "f"]]
+
+
+def test_the_name_of_a_configuration_leaves_out_what_its_program_never_records():
+    given = {"a": {"model": "linear", "framework": "torch"}, "b": {"model": "dense"}, "c": {}}
+    for name, settings in given.items():
+        for seed in (0, 1):
+            labkit.start_run(f"{name}-{seed}", {**settings, "seed": seed}).finish()
+    paths = {
+        f"{name}-{seed}": RunDirectory(labkit.load_run(f"{name}-{seed}").path)
+        for name in given
+        for seed in (0, 1)
+    }
+    results = read_results(paths)
+    names = [group.name for group in grouped(results)]
+    assert names == ["linear, framework torch", "dense", "–"]
+    results[2:4] = [replace(one, settings=one.settings | {"recorded_by": "other"}) for one in results[2:4]]
+    assert [group.name for group in grouped(results)] == names
+    unknown = replace(results[0], settings={}, label="imported")
+    together = grouped([*results, unknown], settings=differing([*results, unknown]))
+    assert [group.name for group in together] == [*names, "imported"]
+    results[2:4] = [replace(one, settings=one.settings | {"model": None}) for one in results[2:4]]
+    apart = ["–, recorded_by other", "recorded_by labkit.start_run"]
+    assert [group.name for group in grouped(results)][1:] == apart
