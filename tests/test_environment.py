@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ["3.11", "3.12", "3.13"]
 TESTED_PYTHON = "3.11"  # of CI, environment.yml and the container image
 # The dependencies and the extras that the lock holds.
-PARTS = ("core", "notebook", "app", "onnx", "course", "search", "dev")
+PARTS = ("core", "notebook", "app", "onnx", "course", "search", "notify", "dev")
 
 
 def read_lock(text: str) -> dict[str, tuple[Requirement, list[str]]]:
@@ -124,13 +124,13 @@ def test_environment_yml_installs_what_is_locked(lock):
     assert not both, f"conda and pip would both install {sorted(both)}"
 
 
-def test_dev_holds_every_extra_but_gpu_and_notify(project):
+def test_dev_holds_every_extra_but_gpu(project):
     extras = project["optional-dependencies"]
     (ours,) = [
         requirement for line in extras["dev"] if (requirement := Requirement(line)).name == project["name"]
     ]
-    assert ours.extras == extras.keys() - {"dev", "gpu", "notify"}
-    assert extras.keys() == {*PARTS, "gpu", "notify"} - {"core"}
+    assert ours.extras == extras.keys() - {"dev", "gpu"}
+    assert extras.keys() == {*PARTS, "gpu"} - {"core"}
 
 
 def test_the_same_pythons_everywhere(project):
@@ -177,8 +177,8 @@ def test_what_is_installed_is_what_is_locked(lock):
     assert not wrong, f"{sys.prefix} is not what the lock says (run make env): " + "; ".join(wrong)
 
 
-# Not in the lock: what the extra notify installs, and what the benchmarks compare labkit with.
-OPTIONAL = {"apprise", "openvino", "torch", "torchvision"}
+# Not in the lock: what the benchmarks compare labkit with.
+OPTIONAL = {"openvino", "torch", "torchvision"}
 
 
 @functools.cache

@@ -9,7 +9,6 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import SimpleNamespace
 
 import pytest
 
@@ -186,26 +185,14 @@ def test_addresses_get_each_line_and_a_broken_one_holds_nothing_up(hook):
     assert "secret" not in told.err
 
 
-def test_other_addresses_are_handed_to_apprise_without_redirects(monkeypatch):
+def test_other_addresses_are_those_of_apprise_and_redirects_are_not_followed(hook, monkeypatch):
+    (_, port), got = hook[0].rsplit(":", 1), hook[1]
     labkit.start_run("first").fail("boom <!channel>")
-    got = []
-
-    class Service:
-        service_name = "Telegram"
-
-        def notify(self, body):
-            got.append(body)
-            return False
-
-    def instantiate(address, asset):
-        assert asset == {"http_redirects": False}
-        return Service() if address.startswith("tgram:") else None
-
-    apprise = SimpleNamespace(Apprise=SimpleNamespace(instantiate=instantiate), AppriseAsset=dict)
-    monkeypatch.setitem(sys.modules, "apprise", apprise)
-    told = answer("watch", "first", "--notify", "tgram://secret/chat")
-    assert got == ["first: failed: boom <\u200b!channel>"]
-    assert "Telegram has not taken: first: failed" in told.err and "secret" not in told.err
+    at = [f"json://user:secret@127.0.0.1:{port}/{path}" for path in ("fine", "broken", "away")]
+    told = answer("watch", "first", *(word for one in at for word in ("--notify", one)))
+    assert sorted(path for path, _ in got) == ["/away", "/broken", "/fine"]
+    assert {body["message"] for _, body in got} == {"first: failed: boom <\u200b!channel>"}
+    assert told.err.count("JSON has not taken: first: failed") == 2 and "secret" not in told.err
     assert "allowed: https" in refused("watch", "first", "--notify", "nothing://x")
     monkeypatch.setitem(sys.modules, "apprise", None)  # not installed
     assert "extra notify" in refused("watch", "first", "--notify", "tgram://secret/chat")
