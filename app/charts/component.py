@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import streamlit as st
 
+from app import feed
 from app.charts.board import Chart, Window, encode
 from app.markup import component
 from app.state import clean
@@ -31,7 +32,7 @@ export default function ({ data, parentElement, setStateValue, setTriggerValue }
 
 
 def _calling(name: str) -> Any:
-    """Return the component that calls what ``prepare`` has loaded: ``Board``, ``Feed`` or ``Heat``."""
+    """Return the component that calls what ``prepare`` has loaded: ``Board`` or ``Heat``."""
     code = CALL.replace("NAME", f"labkit{name}")
     return st.components.v2.component(f"labkit_{name.lower()}", js=code, isolate_styles=False)
 
@@ -55,7 +56,7 @@ def spare_the_collector() -> None:
 def prepare() -> None:
     """Load the code of the charts (some 70 KB) into the page. Call it once a page, outside of fragments."""
     spare_the_collector()
-    script = code("uPlot.iife.min.js", "board.js", "feed.js", "heat.js")
+    script = code("uPlot.iife.min.js", "board.js", "heat.js")
     style = code("uPlot.min.css", "board.css")
     load = st.components.v2.component("labkit_board_code", js=script, css=style, isolate_styles=False)
     load(key="board-code", height=1)
@@ -120,14 +121,14 @@ def draw_charts(
     return encoded is not None
 
 
-def follow(address: str, seconds: float, *, key: str) -> None:
-    """Let the page fetch figures and boards from an ``address`` of app/feed.py, every ``seconds`` at most.
+def follow(name: str, make: feed.Make, look: Callable[[], Hashable]) -> None:
+    """Let the page fetch the figures of its head, and its boards, whenever there are newer ones.
 
     What is drawn around it is drawn again when a part of it has changed, or the address isn't known any more.
+    The arguments are those of ``feed.offer``.
     """
-    _calling("Feed")(
-        key=key, data={"address": address, "seconds": seconds}, height=1, on_stale_change=lambda: None
-    )
+    data = {"address": feed.offer(name, make, look), "seconds": feed.APART_SECONDS}
+    component(ASSETS / "feed.js")(key=key_of("feed", name), data=data, height=1, on_stale_change=lambda: None)
 
 
 def draw_heat(heat: bytes, *, key: str) -> None:
