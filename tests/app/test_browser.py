@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -169,6 +170,30 @@ def test_the_head_of_each_page_moves_and_nothing_else(make_run, served, visit):
     train(600)
     run.write_status(replace(run.read_status(), state="finished"))
     badge(page, "finished").wait_for()
+    visit.went_well()
+
+
+@pytest.mark.long
+@pytest.mark.browser
+def test_a_command_wraps_between_its_arguments_and_is_copied_as_it_is_typed(make_run, served, visit):
+    run, page = make_run(), visit.page
+    flags = "--train-batch-size 128 --checkpoint-every-steps 50 --learning-rate 0.1 --keep-checkpoints 3"
+    words = ["labkit", "train", *flags.split(), "--job-dir", "a b", "--experiment-name", "it's <b>-<i>"]
+    change_environment(run, command=words)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        page.goto(f"{served}/configuration?run=first&folder={run.path.parent}")
+        command = page.locator(".lk-command").first
+        height = still(command.locator("code"))["height"]
+        heights = command.evaluate(
+            "one => [...one.querySelectorAll('span')].map((part) => part.offsetHeight)"
+        )
+        assert len(set(heights)) == 1 and height > 3 * heights[0], "it has lines, and no argument has two"
+        page.evaluate("navigator.clipboard.writeText('')")
+        command.get_by_role("button", name="Copy").click()
+        command.get_by_role("button", name="Copied").wait_for()
+        assert shlex.split(page.evaluate("navigator.clipboard.readText()")) == words
     visit.went_well()
 
 
