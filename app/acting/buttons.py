@@ -280,7 +280,7 @@ def show_end(run: RunDirectory, status: Status | None, liveness: str) -> None:
 
 
 def _diverged_at(run: RunDirectory) -> tuple[int, float] | None:
-    """Return last step and loss of a failed run whose loss is NaN or infinite: a resume would meet it again."""
+    """Return step and loss of a failed run whose last loss is NaN or infinite: a resume would meet it."""
     (found,) = state.follower((run.path,)).of([run], READ_SECONDS)
     loss, step = found.training_loss, found.step
     if found.state != "failed" or step is None or loss is None or math.isfinite(loss):
