@@ -1,5 +1,6 @@
 """The state of a run as the live page shows it, and what changes there while it trains."""
 
+import time
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from labkit.run_directory.notes import read_notes
 from labkit.run_directory.rows import number, result_name
 
 READ_SECONDS = 0.2  # the longest that metrics are read before a page is drawn
+HEAD_SECONDS = 2.0  # between two looks at the figures, on the pages without curves
 
 
 def heading(run: RunDirectory, page: str = "") -> DeltaGenerator:
@@ -63,7 +65,7 @@ def heading(run: RunDirectory, page: str = "") -> DeltaGenerator:
             return Update(_figures(run), is_stale=now != seen)
 
         if trains(run, liveness):
-            component.follow(str(run.path), update, lambda: state.changed_at(run.status_path))
+            component.follow(str(run.path), update, time.monotonic, HEAD_SECONDS)  # no answer waits for news
         else:
             watch_ended(run)
     return row

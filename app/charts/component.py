@@ -121,13 +121,15 @@ def draw_charts(
     return encoded is not None
 
 
-def follow(name: str, make: feed.Make, look: Callable[[], Hashable]) -> None:
+def follow(
+    name: str, make: feed.Make, look: Callable[[], Hashable], seconds: float = feed.APART_SECONDS
+) -> None:
     """Let the page fetch the figures of its head, and its boards, whenever there are newer ones.
 
     What is drawn around it is drawn again when a part of it has changed, or the address isn't known any more.
-    The arguments are those of ``feed.offer``.
+    The first arguments are those of ``feed.offer``. ``seconds``: between two questions, at least.
     """
-    data = {"address": feed.offer(name, make, look), "seconds": feed.APART_SECONDS}
+    data = {"address": feed.offer(name, make, look), "seconds": seconds}
     component(ASSETS / "feed.js")(key=key_of("feed", name), data=data, height=1, on_stale_change=lambda: None)
 
 
