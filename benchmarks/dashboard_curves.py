@@ -168,7 +168,7 @@ def _cpu_of_a_head(options: argparse.Namespace, folder: Path) -> Figure:
     with dashboard(folder) as server, followed(run), opened() as page:
         page.goto(f"{server.address}/configuration?run={run.name}")
         page.locator(".lk-live").wait_for()
-        page.wait_for_timeout(3000)
+        page.wait_for_timeout(10_000)  # a new server imports what other pages need
         for _ in range(options.repeats):
             began, used = time.perf_counter(), server.cpu_seconds()
             page.wait_for_timeout(options.seconds * 1e3)

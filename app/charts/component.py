@@ -1,6 +1,5 @@
 """The board of charts as a Streamlit component: uPlot (in ``assets/``) on a canvas, updated in place."""
 
-import gc
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from pathlib import Path
@@ -43,19 +42,8 @@ def code(*names: str) -> str:
     return "\n".join((ASSETS / name).read_text() for name in names)
 
 
-@st.cache_resource(show_spinner=False)
-def spare_the_collector() -> None:
-    """Leave what is loaded by now, mostly code, out of later garbage collections.
-
-    Streamlit collects after each run of a script or a fragment. That took two thirds of a refresh.
-    """
-    gc.collect()
-    gc.freeze()
-
-
 def prepare() -> None:
     """Load the code of the charts (some 70 KB) into the page. Call it once a page, outside of fragments."""
-    spare_the_collector()
     script = code("uPlot.iife.min.js", "board.js", "heat.js")
     style = code("uPlot.min.css", "board.css")
     load = st.components.v2.component("labkit_board_code", js=script, css=style, isolate_styles=False)
