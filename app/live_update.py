@@ -1,5 +1,6 @@
 """The state of a run as the live page shows it, and what changes there while it trains."""
 
+import time
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,12 +19,15 @@ from app.charts.machine import machine_charts
 from app.charts.metric_charts import Options, board_of, look_of, metric_chart, window_in
 from app.charts.store import SPLITS, Snapshot, timeline_of
 from app.feed import Update
-from app.markup import STATES, duration, facts_html, number_text, plain, progress_html
+from app.markup import STATES, duration, facts_html, number_text, plain, progress_html, visible
+from app.state import clean
 from labkit.run_directory import RunDirectory, Status
+from labkit.run_directory.metrics import evaluations_path
 from labkit.run_directory.notes import read_notes
 from labkit.run_directory.rows import number, result_name
 
 READ_SECONDS = 0.2  # the longest that metrics are read before a page is drawn
+HEAD_SECONDS = 2.0  # between two looks at the figures, on the pages without curves
 
 
 def heading(run: RunDirectory, page: str = "") -> DeltaGenerator:
@@ -31,9 +35,11 @@ def heading(run: RunDirectory, page: str = "") -> DeltaGenerator:
 
     Args:
         run: the run.
-        page: what stands before the name. Its buttons and figures are then drawn, too, and its page is drawn
-            again when the state changes. Live has its own, which follow the training.
+        page: what stands before the name. Its buttons and figures are then drawn, too. The figures follow the
+            training, and the page is drawn again when the state changes. Live has its own.
     """
+    title = " · ".join(filter(None, (visible(clean(run.name)), page, "labkit")))
+    st.set_page_config(page_title=title)  # feed.js adds to it
     status = run.read_status()
     liveness = liveness_of(status)
     label, color, icon, _ = STATES[liveness]
@@ -50,11 +56,35 @@ def heading(run: RunDirectory, page: str = "") -> DeltaGenerator:
     if page:
         with row:
             buttons.draw(run, status, liveness)
-        st.html(f'<div class="lk-live">{_figures(run)}</div>')
+        show_figures(_figures(run))
         buttons.report(run)
         seen = liveness, buttons.state_of(run)
-        state.watch("state", lambda: (liveness_of(run.read_status()), buttons.state_of(run)), seen=seen)
+
+        def update() -> Update:
+            now = liveness_of(run.read_status()), buttons.state_of(run)
+            return Update(_figures(run), is_stale=now != seen)
+
+        if trains(run, liveness):
+            component.follow(str(run.path), update, time.monotonic, HEAD_SECONDS)  # no answer waits for news
+        else:
+            watch_ended(run)
     return row
+
+
+def show_figures(figures: str, place: DeltaGenerator | None = None) -> None:
+    """Draw figures where the browser finds them, which replaces them by newer ones (feed.js)."""
+    (place or st).html(f'<div class="lk-live">{figures}</div>')
+
+
+def trains(run: RunDirectory, liveness: str) -> bool:
+    """Return whether the browser shall fetch what changes of a run, several times in a few seconds."""
+    return STATES[liveness][3] or buttons.is_pending(run)
+
+
+def watch_ended(run: RunDirectory) -> None:
+    """Draw the page again once the run is resumed, or its checkpoints are evaluated."""
+    evaluations = evaluations_path(run.metrics_path)
+    state.watch("ended", lambda: (run.last_active(), state.changed_at(evaluations), buttons.state_of(run)))
 
 
 def _figures(run: RunDirectory) -> str:
@@ -96,7 +126,7 @@ def frame_of(run: RunDirectory, metrics: Snapshot | None, failure: str) -> Frame
     status = run.read_status()
     liveness = liveness_of(status)
     return Frame(
-        refreshes=STATES[liveness][3] or buttons.is_pending(run),
+        refreshes=trains(run, liveness),
         liveness=liveness,
         message=status.message if status else "",
         acting=(status is None, failure, *buttons.state_of(run)),

@@ -99,7 +99,21 @@ def show_commands(commands: Mapping[str, str]) -> None:
     """Draw commands for a shell, each below what it does."""
     for title, command in commands.items():
         st.caption(title)
-        st.code(command.encode(errors="replace").decode(), language="bash", wrap_lines=True)
+        show_command(command)
+
+
+_ARGUMENT = re.compile(r"((?:'[^']*'|[^\s'])+)")
+
+
+def show_command(command: str) -> None:
+    """Draw a command for a shell with a button that copies it. A line ends between two arguments only.
+
+    Browsers end a line of ``st.code`` within a flag, at its hyphens, and no style prevents it.
+    """
+    parts = _ARGUMENT.split(html.escape(command.encode(errors="replace").decode(), quote=False))
+    parts[1::2] = (f"<span>{part}</span>" for part in parts[1::2])
+    code = f'<code>{"".join(parts)}</code><button class="lk-copy" type="button">Copy</button>'
+    st.html(f'<pre class="lk-command" dir="ltr">{code}</pre>')
 
 
 DRAWING = Path(__file__).parent / "charts" / "assets" / "drawing.js"

@@ -1,5 +1,6 @@
 """The navigation of the dashboard, which main.py serves."""
 
+import gc
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -19,10 +20,17 @@ ASSETS = Path(__file__).parent / "views" / "assets"
 def _import_the_rest() -> None:
     """Import the modules of all pages in a thread, so that the first click on one isn't slow, either.
 
-    The first page is sent to the browser before.
+    The first page is sent to the browser before. What is loaded by then, mostly code, is left out of later
+    garbage collections: Streamlit collects after each run of a script or of a fragment that looks for news.
     """
-    names = [module.name for module in iter_modules(views.__path__, f"{views.__name__}.")]
-    later = Timer(SENT_AFTER, lambda: [import_module(name) for name in names])
+
+    def load() -> None:
+        for module in iter_modules(views.__path__, f"{views.__name__}."):
+            import_module(module.name)
+        gc.collect()
+        gc.freeze()
+
+    later = Timer(SENT_AFTER, load)
     later.daemon = True
     later.start()
 

@@ -14,7 +14,7 @@ import streamlit as st
 from app import address, gate
 from app.charts.machine import Machine, MachineStore
 from app.charts.store import CurveStore, Snapshot, store_of
-from app.markup import plain
+from app.markup import plain, show_command
 from labkit.config.config import describe
 from labkit.errors import InputError
 from labkit.home import runs_home
@@ -287,7 +287,7 @@ def say_no_runs() -> None:
     """Say that there are no runs yet, with the ways to start one."""
     st.write("No runs yet. Start a training, and it appears here within seconds:")
     address.link("start", "Start a training", "add_circle")
-    st.code("labkit train --preset smoke", language="bash")
+    show_command("labkit train --preset smoke")
 
 
 def _why_missing(run: RunDirectory) -> str:

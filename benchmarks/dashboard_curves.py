@@ -148,7 +148,7 @@ def _opened(page: Any, address: str, step: int) -> float:
 
 
 def follow(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list[Figure]:
-    """Follow a run of ten rows a second, and one of a row every 1.7 seconds."""
+    """Follow a run of ten rows a second, one of a row every 1.7 seconds, and the head of another page."""
     median, worst, cpu = _late(options, folder / "many", 1 / ROWS_PER_SECOND)
     rare, rare_worst, _ = _late(options, folder / "few", SECONDS_OF_FEW)
     few = f"a row written every {SECONDS_OF_FEW} s to its place on the screen"
@@ -158,7 +158,22 @@ def follow(options: argparse.Namespace, manifest: Manifest, folder: Path) -> lis
         seconds(f"{few}, median", rare, 0.3),
         seconds(f"{few}, worst", rare_worst, 1.0),
         Figure("server's CPU with one followed run, of a core", "%", cpu, Goal("at most", 3.0)),
+        _cpu_of_a_head(options, folder / "head"),
     ]
+
+
+def _cpu_of_a_head(options: argparse.Namespace, folder: Path) -> Figure:
+    """Return the server's CPU while a page is open of which nothing but the head follows a run."""
+    run, cpu = make_run(folder, "followed", state="running"), []
+    with dashboard(folder) as server, followed(run), opened() as page:
+        page.goto(f"{server.address}/configuration?run={run.name}")
+        page.locator(".lk-live").wait_for()
+        page.wait_for_timeout(10_000)  # a new server imports what other pages need
+        for _ in range(options.repeats):
+            began, used = time.perf_counter(), server.cpu_seconds()
+            page.wait_for_timeout(options.seconds * 1e3)
+            cpu.append(100 * (server.cpu_seconds() - used) / (time.perf_counter() - began))
+    return Figure("server's CPU with another page of a run that trains", "%", cpu, Goal("at most", 3.0))
 
 
 def _late(

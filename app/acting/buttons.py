@@ -12,7 +12,7 @@ import streamlit as st
 from app import address, background, state
 from app.acting import launches
 from app.charts import picked
-from app.markup import plain, show_commands
+from app.markup import number_text, plain, show_command, show_commands
 from app.state import clean
 from labkit.cluster.flags import acts, making_command
 from labkit.config import by_field
@@ -111,7 +111,7 @@ def _fork(run: RunDirectory, status: Status) -> None:
         example = "learning_rate=0.01 weight_decay=0.001"
         changes = st.text_input("Settings that differ", key=f"{key}-set", placeholder=example).split()
         words = ["fork", str(run.path), "--at", str(at), *(["--set", *changes] if changes else [])]
-        st.code(clean(shlex.join(["labkit", *words])), language="bash", wrap_lines=True)
+        show_command(shlex.join(["labkit", *words]))
         args = f"{key}-failed", _ask_to_fork, key, words, changes
         st.button("Make the fork", key=f"{key}-button", on_click=state.attempt, args=args)
         state.say_failure(args[0])
@@ -274,21 +274,23 @@ def show_end(run: RunDirectory, status: Status | None, liveness: str) -> None:
         else:
             st.caption(f"{words} {when} {how} {f'`{command}`' if inline else ''}")
             if not inline:
-                st.code(command, language="bash", wrap_lines=True)
+                show_command(command)
     if diverged is not None:
-        _after_divergence(run, diverged)
+        _after_divergence(run, *diverged)
 
 
-def _diverged_at(run: RunDirectory) -> int | None:
-    """Return the last step of a failed run if its loss is NaN or infinite: a resume would meet it again."""
+def _diverged_at(run: RunDirectory) -> tuple[int, float] | None:
+    """Return step and loss of a failed run whose last loss is NaN or infinite: a resume would meet it."""
     (found,) = state.follower((run.path,)).of([run], READ_SECONDS)
-    loss = found.training_loss
-    return None if found.state != "failed" or loss is None or math.isfinite(loss) else found.step
+    loss, step = found.training_loss, found.step
+    if found.state != "failed" or step is None or loss is None or math.isfinite(loss):
+        return None
+    return step, loss
 
 
-def _after_divergence(run: RunDirectory, step: int) -> None:
-    """Draw what to look at and what to try where the loss of a step is no number."""
-    st.markdown(f"**The loss of step {step:,} is no number.** What may help:")
+def _after_divergence(run: RunDirectory, step: int, loss: float) -> None:
+    """Draw what to look at and what to try where the loss of a step is NaN or infinite."""
+    st.markdown(f"**The loss of step {step:,} is {number_text(loss)}.** What may help:")
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="after-divergence"):
         icon = ":material/photo_library:"
         picked.step_button("The batch of that step", run, step, scroll=True, icon=icon)

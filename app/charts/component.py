@@ -1,6 +1,5 @@
 """The board of charts as a Streamlit component: uPlot (in ``assets/``) on a canvas, updated in place."""
 
-import gc
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any, TypeVar
 
 import streamlit as st
 
+from app import feed
 from app.charts.board import Chart, Window, encode
 from app.markup import component
 from app.state import clean
@@ -31,7 +31,7 @@ export default function ({ data, parentElement, setStateValue, setTriggerValue }
 
 
 def _calling(name: str) -> Any:
-    """Return the component that calls what ``prepare`` has loaded: ``Board``, ``Feed`` or ``Heat``."""
+    """Return the component that calls what ``prepare`` has loaded: ``Board`` or ``Heat``."""
     code = CALL.replace("NAME", f"labkit{name}")
     return st.components.v2.component(f"labkit_{name.lower()}", js=code, isolate_styles=False)
 
@@ -42,20 +42,9 @@ def code(*names: str) -> str:
     return "\n".join((ASSETS / name).read_text() for name in names)
 
 
-@st.cache_resource(show_spinner=False)
-def spare_the_collector() -> None:
-    """Leave what is loaded by now, mostly code, out of later garbage collections.
-
-    Streamlit collects after each run of a script or a fragment. That took two thirds of a refresh.
-    """
-    gc.collect()
-    gc.freeze()
-
-
 def prepare() -> None:
     """Load the code of the charts (some 70 KB) into the page. Call it once a page, outside of fragments."""
-    spare_the_collector()
-    script = code("uPlot.iife.min.js", "board.js", "feed.js", "heat.js")
+    script = code("uPlot.iife.min.js", "board.js", "heat.js")
     style = code("uPlot.min.css", "board.css")
     load = st.components.v2.component("labkit_board_code", js=script, css=style, isolate_styles=False)
     load(key="board-code", height=1)
@@ -120,14 +109,16 @@ def draw_charts(
     return encoded is not None
 
 
-def follow(address: str, seconds: float, *, key: str) -> None:
-    """Let the page fetch figures and boards from an ``address`` of app/feed.py, every ``seconds`` at most.
+def follow(
+    name: str, make: feed.Make, look: Callable[[], Hashable], seconds: float = feed.APART_SECONDS
+) -> None:
+    """Let the page fetch the figures of its head, and its boards, whenever there are newer ones.
 
     What is drawn around it is drawn again when a part of it has changed, or the address isn't known any more.
+    The first arguments are those of ``feed.offer``. ``seconds``: between two questions, at least.
     """
-    _calling("Feed")(
-        key=key, data={"address": address, "seconds": seconds}, height=1, on_stale_change=lambda: None
-    )
+    data = {"address": feed.offer(name, make, look), "seconds": seconds}
+    component(ASSETS / "feed.js")(key=key_of("feed", name), data=data, height=1, on_stale_change=lambda: None)
 
 
 def draw_heat(heat: bytes, *, key: str) -> None:

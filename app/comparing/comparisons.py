@@ -8,7 +8,7 @@ import streamlit as st
 
 from app import state
 from app.comparing.table import KEY
-from app.markup import plain, unfolding
+from app.markup import plain, show_command, unfolding
 from app.state import MAX_RUNS
 from labkit.errors import InputError
 from labkit.experiments.comparison.files import RESULTS, request_path, run_directory
@@ -69,7 +69,7 @@ def _show(places: list[Path]) -> None:
             st.image(file.read(), width="stretch", caption=f"{counted(len(comparison.models), 'model')}")
     except Exception:  # there is none until the comparison ends; a damaged one is made again by the command
         st.caption("There is no figure yet. The same command makes it when it ends:")
-        st.code(comparison.command, language="bash")
+        show_command(comparison.command)
 
 
 def _compare(place: Path, runs: list[RunDirectory]) -> None:

@@ -17,6 +17,7 @@ from app.ask.client import AskedNetwork, Networks
 from app.ask.process import NoAnswer
 from app.background import Job, Progress, start
 from app.images.subject import checkpoint_to_ask, recorded_step
+from app.markup import show_command
 from app.state import changed_at
 from labkit.config.config import recorded_by
 from labkit.errors import InputError
@@ -131,4 +132,4 @@ def no_checkpoint(run: RunDirectory) -> None:
         st.info("Another program trains this run, so labkit can't ask its network.")
         return
     st.info("This run has kept no checkpoint, so its network can't be asked. To keep some:")
-    st.code(KEEP_SOME, language="bash")
+    show_command(KEEP_SOME)

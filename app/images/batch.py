@@ -19,7 +19,7 @@ from app.charts.metric_charts import look_of
 from app.charts.store import Snapshot
 from app.images import answers, cards
 from app.images.subject import known_config
-from app.markup import facts_html, number_text, plain
+from app.markup import facts_html, number_text, plain, show_command
 from app.state import changed_at
 from labkit.analysis.predictions import Predictions
 from labkit.data.batch import StepBatch
@@ -306,7 +306,7 @@ def _differences(run: RunDirectory) -> list[str]:
 
 def _command(run: RunDirectory, step: int, *flags: str) -> None:
     command = ["labkit", "replay", str(run.path), "--step", str(step), *flags]
-    st.code(shlex.join(command), language="bash")
+    show_command(shlex.join(command))
 
 
 SHOWN = 96  # images at once

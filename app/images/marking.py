@@ -15,7 +15,7 @@ from app.acting import launches
 from app.acting.buttons import again
 from app.acting.draft import free_name, prepared
 from app.images import cards
-from app.markup import component, plain
+from app.markup import component, plain, show_command
 from labkit import home
 from labkit.data.manifest import Manifest, prepared_names
 from labkit.data.marks import (
@@ -205,7 +205,7 @@ def _correction(run: RunDirectory, manifest: Manifest, corrections: Corrections)
     arguments = ["data", "correct", manifest.dataset, "--name", name]
     if manifest.directory.parent != home.data_home():
         arguments += ["--data-dir", str(manifest.directory.parent)]
-    st.code(state.clean(shlex.join(["labkit", *arguments])), language="bash", wrap_lines=True)
+    show_command(shlex.join(["labkit", *arguments]))
     if made:
         st.markdown(f"The data set {state.as_code(made)} is made of these marks.")
         if state.may_act():

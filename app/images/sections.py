@@ -16,7 +16,7 @@ from app.charts import component
 from app.charts.board import PALETTE, Chart, Line, encode
 from app.images import answers, cards
 from app.images.subject import Subject, checkpoint_to_ask, names_of, of_predictions
-from app.markup import number_text, plain
+from app.markup import number_text, plain, show_command
 from app.predictions.source import evaluate_command
 from labkit.analysis.predictions import load_predictions
 from labkit.errors import InputError
@@ -175,7 +175,7 @@ def history(run: RunDirectory, step: int, subject: Subject, shares: NDArray[Any]
         st.caption(
             f"This run kept {len(moments)} checkpoint{'s' * (len(moments) != 1)}. With more, this says more:"
         )
-        st.code(answers.KEEP_SOME, language="bash")
+        show_command(answers.KEEP_SOME)
 
 
 def other_run(run: RunDirectory, subject: Subject, shares: NDArray[Any]) -> None:
@@ -236,7 +236,7 @@ def _of_other(run: RunDirectory, subject: Subject) -> NDArray[Any] | None:
     step = checkpoint_to_ask(run)
     if step is None:
         st.caption("It has kept no checkpoint and recorded no prediction of this image. To record some:")
-        st.code(evaluate_command(run, subject.split or "test"), language="bash")
+        show_command(evaluate_command(run, subject.split or "test"))
         return None
     found = background.shown(
         prediction(run, step, subject.image), "Computing the prediction", f"other-{run.name}"

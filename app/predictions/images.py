@@ -8,6 +8,7 @@ from app.address import page_below
 from app.charts.component import key_of
 from app.images import cards, marking
 from app.images.answers import KEEP_SOME
+from app.markup import show_command
 from app.predictions import filters, matrix
 from app.predictions.filters import ORDERS, chosen
 from app.predictions.kept import Forgotten, forgetting_question
@@ -59,7 +60,7 @@ def _forgetting(source: Source, forgotten: Forgotten | None, counts: NDArray[np.
         )
     elif len(steps) < 2:
         st.info("Forgetting needs at least two kept checkpoints. A run keeps more of them with:")
-        st.code(KEEP_SOME, language="bash")
+        show_command(KEEP_SOME)
     if len(steps) < 2 or set(steps) <= set(of):
         return
     label = "Compute forgetting" if counts is None else f"Compute again with {len(steps)} checkpoints"

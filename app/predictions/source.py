@@ -9,7 +9,7 @@ import streamlit as st
 from app import background
 from app.images.answers import KEEP_SOME
 from app.images.subject import recorded_step, split_control
-from app.markup import plain
+from app.markup import plain, show_command
 from app.predictions.kept import Forgotten, Question, ask_evaluation, ask_forgetting, known_evaluation
 from app.state import changed_at
 from labkit.analysis.predictions import Predictions, load_predictions, signature
@@ -125,7 +125,7 @@ def predictions_of(source: Source | None, run: RunDirectory, split: str) -> Pred
             "To write them:",
             icon=":material/grid_view:",
         )
-        st.code(evaluate_command(run, split), language="bash")
+        show_command(evaluate_command(run, split))
         return None
     if source.step is not None:
         return _computed(source, source.step)
@@ -135,7 +135,7 @@ def predictions_of(source: Source | None, run: RunDirectory, split: str) -> Pred
         st.info("The predictions are gone. To write them again:", icon=":material/grid_view:")
     except InputError as error:
         st.error(f"{plain(str(error))}. To write it again:", icon=":material/broken_image:")
-    st.code(evaluate_command(run, split), language="bash")
+    show_command(evaluate_command(run, split))
     return None
 
 
@@ -154,7 +154,7 @@ def _computed(source: Source, step: int) -> Predictions | None:
     if asked is None:
         st.warning(f"This run doesn't keep the checkpoint of step {step:,}.", icon=":material/delete:")
         st.caption("Choose another checkpoint above. A run keeps more of them with:")
-        st.code(KEEP_SOME, language="bash")
+        show_command(KEEP_SOME)
         return None
     name = f"{run.path}-{split}-{step}"
     return background.shown(asked, f"Evaluating step {step:,} on the {split} split", name)

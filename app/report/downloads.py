@@ -9,7 +9,7 @@ from typing import Any
 
 import streamlit as st
 
-from app.markup import plain
+from app.markup import plain, show_command
 from labkit.errors import InputError
 from labkit.export.metrics import write_metrics
 from labkit.run_directory import RunDirectory
@@ -55,7 +55,7 @@ def _metrics(run: RunDirectory, key: str, *, alone: bool) -> None:
         return
     if size > MAX_METRICS_BYTES:
         st.caption("The metrics are too large to be sent to a browser. In a shell:")
-        st.code(f"labkit metrics {shlex.quote(str(run.path))} --output metrics.parquet", language="bash")
+        show_command(f"labkit metrics {shlex.quote(str(run.path))} --output metrics.parquet")
         return
     for ending, format in ((".csv", "CSV"), (".parquet", "Parquet")):
         label = f"Metrics as {format}" if alone else f"{format}: {run.name}"

@@ -11,7 +11,7 @@ from app.comparing.images import show_galleries
 from app.comparing.relations import show_relations
 from app.comparing.table import choose_runs, results_of, show_table
 from app.comparing.verdict import choose_pair, show_verdict
-from app.markup import plain, unfolding
+from app.markup import plain, show_command, unfolding
 from app.report import downloads
 from app.run_table.actions import follow_link
 from labkit.analysis.results import Group, Result, grouped
@@ -25,7 +25,7 @@ def page() -> None:
     show_comparisons(runs.values())
     if not runs:
         st.info("Choose the runs to compare. Without any, start one:")
-        st.code("labkit train --preset smoke", language="bash")
+        show_command("labkit train --preset smoke")
         return
     results = results_of(runs)
     for result in results:

@@ -11,8 +11,7 @@ import streamlit as st
 
 from app import state
 from app.live_update import heading
-from app.markup import plain, table_html
-from app.state import clean
+from app.markup import plain, show_command, table_html
 from labkit.cluster.flags import making_command
 from labkit.config.config import RECORDED_BY, describe
 from labkit.errors import InputError
@@ -50,7 +49,7 @@ def page() -> None:
         environment = run.read_environment()
         if environment:
             if command := command_line(run, environment.pop("command", None)):
-                st.code(clean(command), language="bash", wrap_lines=True)
+                show_command(command)
             try:
                 _sections(environment)
             except RecursionError:

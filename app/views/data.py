@@ -14,7 +14,7 @@ from app.data_set.augmented import augmentation
 from app.data_set.unusual import unusual
 from app.data_set.wrong_labels import wrong_labels
 from app.live_update import heading
-from app.markup import one_of, plain
+from app.markup import one_of, plain, show_command
 from labkit import home
 from labkit.config.config import recorded_config
 from labkit.config.data_sets import IMAGES, is_own, prepare_command
@@ -80,7 +80,7 @@ def data_set_or_reason(run: RunDirectory) -> Manifest | None:
     except InputError:  # the configuration is damaged, which the sentence above says
         return None
     st.write("To prepare the data that this run was trained on:")
-    st.code(command, language="bash")
+    show_command(command)
     return None
 
 

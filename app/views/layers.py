@@ -24,7 +24,7 @@ from app.charts.layer_charts import (
 )
 from app.charts.store import follow, store_of
 from app.live_update import heading
-from app.markup import number_text, one_of
+from app.markup import number_text, one_of, show_command
 from labkit.config.config import recorded_by
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
@@ -130,7 +130,7 @@ def _panel(run: RunDirectory) -> None:
             st.info("Another program recorded this run; only trainings by labkit have values of layers.")
             return
         st.info("This run has recorded no values of its layers. To record them every 50 steps:")
-        st.code("labkit train --inspect-every-steps 50", language="bash")
+        show_command("labkit train --inspect-every-steps 50")
         return
     quantity, row, chosen = _options(run, layers)
     if not layers.of(quantity)[0]:
@@ -164,7 +164,7 @@ def _distributions(run: RunDirectory, layers: Layers) -> None:
     names, values = layers.quantiles[-1]
     if not np.isfinite(values).any():
         st.caption("This run recorded no distributions of its layers. A new run records them:")
-        st.code("labkit train --inspect-every-steps 50", language="bash")
+        show_command("labkit train --inspect-every-steps 50")
         return
     weighted = np.isfinite(values[DISTRIBUTIONS.index("weight_quantiles")]).all(axis=1)
     layer = st.selectbox(

@@ -7,21 +7,20 @@ from html import escape
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import feed, live_panel, run_files, state
+from app import live_panel, run_files, state
 from app.acting import buttons
 from app.address import live_address
 from app.charts import component, picked, workers
 from app.charts.metric_charts import remember_window, zoom_of
 from app.charts.store import Snapshot, timeline_of
 from app.images import batch
-from app.live_update import STATES, Drawn, frame_of, heading, liveness_of
+from app.live_update import STATES, Drawn, frame_of, heading, liveness_of, show_figures, watch_ended
 from app.markup import plain, visible
 from app.report import downloads
 from app.state import clean
 from labkit.config.config import recorded_by
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
-from labkit.run_directory.metrics import evaluations_path
 from labkit.run_directory.notes import Relative, family_of
 
 REFRESH_SECONDS = 1.0  # of a run that trains
@@ -38,15 +37,14 @@ def page() -> None:
     """
     buttons.show_start()
     run = state.selected_run()
-    st.set_page_config(page_title=f"{visible(clean(run.name))} · labkit")  # feed.js adds to it
     component.prepare()
     step, scrolls = picked.follow_step(run), picked.scrolls()
-    with st.container(key="live-share", width="content"):  # above what a fragment refreshes
-        downloads.share([run], "live")
     metrics, _ = _metrics(run)
     failure = buttons.failure_of(run)
     shown = frame_of(run, metrics, failure)
     figures = _head(run)
+    with st.container(key="live-share", width="content"):  # outside of what a fragment refreshes
+        downloads.share([run], "live")
     drawn, body = live_panel.draw(run, metrics, step)
 
     @st.fragment(run_every=REFRESH_SECONDS if shown.refreshes and shown.has_tasks else None, key="live")
@@ -59,12 +57,11 @@ def page() -> None:
             st.error(f"{state.as_code(run.metrics_path)} can't be read: {why}")
             return
         now = replace(drawn, zoom=zoom_of(drawn.options, timeline_of(metrics)))
-        figures.html(f'<div class="lk-live">{now.figures(metrics)}</div>')
+        show_figures(now.figures(metrics), figures)
         _panel(now, metrics)
         follows = shown.refreshes or any(STATES[liveness_of(one.read_status())][3] for _, one in drawn.others)
         if follows and not shown.has_tasks:
-            address = feed.offer(str(run.path), lambda: now.update(shown, failure), now.written)
-            component.follow(address, feed.APART_SECONDS, key=component.key_of("feed", run.path))
+            component.follow(str(run.path), lambda: now.update(shown, failure), now.written)
 
     with body:
         with st.container(key="live-charts"):
@@ -75,10 +72,8 @@ def page() -> None:
     _data_and_devices(run)
     if shown.liveness not in NEEDS_ITS_LOG:
         run_files.section(run, follows=shown.refreshes)
-    if not shown.refreshes:  # while the page is open, the run may be resumed or its checkpoints evaluated
-        state.watch(
-            "status", lambda: (run.last_active(), state.changed_at(evaluations_path(run.metrics_path)))
-        )
+    if not shown.refreshes:
+        watch_ended(run)
 
 
 def _metrics(run: RunDirectory) -> tuple[Snapshot | None, str]:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import streamlit as st
 
 from app import state
-from app.charts.component import spare_the_collector
 from app.images import answers, marking
 from app.live_update import heading
 from app.markup import facts_html, number_text, plain
@@ -43,7 +42,6 @@ def page() -> None:
             icon=":material/warning:",
         )
     forgotten = sources.forgotten(run, split)
-    spare_the_collector()
     panels: dict[str, Callable[[], object]] = {
         "Images": lambda: _images(source, predictions, forgotten),
         "Calibration and classes": lambda: quality.panel(predictions),

@@ -9,7 +9,7 @@ from app import address, state
 from app.acting import buttons
 from app.charts import component
 from app.comparing.comparisons import found_folders
-from app.markup import duration, facts_html, plain
+from app.markup import duration, facts_html, plain, show_command
 from app.run_table.actions import follow_link
 from app.searching import actions, drawings
 from app.searching.table import show_rungs, show_trials
@@ -35,7 +35,7 @@ def page() -> None:
         buttons.show_start(RunDirectory(place), lambda run: (run.path / REQUEST).is_file())
     if not folders:
         st.write("No searches yet. Start one, and it appears here within seconds:")
-        st.code(COMMAND, language="bash")
+        show_command(COMMAND)
         state.watch("searches", lambda: bool(_folders()), seen=False)
         return
     folder = _choose(folders)

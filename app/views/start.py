@@ -21,7 +21,7 @@ from app.acting.draft import (
     with_rates,
 )
 from app.charts.machine import peak
-from app.markup import duration, plain
+from app.markup import duration, plain, show_command
 from app.state import clean
 from labkit.errors import InputError
 from labkit.plurals import counted
@@ -84,7 +84,7 @@ def _command(checked: Checked, shown: Draft) -> None:
     run = shown.run()
     st.markdown("**Command**")
     if checked.command:
-        st.code(clean(checked.command), language="bash", wrap_lines=True)
+        show_command(checked.command)
     else:
         st.caption("The command appears when each value can be read.")
     _expectation(checked, shown)

@@ -140,7 +140,7 @@ class Watched:
             now = {text for text in self.conditions if chosen_runs([run], [text], self.aliases)}
             diverged = run.training_loss is not None and not math.isfinite(run.training_loss)
             if diverged and "loss is" not in run.message:  # which says it, too
-                now.add(f"the loss is {run.training_loss}")
+                now.add(f"the loss is {run.training_loss}".replace("nan", "NaN"))
             if run.state in TOLD:
                 now.add(f"{run.state}: {run.message}" if run.message else run.state)
             is_old = not self._looked and not self.tell_ended and run.state in ENDED

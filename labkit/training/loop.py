@@ -212,7 +212,7 @@ class TrainLoop:
             self.membership.begin()
         row = self._record(self.engine.next_step(start_more=start_more))
         if not math.isfinite(row["loss"]):
-            lost = self._diverged(f"loss is {row['loss']} at step {row['step']}")
+            lost = self._diverged(f"loss is {row['loss']} at step {row['step']}".replace("nan", "NaN"))
             return self.calls.failure or lost
         self.calls.agree()
         if self.calls.any_failed:

@@ -76,6 +76,12 @@ def html_of(at: AppTest) -> str:
     return "".join([*(one.proto.body for one in at.get("html")), *(markup_of(part) for part in drawn)])
 
 
+def commands_of(at: AppTest) -> list[str]:
+    """Return the commands for a shell that are on a page, as its button copies them."""
+    found = re.findall('<pre class="lk-command".*?<code>(.*?)</code>', html_of(at), re.DOTALL)
+    return [unescape(re.sub("<[^>]*>", "", one)) for one in found]
+
+
 def rows_of(at: AppTest, key: str = "runs-table") -> list[dict[str, Any]]:
     """Return the rows of a table of app/run_table, each with its cells by the names of the columns."""
     drawn = table_of(at, key)

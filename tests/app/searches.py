@@ -69,7 +69,7 @@ def trials(count: int, seed: int = 0) -> list[dict[str, Any]]:
             state = "finished" if ended else "paused" if trial in left else "pruned"
             trial |= {"state": state, "rung": place, "why": "" if ended or trial in left else why}
         going = left
-    found[-1] |= {"state": "failed", "rung": 0, "why": "the loss became nan at step 40"}
+    found[-1] |= {"state": "failed", "rung": 0, "why": "the loss became NaN at step 40"}
     return [trial | {"quality": None, "worker": ""} for trial in found]
 
 

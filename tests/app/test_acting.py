@@ -30,7 +30,7 @@ from labkit.parts.trust import accept
 from labkit.run_directory import RunDirectory
 from labkit.startup.child import REASON
 from tests.app.conftest import change_environment, configure, in_cluster
-from tests.app.pages import button, checked, finished, open_page, press, unfold, words
+from tests.app.pages import button, checked, commands_of, finished, open_page, press, unfold, words
 from tests.app.rows import append, append_machine, layer_row, machine_row, train_row
 from tests.commands.in_process import config_of
 from tests.commands.test_manage import TRAINING
@@ -212,19 +212,19 @@ def test_a_tenth_of_the_rate_is_one_of_each_learning_rate(make_run):
     append(run.layers_path, layer_row(100))
     at = open_page("live", run.name)
     links = {link.proto.label: link.proto for link in at.get("page_link")}
-    assert "is no number" in words(at)
+    assert "is NaN." in words(at)
     assert links["Layers before it"].query_string == "run=mine", "the sidebar's name of the run, not its path"
     assert "rates=0.1" in links["Again with a tenth of the rate"].query_string
     for values, muon in (({"optimizer": "muon", "muon_learning_rate": 0.03}, 0.003), ({}, 0.24)):
         configure(run, **values, learning_rate=0.2, train_steps=9)
         at = open_page("start", run, again=str(run.path), rates="0.1")
-        made = config_of(shlex.split(at.code[0].value)[1:])
+        made = config_of(shlex.split(commands_of(at)[0])[1:])
         assert (made.optimizer.learning_rate, made.optimizer.muon_learning_rate) == (0.02, muon)
         assert made.run.train_steps == 9
     at = press(open_page("live", run), "The batch of that step")
     assert at.query_params["batch"]
     at = open_page("live", make_run("other", state="failed"))
-    assert "is no number" not in words(at)
+    assert "is NaN." not in words(at)
 
 
 def test_only_what_differs_from_the_preset_is_in_the_command(runs_folder, monkeypatch):
@@ -314,11 +314,11 @@ def test_a_form_that_a_run_has_filled_says_so_until_the_preset_is_taken(make_run
     at = open_page("start", run, again=str(run.path))
     for _ in range(2):
         assert "The configuration of mine." in words(at)
-        assert "--seed 7" in at.code[0].value
+        assert "--seed 7" in commands_of(at)[0]
         at = checked(at.run())  # as after a visit to another page
     at = press(at, "The preset alone")
     assert "The configuration of mine." not in words(at)
-    assert "--seed" not in at.code[0].value
+    assert "--seed" not in commands_of(at)[0]
 
 
 @pytest.mark.long
@@ -354,9 +354,9 @@ def test_a_fork_is_made_by_a_form_and_opened_by_its_link(trained_home, tmp_path)
 def test_the_best_trial_again_is_tested_as_no_trial_was(make_run):
     run = make_run("mine")
     configure(run, evaluate_test=False)
-    assert "--no-evaluate-test" in open_page("start", run, again=str(run.path)).code[0].value
+    assert "--no-evaluate-test" in commands_of(open_page("start", run, again=str(run.path)))[0]
     (run.path.parent / "search.json").touch()
-    assert "evaluate-test" not in open_page("start", run, again=str(run.path)).code[0].value
+    assert "evaluate-test" not in commands_of(open_page("start", run, again=str(run.path)))[0]
 
 
 def test_several_trainings_open_the_page_of_their_search(runs_folder, started):

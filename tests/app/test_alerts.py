@@ -30,7 +30,7 @@ def test_what_happens_to_a_run_is_told_once_the_newest_first_with_its_address(ru
     assert texts(told) == texts(told) == ["mine: training_loss>3 at step 2"]
     run.log(3, loss=float("nan"))
     run._write_status()
-    assert texts(told)[0] == "mine: the loss is nan at step 3"
+    assert texts(told)[0] == "mine: the loss is NaN at step 3"
     run.finish()
     assert texts(told)[0].startswith("mine: finished")
     assert {one["href"] for one in told.look()} == {"live?run=mine"}

@@ -22,7 +22,7 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.reader import read_metrics
 from tests.app.boards import boards, decoded
 from tests.app.conftest import change_environment, configure, train
-from tests.app.pages import checked, finished, html_of, open_page, press, words
+from tests.app.pages import checked, commands_of, finished, html_of, open_page, press, words
 from tests.app.rows import append, train_row
 from tests.tiny import prepare_tiny
 
@@ -67,7 +67,7 @@ def test_the_images_of_the_step_are_shown_as_the_network_saw_them(made):
     text = words(at)
     assert "Loss 9" in text and "Accuracy 99.2 %" in text and "Learning rate 0.1" in text
     assert "kept no checkpoint" in text
-    assert f"labkit replay {run.path} --step 120" in [code.value for code in at.code]
+    assert f"labkit replay {run.path} --step 120" in commands_of(at)
     assert boards(at)[0].seams == {"batch of step 120": 120}
 
 
@@ -98,7 +98,7 @@ def test_what_is_missing_gives_a_sentence(made):
     run = made(input_path="streaming")
     at = open_batch(run, 3)
     assert "shuffle buffer" in words(at)
-    assert at.code[-1].value == f"labkit replay {run.path} --step 3 --batch-only"
+    assert commands_of(at)[-1] == f"labkit replay {run.path} --step 3 --batch-only"
     run = made("changed")
     change_environment(run, data={"dataset": "shapes", "checksum": "0" * 64})
     assert "was trained on other data" in words(open_batch(run, 3))

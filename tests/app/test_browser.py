@@ -3,12 +3,15 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +35,7 @@ from tests.app.browser import (
     wait_for,
 )
 from tests.app.conftest import CLASSES, change_environment, rewrite_predictions, write_predictions
-from tests.app.rows import append, layer_row
+from tests.app.rows import append, layer_row, train_row
 
 pytestmark = [pytest.mark.slow]
 BACKGROUND = "getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor"
@@ -113,6 +116,84 @@ def test_the_page_follows_a_training_to_its_end_and_after_it_is_resumed(shapes, 
     with training(run):
         badge(page, "running").wait_for()
         more_points_than(page, third)
+    visit.went_well()
+
+
+OTHERS_STAY = "[...document.querySelectorAll('.stMain *:not(.lk-live *)')].every((part) => part.isKnown)"
+# Pages that draw parts of their own every two seconds stand for the others, too.
+HEADS = ("layers", "media", "predictions", "data", "configuration")
+
+
+@pytest.mark.long
+@pytest.mark.browser
+def test_the_head_of_each_page_moves_and_nothing_else(make_run, served, visit):
+    run, page = make_run(state="running", steps=3), visit.page
+    write_predictions(run)
+    append(run.layers_path, layer_row(50), layer_row(100))
+    asked = []
+    page.on("request", lambda request: asked.append(request.url) if "/labkit/feed/" in request.url else None)
+    place = "() => document.querySelector('.lk-command').getBoundingClientRect().top"
+
+    def train(step: int) -> None:
+        append(run.metrics_path, train_row(step))
+        run.write_status(replace(run.read_status(), step=step, heartbeat=time.time()))
+        page.locator(".lk-live", has_text=f"Step {step:,} of 1,000").wait_for()
+
+    run.write_status(replace(run.read_status(), total_steps=1000))
+    for number, name in enumerate(HEADS):
+        page.goto(f"{served}/{name}?run=first&folder={run.path.parent}")
+        page.locator(".lk-live").wait_for()
+        page.get_by_role("button", name="Command", exact=True).click()
+        still(page.locator(".lk-command").first)
+        page.wait_for_timeout(3000)  # parts that are computed have come
+        page.evaluate("document.querySelectorAll('.stMain *').forEach((part) => { part.isKnown = true; })")
+        top, focus = page.evaluate(place), page.evaluate_handle("document.activeElement")
+        for step in (90 + number, 98, 999):
+            train(step)
+        assert page.evaluate(OTHERS_STAY), f"{name}: a part of the page was drawn again"
+        assert page.evaluate(place) == top and page.evaluate("one => one === document.activeElement", focus)
+        until(page, lambda name=name: page.title() == f"99 % · first · {name.capitalize()} · labkit")
+
+    page.keyboard.press("Escape")
+    page.get_by_label("Find").press_sequentially("deca")
+    train(500)
+    expect(page.get_by_label("Find")).to_have_value("deca")
+    expect(page.get_by_label("Find")).to_be_focused()
+    hide = "hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true}); "
+    hide += "document.dispatchEvent(new Event('visibilitychange')); }"
+    page.evaluate(hide, True)
+    page.wait_for_timeout(1500)
+    asked.clear()
+    page.wait_for_timeout(3000)
+    assert not asked, "nobody sees the page"
+    page.evaluate(hide, False)
+    train(600)
+    run.write_status(replace(run.read_status(), state="finished"))
+    badge(page, "finished").wait_for()
+    visit.went_well()
+
+
+@pytest.mark.long
+@pytest.mark.browser
+def test_a_command_wraps_between_its_arguments_and_is_copied_as_it_is_typed(make_run, served, visit):
+    run, page = make_run(), visit.page
+    flags = "--train-batch-size 128 --checkpoint-every-steps 50 --learning-rate 0.1 --keep-checkpoints 3"
+    words = ["labkit", "train", *flags.split(), "--job-dir", "a b", "--experiment-name", "it's <b>-<i>"]
+    change_environment(run, command=words)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        page.goto(f"{served}/configuration?run=first&folder={run.path.parent}")
+        command = page.locator(".lk-command").first
+        height = still(command.locator("code"))["height"]
+        heights = command.evaluate(
+            "one => [...one.querySelectorAll('span')].map((part) => part.offsetHeight)"
+        )
+        assert len(set(heights)) == 1 and height > 3 * heights[0], "it has lines, and no argument has two"
+        page.evaluate("navigator.clipboard.writeText('')")
+        command.get_by_role("button", name="Copy").click()
+        command.get_by_role("button", name="Copied").wait_for()
+        assert shlex.split(page.evaluate("navigator.clipboard.readText()")) == words
     visit.went_well()
 
 

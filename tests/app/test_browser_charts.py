@@ -451,6 +451,31 @@ def test_charts_begin_as_high_over_every_axis(server, browser):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_tooltip_covers_no_curve(server, browser, width):
+    boxes = "(all) => all.map((one) => one.getBoundingClientRect().toJSON())"
+    with visiting(browser, viewport={"width": width, "height": 720}) as visit:
+        page = visit.page
+        open_live(page, server[0], "spiky")
+        for chart, share in ((0, 0.02), (1, 0.5), (2, 0.98), (3, 0.5), (3, 0.02)):
+            over = page.locator(".lk-chart .u-over").nth(chart)
+            over.scroll_into_view_if_needed()
+            if share == 0.02:  # there is no room above the plot
+                over.evaluate("plot => plot.scrollIntoView({block: 'start'})")
+            box = still(over)
+            page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] / 2)
+            tip = page.locator(".lk-tip").nth(chart)
+            tip.get_by_text("step", exact=False).first.wait_for()
+            seen = tip.bounding_box()
+            assert seen["x"] >= 0 and seen["x"] + seen["width"] <= width
+            assert seen["y"] >= 0 and seen["y"] + seen["height"] <= 720
+            for plot in page.locator(".lk-chart .u-over").evaluate_all(boxes):
+                is_beside = seen["x"] >= plot["right"] or seen["x"] + seen["width"] <= plot["left"]
+                is_above = seen["y"] + seen["height"] <= plot["top"] + 1
+                assert is_beside or is_above or seen["y"] >= plot["bottom"] - 1
+
+
+@pytest.mark.long
 def test_tooltip_legend_full_screen_and_picture(server, visit, tmp_path):
     page = visit.page
     open_live(page, server[0], zoom=f"{SPIKE - 5},{SPIKE + 5}")

@@ -26,7 +26,7 @@ from labkit.data.shards import load_split
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.run_directory.checkpoints import checkpoint_path
 from tests.app.conftest import MARKUP, change_environment, configure
-from tests.app.pages import checked, finished, html_of, open_page, press, words
+from tests.app.pages import checked, commands_of, finished, html_of, open_page, press, words
 from tests.tiny import prepare_tiny
 
 PARTS = ["Samples", "Augmentation", "Balance and pixels", "Duplicates", "Unusual images"]
@@ -170,11 +170,11 @@ def test_a_data_set_that_is_gone_or_other_is_named_with_a_command_that_brings_it
     shutil.rmtree(folder)
     at = open_part(page, copy)
     assert "no prepared 'shapes' data set" in words(at)
-    assert at.code[-1].value.startswith("labkit data prepare --dataset shapes --data-dir")
+    assert commands_of(at)[-1].startswith("labkit data prepare --dataset shapes --data-dir")
     prepare_tiny(folder)
     at = open_part(page, copy)
     assert "was trained on other data" in words(at)
-    assert "labkit data prepare" in at.code[-1].value
+    assert "labkit data prepare" in commands_of(at)[-1]
 
 
 def test_the_command_brings_back_what_was_prepared_otherwise(make_run, tmp_path):
@@ -203,7 +203,7 @@ def test_damaged_shards_give_a_sentence_on_every_part(copy):
 def test_a_run_without_checkpoints_says_how_to_keep_some(copy):
     shutil.rmtree(copy.checkpoints_path)
     for at in (open_part("image_map", copy), open_part("data", copy, "Suspected labels")):
-        assert "--keep-checkpoints" in at.code[-1].value
+        assert "--keep-checkpoints" in commands_of(at)[-1]
 
 
 def shown_map(count: int, classes: int, several: bool = False) -> ImageMap:

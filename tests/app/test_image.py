@@ -21,7 +21,17 @@ from labkit.analysis.predictions import load_predictions
 from labkit.run_directory import RunDirectory
 from tests.app.boards import decoded
 from tests.app.conftest import CLASSES, configure, write_predictions
-from tests.app.pages import button, checked, finished, html_of, open_main, open_page, press, words
+from tests.app.pages import (
+    button,
+    checked,
+    commands_of,
+    finished,
+    html_of,
+    open_main,
+    open_page,
+    press,
+    words,
+)
 
 
 def open_image(run: RunDirectory, **url: str) -> AppTest:
@@ -40,7 +50,7 @@ def test_recorded_predictions_are_shown_without_any_network(make_run):
     loss = -np.log(shares[arrays["labels"][7]])
     assert f"Loss {loss:.4f} nats" in words(at)
     assert "kept no checkpoint" in at.info[0].value
-    assert "--keep-checkpoints" in at.code[-1].value
+    assert "--keep-checkpoints" in commands_of(at)[-1]
 
 
 @pytest.mark.parametrize("index", ["abc", "-1", "1.5", "1e3", "1e400", "9" * 40, "", "²", "None"])
@@ -94,7 +104,7 @@ def test_the_command_for_a_run_without_predictions_and_checkpoints_is_quoted(tra
         "subject = Subject(np.zeros((32, 32, 3), np.uint8), ['a'], 'class', None, 'train', 0)\n"
         f"sections._of_other(RunDirectory({str(other.path)!r}), subject)"
     )
-    [command] = [element.value for element in checked(AppTest.from_string(program).run()).get("code")]
+    [command] = commands_of(checked(AppTest.from_string(program).run()))
     shutil.rmtree(other.path)
     assert shlex.split(command) == ["labkit", "evaluate", str(other.path), "--split", "train"]
 

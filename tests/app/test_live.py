@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,7 +28,7 @@ from labkit.run_directory.metrics import MetricsWriter
 from labkit.run_directory.notes import Lineage, change_notes, write_lineage
 from tests.app.boards import Board, DrawnChart, boards, charts, decoded
 from tests.app.conftest import change_environment, configure
-from tests.app.pages import checked, open_main, open_page, unfold, words
+from tests.app.pages import PAGES, checked, open_main, open_page, unfold, words
 from tests.app.rows import append, evaluation_row, train_row
 
 
@@ -388,3 +389,22 @@ def test_new_rows_are_fetched_and_the_page_is_drawn_again_for_what_is_not_fetche
     assert frame_of(run, curves(run), "it failed") != shown
     append(run.metrics_path, evaluation_row(500, perplexity=2.0))
     assert drawn.update(shown, "").is_stale, "a metric was added, which can be chosen"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in ("live", "compare")])
+def test_the_head_of_each_page_follows_a_training_and_asks_nothing_of_one_that_has_ended(
+    make_run, no_offers, page
+):
+    run = make_run(state="running", steps=3)
+    open_page(page, run)
+    [offer] = feed._offers._offers.values()
+    append(run.metrics_path, train_row(77, loss=7.25))
+    run.write_status(replace(run.read_status(), step=77))
+    update = offer.make()
+    assert "Step 77 of 200" in update.html and "7.25" in update.html
+    assert not update.is_stale and not update.boards
+    run.write_status(replace(run.read_status(), state="finished"))
+    assert offer.make().is_stale, "its badge and buttons are others"
+    feed._offers._offers.clear()
+    open_page(page, run)
+    assert not feed._offers._offers

@@ -17,7 +17,7 @@ from labkit.errors import InputError
 from labkit.run_directory import RunDirectory, write_json_atomic
 from tests.app.browser import IDLE, dashboard, still, visiting
 from tests.app.conftest import MARKUP
-from tests.app.pages import button, checked, finished, html_of, open_page, press, words
+from tests.app.pages import button, checked, commands_of, finished, html_of, open_page, press, words
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_page_that_may_not_act_shows_marks_and_no_controls(run, monkeypatch):
         assert "checkbox" not in html_of(at) and "data-kind" not in html_of(at)
         assert not {"Undo", "Make the corrected data set"} & {one.label for one in at.button}
         assert "1 mark** of shapes: 0 wrong labels, 1 to exclude" in words(at)
-        assert at.code[-1].value == "labkit data correct shapes --name shapes-fixed"
+        assert commands_of(at)[-1] == "labkit data correct shapes --name shapes-fixed"
     assert "marked: excluded" in html_of(finished(open_page("data", run, part="Duplicates")))
     with pytest.raises(InputError, match="read-only"):
         marking.say(data, shown, {"kind": "keep", "label": "", "places": ["test 5"]})
@@ -101,7 +101,7 @@ def test_marks_are_counted_undone_and_made_into_a_data_set_that_a_new_run_is_off
     made = find_manifest(data.directory.parent, "shapes-fixed")
     assert made.source["excluded"] == {"train": 0, "validation": 0, "test": 1}
     form = open_page("start", "", again=str(run.path), dataset="shapes-fixed")
-    [command] = [code.value for code in form.code if "labkit train" in code.value]
+    [command] = [one for one in commands_of(form) if "labkit train" in one]
     assert "--dataset shapes-fixed" in command and "--train-steps 6" in command
 
 

@@ -20,7 +20,7 @@ from labkit.data.shards import load_split
 from labkit.run_directory import RunDirectory, write_json_atomic
 from labkit.training import evaluate
 from tests.app.conftest import train
-from tests.app.pages import PAGES, finished, html_of, open_page, words
+from tests.app.pages import PAGES, commands_of, finished, html_of, open_page, words
 from tests.own_data import write_own
 from tests.tiny import prepare_tiny
 
@@ -96,7 +96,7 @@ def test_a_data_set_that_is_gone_leaves_the_command_that_prepares_it(run, tmp_pa
         at = open_page("data", run)
     finally:
         (tmp_path / "elsewhere").rename(moved)
-    command = at.code[-1].value
+    command = commands_of(at)[-1]
     assert "--images '/somewhere/my pictures' --name my_pets__1" in command
 
 

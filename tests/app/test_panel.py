@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from app import feed
 from app.charts import metric_charts
 from app.charts.board import COLORS, PALETTE
 from app.charts.layout import Layout, keep, kept_path, read_kept
@@ -15,7 +16,6 @@ from app.charts.smoothing import smoothed
 from app.charts.store import MOST_BYTES, Memo
 from app.live_panel import MAX_BESIDE
 from app.state import curves
-from app.views import live
 from labkit.errors import InputError
 from labkit.run_directory.notes import change_notes, read_notes
 from tests.app.boards import boards, charts, decoded
@@ -82,7 +82,7 @@ def test_a_run_that_can_not_be_read_is_told_and_the_others_are_drawn(make_run):
 
 def test_new_rows_of_another_run_are_fetched_though_this_one_has_ended(make_run, monkeypatch):
     offered = []
-    monkeypatch.setattr(live.feed, "offer", lambda *args: offered.append(args[1:]) or "labkit/feed/x")
+    monkeypatch.setattr(feed, "offer", lambda *args: offered.append(args[1:]) or "labkit/feed/x")
     run, other = make_run("first"), make_run("second", state="running")
     open_page("live", run)
     assert not offered

@@ -50,7 +50,7 @@ def test_the_trials_stand_in_a_table_with_the_best_first_and_why_others_ended(fo
     assert {row["step"] for row in rows[:3]} == {"900"}
     pruned = [row["why"] for row in rows if row["state"] == "pruned"]
     assert all("the best 9 went on" in why or "the best 3 went on" in why for why in pruned)
-    assert rows[-1]["why"] == "the loss became nan at step 40"
+    assert rows[-1]["why"] == "the loss became NaN at step 40"
     assert rows[0]["href"].startswith("live?run=")
     said = words(at)
     assert "Trials ended 28 of 27" in said and "State finished" in said

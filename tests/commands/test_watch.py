@@ -90,7 +90,7 @@ def test_each_event_is_said_once_and_again_after_it_has_ceased():
         lines = look(run)
         assert len(lines) == said
         assert all(f"step {step}" in line for line in lines)
-        assert all(("the loss is nan" in line) == (step == 6) for line in lines)
+        assert all(("the loss is NaN" in line) == (step == 6) for line in lines)
     run.fail("no more pictures")
     assert look(run) == ["first: failed: no more pictures at step 7"]
     assert look(run) == []

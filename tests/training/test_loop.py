@@ -82,7 +82,7 @@ def test_a_loss_that_is_not_finite_fails_the_run_and_names_the_step(data_dir, tm
     assert train(job_dir, data_dir, learning_rate=1e18, checkpoint_every_steps=100) == 1
     rows, status = metrics(job_dir).split("train"), RunDirectory(job_dir).read_status()
     assert status.state == "failed" and status.step == rows[-1]["step"] < STEPS
-    assert re.match(rf"loss is -?(nan|inf) at step {status.step};", status.message)
+    assert re.match(rf"loss is -?(NaN|inf) at step {status.step};", status.message)
 
 
 def test_a_loss_of_ones_own_that_is_not_finite_is_named(data_dir, tmp_path):

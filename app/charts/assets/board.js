@@ -7,6 +7,7 @@
   const PICKED = '#b65fb0'; // of the vertical line at a picked point
   const MOST_DASHED = 3200; // points of a dashed line: of more it takes long to draw, and looks like none
   const PALE_BESIDE = 0.2; // opacity of the lines beside the one whose name is pointed at
+  const TOP_BAR = 60; // pixels; Streamlit's bar may cover the top of the window
   const NEAR_MARK = 6; // pixels; so near the cursor, a mark is meant
   const DOUBLE_CLICK = 250; // milliseconds in which a second click makes a double click
   const STANDS = 200; // milliseconds that the cursor of the keys stands before its point is picked
@@ -466,6 +467,7 @@
       if (!found.length) return;
       const first = found.reduce((best, one) => (one.distance < best.distance ? one : best));
       const head = first.line.x[first.index];
+      element('div', 'lk-of', this.tip).textContent = this.data.title; // which it may cover
       element('b', '', element('div', '', this.tip)).textContent = this.board.place(head, true);
       const words = [this.board.place(head, true)];
       for (const { line, index } of found) {
@@ -488,10 +490,12 @@
         const how = matchMedia('(hover: none)').matches ? 'Tap again' : 'Click or Enter';
         element('div', 'lk-hint', this.tip).textContent = `${how}: ${this.board.data.pick}`;
       }
-      const left = this.plot.over.offsetLeft + this.plot.cursor.left, room = this.draw.clientWidth;
-      const width = this.tip.offsetWidth, wanted = left > room / 2 ? left - 12 - width : left + 12;
-      this.tip.style.left = `${Math.max(0, Math.min(wanted, room - width))}px`; // in narrow charts, too
-      this.tip.style.top = '10px';
+      // Above the plot, or below it where the window ends: in neither place does it cover a curve.
+      const { over, cursor } = this.plot, { offsetWidth: width, offsetHeight: height } = this.tip;
+      const left = over.offsetLeft + cursor.left - width / 2, room = this.draw.clientWidth - width;
+      const isSeen = over.getBoundingClientRect().top - height > TOP_BAR;
+      this.tip.style.left = `${Math.max(0, Math.min(left, room))}px`; // in narrow charts, too
+      this.tip.style.top = `${over.offsetTop + (isSeen ? -height : over.offsetHeight)}px`;
       this.words = words.join(', ');
     }
 

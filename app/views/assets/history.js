@@ -24,5 +24,12 @@ if (!globalThis.labkitHistory) {
   };
   new MutationObserver(() => { for (const wait of [0, 200, 1000]) setTimeout(replaceWords, wait); })
     .observe(document.body, { childList: true });
+  // The button beside a command copies it: also where the browser has no clipboard, as without https.
+  addEventListener('click', ({ target: button }) => {
+    if (!button.matches('.lk-copy')) return;
+    getSelection().selectAllChildren(button.previousElementSibling);
+    if (document.execCommand('copy')) button.textContent = 'Copied';
+    setTimeout(() => { button.textContent = 'Copy'; }, 2000);
+  });
 }
 export default function () {}
