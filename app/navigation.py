@@ -22,6 +22,7 @@ def _import_the_rest() -> None:
     The first page is sent to the browser before.
     """
     names = [module.name for module in iter_modules(views.__path__, f"{views.__name__}.")]
+    names.append("app.images.batch")
     later = Timer(SENT_AFTER, lambda: [import_module(name) for name in names])
     later.daemon = True
     later.start()

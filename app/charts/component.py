@@ -48,7 +48,6 @@ def spare_the_collector() -> None:
 
     Streamlit collects after each run of a script or a fragment. That took two thirds of a refresh.
     """
-    gc.collect()
     gc.freeze()
 
 
