@@ -46,7 +46,8 @@
 
     show(bytes, asked) {
       const length = new DataView(bytes.buffer).getUint32(0, true);
-      const { html, stale, boards } = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
+      const { html, stale, seconds, boards } = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
+      this.wait = seconds * 1000;
       if (stale) { this.redraw(); return; }
       if (this.drawn > asked || !this.parent.isConnected) return; // the page shows something newer
       const figures = document.querySelector('.lk-live');
