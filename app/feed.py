@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import math
 import secrets
 import struct
 import threading
@@ -17,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
 
+import psutil
 import streamlit as st
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -26,8 +28,9 @@ PATH = "/labkit/feed"  # of the addresses, below that of the dashboard
 KEPT_SECONDS = 600.0  # that an address is known while nobody asks; the page then asks Streamlit for another
 MOST = 512  # addresses
 APART_SECONDS = 1.0  # between two questions of a page, at least: drawing slows a training on the same machine
+SPARE_APART_SECONDS = 0.5  # where a whole core had nothing to do since the last question
 LONGEST_SECONDS = 0.9  # that an answer waits for news
-LOOK_SECONDS = 0.05  # between two looks whether there is any
+LOOK_SECONDS = 0.1  # between two looks whether there is any
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,13 @@ class _Offer:
     look: Callable[[], Hashable]
     used: float  # when, by the clock of time.monotonic
     seen: Hashable = None  # what the look before the last answer gave
+    idle: tuple[float, float] = 0.0, math.inf  # at the last answer: seconds, and those of idle cores
+
+    def apart(self) -> float:
+        """Return how long the page shall wait between its last question and the next."""
+        (then, before), self.idle = self.idle, (time.monotonic(), psutil.cpu_times().idle)
+        has_spare = self.idle[1] - before > self.idle[0] - then
+        return SPARE_APART_SECONDS if has_spare else APART_SECONDS
 
 
 class _Offers:
@@ -109,7 +119,7 @@ async def answer(request: Request) -> Response:
     offered.seen = news
     have = request.query_params.get("have", "").split(",")
     return Response(
-        await run_in_threadpool(lambda: packed(_made(offered.make), have)),
+        await run_in_threadpool(lambda: packed(_made(offered.make), have, offered.apart())),
         media_type="application/octet-stream",
         headers={"Cache-Control": "no-store"},
     )
@@ -123,12 +133,13 @@ def _made(make: Make) -> Update:
         return Update(is_stale=True)
 
 
-def packed(update: Update, have: Collection[str]) -> bytes:
+def packed(update: Update, have: Collection[str], apart: float = APART_SECONDS) -> bytes:
     """Return the length of a JSON header, the header, and the boards that the browser doesn't have.
 
     Args:
         update: the newest state.
         have: versions of boards.
+        apart: seconds between this question of the page and its next, at least.
     """
     versions = {
         ident: hashlib.blake2b(board, digest_size=12).hexdigest() for ident, board in update.boards.items()
@@ -137,6 +148,7 @@ def packed(update: Update, have: Collection[str]) -> bytes:
     header = {
         "html": update.html,
         "stale": update.is_stale,
+        "seconds": apart,
         "boards": [[ident, versions[ident], len(update.boards[ident])] for ident in sent],
     }
     text = json.dumps(header).encode()

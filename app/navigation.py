@@ -27,6 +27,7 @@ def _import_the_rest() -> None:
     def load() -> None:
         for module in iter_modules(views.__path__, f"{views.__name__}."):
             import_module(module.name)
+        import_module("app.images.batch")  # which Live needs for the batch of a step alone
         gc.collect()
         gc.freeze()
 

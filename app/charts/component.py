@@ -110,7 +110,7 @@ def draw_charts(
 
 
 def follow(
-    name: str, make: feed.Make, look: Callable[[], Hashable], seconds: float = feed.APART_SECONDS
+    name: str, make: feed.Make, look: Callable[[], Hashable], seconds: float = feed.SPARE_APART_SECONDS
 ) -> None:
     """Let the page fetch the figures of its head, and its boards, whenever there are newer ones.
 

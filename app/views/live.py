@@ -13,7 +13,6 @@ from app.address import live_address
 from app.charts import component, picked, workers
 from app.charts.metric_charts import remember_window, zoom_of
 from app.charts.store import Snapshot, timeline_of
-from app.images import batch
 from app.live_update import STATES, Drawn, frame_of, heading, liveness_of, show_figures, watch_ended
 from app.markup import plain, visible
 from app.report import downloads
@@ -67,6 +66,8 @@ def page() -> None:
         with st.container(key="live-charts"):
             draw()
         if step is not None:
+            from app.images import batch  # which takes 0.15 s, more than all else that this page needs
+
             with st.container(key="live-drawer"):
                 batch.section(run, metrics, step)
     _data_and_devices(run)

@@ -33,7 +33,7 @@ class Column(NamedTuple):
 class Table:
     """Rows of one split: a column for each name that a row has a number for.
 
-    The buffers grow by half. Rows of a view are never overwritten.
+    The buffers double. Rows of a view are never overwritten.
     """
 
     columns: dict[str, Floats] = field(default_factory=lambda: {name: np.empty(0) for name in AXES})
@@ -105,7 +105,7 @@ class Table:
 def _append(buffer: NDArray[Any], size: int, values: NDArray[Any]) -> NDArray[Any]:
     end = size + len(values)
     if end > len(buffer):
-        grown = np.empty(max(end, len(buffer) * 3 // 2, 64), buffer.dtype)
+        grown = np.empty(max(end, 2 * len(buffer), 64), buffer.dtype)
         grown[:size] = buffer[:size]
         buffer = grown
     buffer[size:end] = values

@@ -373,6 +373,21 @@ def test_an_answer_waits_for_news_and_not_for_ever(no_offers, monkeypatch):
     assert int(unpacked(asked("a").body)[0]["html"]) > 5, "without news, after a while"
 
 
+def test_a_page_asks_twice_as_often_only_where_a_whole_core_has_nothing_to_do(no_offers, monkeypatch):
+    now, idle = [100.0], [5000.0]
+    monkeypatch.setattr(feed.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(feed.psutil, "cpu_times", lambda: SimpleNamespace(idle=idle[0]))
+    feed._offers.put("a", Update, lambda: now[0])
+
+    def apart(cores: float) -> float:
+        """Return what the page is told after two seconds in which so many cores were idle."""
+        now[0], idle[0] = now[0] + 2.0, idle[0] + 2.0 * cores
+        return unpacked(asked("a").body)[0]["seconds"]
+
+    assert apart(8.0) == feed.APART_SECONDS, "nothing is known at the first question"
+    assert [apart(cores) for cores in (1.1, 0.9, 0.0, 7.5)] == [0.5, 1.0, 1.0, 0.5]
+
+
 def test_new_rows_are_fetched_and_the_page_is_drawn_again_for_what_is_not_fetched(make_run):
     run = make_run(state="running", steps=3)
     shown = frame_of(run, curves(run), "")

@@ -115,10 +115,15 @@ def test_thousands_of_runs_are_listed_without_reading_them(runs_folder, monkeypa
 
 
 def test_no_page_imports_tensorflow_and_the_first_one_not_even_pandas(make_run):
-    """Pandas takes a quarter of a second to import, while somebody waits for the first page."""
+    """Pandas takes a quarter of a second to import, while somebody waits for the first page.
+
+    What shows the images of a batch takes 0.15 s, and a run that is opened by its address shows none.
+    """
     make_run()
     code = (
         "import sys\n"
+        "import app.views.live\n"
+        "assert 'app.images.batch' not in sys.modules\n"
         "from streamlit import config\n"
         "from streamlit.testing.v1 import AppTest\n"
         "config.set_option('server.address', '127.0.0.1')\n"

@@ -12,7 +12,7 @@ class Feed {
   follow({ address, seconds }, redraw) {
     const below = location.pathname.replace(/\/+$/, '').replace(/[^/]*$/, ''); // the dashboard may have a path of its own
     this.url = new URL(below + address, location.origin);
-    this.wait = seconds * 1000;
+    this.least = this.wait = seconds * 1000;
     this.redraw = redraw;
     this.drawn = performance.now();
     this.html = null; // Streamlit may have drawn other figures
@@ -45,7 +45,8 @@ class Feed {
 
   show(bytes, asked) {
     const length = new DataView(bytes.buffer).getUint32(0, true);
-    const { html, stale, boards } = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
+    const { html, stale, seconds, boards } = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
+    this.wait = Math.max(this.least, seconds * 1000);
     if (stale) { this.redraw(); return; }
     if (this.drawn > asked || !this.parent.isConnected) return; // the page shows something newer
     const figures = document.querySelector('.lk-live');
