@@ -189,7 +189,7 @@ def differing(results: Sequence[Result]) -> dict[str, list[Any]]:
     programs = [result.settings.get("recorded_by", "labkit") if result.settings else "" for result in results]
     pairs = list(zip(programs, results, strict=True))
     if "recorded_by" in columns:
-        columns["recorded_by"] = [result.summary.recorded_by or program or None for program, result in pairs]
+        columns["recorded_by"] = [program or result.summary.recorded_by or None for program, result in pairs]
     recorded = {(program, name) for program, result in pairs for name in result.settings}
     recorded |= {(program, name) for program in programs for name in ("recorded_by", "data")}
 
