@@ -22,6 +22,7 @@ from labkit.parts.trust import accept, demands, files_of, is_accepted
 from labkit.parts.trust import acts as runs_code
 from labkit.plurals import counted, printable
 from labkit.run_directory import ACTIVE_STATES, RunDirectory, Status, process_alive
+from labkit.run_directory.directory import WEIGHT_NOT_FINITE
 from labkit.run_directory.stop import asked_to_stop
 
 FILLED = "start-filled"  # the run that the form of Start was filled with
@@ -40,7 +41,7 @@ def draw(run: RunDirectory, status: Status | None, liveness: str) -> None:
     elif acts and liveness in RUNS and status and status.host == socket.gethostname():
         words = "The training saves a checkpoint and ends. *Resume* continues it from there."
         stop(run, words, _failure_key(run))
-    elif acts and liveness in ENDED_EARLY and _diverged_at(run) is None:
+    elif acts and liveness in ENDED_EARLY and _divergence(run, status) is None:
         _resume(run)
     if acts and status is not None:
         again(run, "Again", "Opens the form for a new run with the configuration of this one.")
@@ -260,7 +261,7 @@ def show_end(run: RunDirectory, status: Status | None, liveness: str) -> None:
     if status is None or liveness not in ENDED_EARLY or recorded_by(run):
         return
     words = checkpoint_in_words(run, status)
-    diverged = _diverged_at(run)
+    diverged = _divergence(run, status)
     try:
         command = clean(launches.resumption(run).command)
     except InputError as error:
@@ -270,7 +271,7 @@ def show_end(run: RunDirectory, status: Status | None, liveness: str) -> None:
         how = "with *Resume*, or in a shell with" if state.may_act() else "with"
         inline = len(command) <= LONGEST_INLINE and "`" not in command  # which would end the code
         if diverged is not None:
-            st.caption(f"{words} With the same settings a resume would meet the same loss.")
+            st.caption(f"{words} With the same settings a resume would end the same way.")
         else:
             st.caption(f"{words} {when} {how} {f'`{command}`' if inline else ''}")
             if not inline:
@@ -279,18 +280,22 @@ def show_end(run: RunDirectory, status: Status | None, liveness: str) -> None:
         _after_divergence(run, *diverged)
 
 
-def _diverged_at(run: RunDirectory) -> tuple[int, float] | None:
-    """Return step and loss of a failed run whose last loss is NaN or infinite: a resume would meet it."""
+def _divergence(run: RunDirectory, status: Status | None) -> tuple[int, str] | None:
+    """Return the step at which loss or weights of a failed run weren't finite, and a sentence of it."""
     (found,) = state.follower((run.path,)).of([run], READ_SECONDS)
     loss, step = found.training_loss, found.step
-    if found.state != "failed" or step is None or loss is None or math.isfinite(loss):
+    if status is None or found.state != "failed" or step is None:
         return None
-    return step, loss
+    if loss is not None and not math.isfinite(loss):
+        return step, f"The loss of step {step:,} is {number_text(loss)}."
+    if status.message.startswith(WEIGHT_NOT_FINITE):
+        return step, f"A weight isn't finite after step {step:,}."
+    return None
 
 
-def _after_divergence(run: RunDirectory, step: int, loss: float) -> None:
-    """Draw what to look at and what to try where the loss of a step is NaN or infinite."""
-    st.markdown(f"**The loss of step {step:,} is {number_text(loss)}.** What may help:")
+def _after_divergence(run: RunDirectory, step: int, what: str) -> None:
+    """Draw what to look at and what to try where loss or weights weren't finite, as ``what`` says."""
+    st.markdown(f"**{what}** What may help:")
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="after-divergence"):
         icon = ":material/photo_library:"
         picked.step_button("The batch of that step", run, step, scroll=True, icon=icon)

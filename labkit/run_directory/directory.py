@@ -85,6 +85,9 @@ def process_alive(pid: int) -> bool:
         return False
 
 
+WEIGHT_NOT_FINITE = "a weight or velocity is not finite"  # a failed run's message begins with it
+
+
 @dataclass(frozen=True)
 class Status:
     """The state and progress of a run, as its writer last recorded them in ``status.json``.

@@ -23,6 +23,7 @@ from labkit.distributed.peers import PeerLost
 from labkit.distributed.synchronous import StepResult, SynchronousEngine
 from labkit.errors import DiskFailure, in_a_line
 from labkit.plurals import counted
+from labkit.run_directory.directory import WEIGHT_NOT_FINITE
 from labkit.run_directory.disk import disk_failure
 from labkit.run_directory.metrics import Selection
 from labkit.run_directory.stop import asked_to_stop
@@ -351,7 +352,7 @@ class TrainLoop:
             )
         # Every worker checks: all have the same weights and must stop at the same step.
         if not self.network.state_is_finite():
-            return self._diverged(f"a weight or velocity is not finite after step {self.step}")
+            return self._diverged(f"{WEIGHT_NOT_FINITE} after step {self.step}")
         if not self.writes:
             return None
         self._busy("saves a checkpoint")

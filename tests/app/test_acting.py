@@ -28,6 +28,7 @@ from labkit.errors import InputError
 from labkit.home import home
 from labkit.parts.trust import accept
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.directory import WEIGHT_NOT_FINITE
 from labkit.startup.child import REASON
 from tests.app.conftest import change_environment, configure, in_cluster
 from tests.app.pages import button, checked, commands_of, finished, open_page, press, unfold, words
@@ -205,6 +206,16 @@ def test_the_form_of_auto_fits_the_data_set_that_is_chosen(runs_folder):
     found = check(other)
     assert found.given == {"dataset": "cifar10", "seed": 3}
     assert found.arguments[:3] == ["train", "--preset", "auto"]
+
+
+def test_weights_that_are_not_finite_after_a_finite_loss_are_a_divergence_too(make_run):
+    message = f"{WEIGHT_NOT_FINITE} after step 120; there is no checkpoint yet; lower --learning-rate (9)"
+    at = open_page("live", make_run("mine", state="failed", status={"message": message}))
+    assert "A weight isn't finite after step 120." in words(at)
+    assert "Again with a tenth of the rate" in [link.proto.label for link in at.get("page_link")]
+    assert "Resume" not in [button.label for button in at.button]
+    others = open_page("live", make_run("other", state="failed", status={"message": "the disk is full"}))
+    assert "Resume" in [button.label for button in others.button]
 
 
 def test_a_tenth_of_the_rate_is_one_of_each_learning_rate(make_run):

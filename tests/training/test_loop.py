@@ -13,6 +13,7 @@ import pytest
 
 from labkit.parts.code import allow
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.directory import WEIGHT_NOT_FINITE
 from labkit.run_directory.metrics import Selection
 from labkit.training.telemetry import SECONDS_TO_START
 from tests.properties.harness import assert_bit_equal, checkpoint_values, losses, metrics
@@ -83,6 +84,13 @@ def test_a_loss_that_is_not_finite_fails_the_run_and_names_the_step(data_dir, tm
     rows, status = metrics(job_dir).split("train"), RunDirectory(job_dir).read_status()
     assert status.state == "failed" and status.step == rows[-1]["step"] < STEPS
     assert re.match(rf"loss is -?(NaN|inf) at step {status.step};", status.message)
+
+
+def test_weights_that_are_not_finite_are_not_saved_and_named(data_dir, tmp_path):
+    job_dir = tmp_path / "run"
+    assert train(job_dir, data_dir, learning_rate=1e39, checkpoint_every_steps=1) == 1
+    status = RunDirectory(job_dir).read_status()
+    assert status.message.startswith(WEIGHT_NOT_FINITE) and status.step not in saved_steps(job_dir)
 
 
 def test_a_loss_of_ones_own_that_is_not_finite_is_named(data_dir, tmp_path):
