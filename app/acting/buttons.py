@@ -299,7 +299,7 @@ def _after_divergence(run: RunDirectory, step: int, what: str) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="after-divergence"):
         icon = ":material/photo_library:"
         picked.step_button("The batch of that step", run, step, scroll=True, icon=icon)
-        if run.layers_path.exists():
+        if run.layers_path.exists() and run.layers_path.stat().st_size:
             address.link("layers", "Layers before it", "layers", run=st.session_state["run"])
         if state.may_act():
             text = "Opens the form for a new run with a tenth of this one's learning rates."

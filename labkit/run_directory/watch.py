@@ -126,7 +126,7 @@ class Watched:
     conditions: Sequence[str]
     aliases: Mapping[str, str]
     tell_ended: bool = False
-    _said: dict[str, set[str]] = field(default_factory=dict)
+    _said: dict[str, tuple[float, set[str]]] = field(default_factory=dict)  # when it was active, and what
     _looked: bool = False
 
     def __post_init__(self) -> None:
@@ -136,6 +136,7 @@ class Watched:
 
     def look(self, runs: Sequence[RunSummary]) -> Iterator[tuple[RunSummary, str]]:
         """Yield each run of which something is new, with a line. What ceases may be told again."""
+        gone = [self._said[path] for path in self._said.keys() - {run.path for run in runs}]
         for run in runs:
             now = {text for text in self.conditions if chosen_runs([run], [text], self.aliases)}
             diverged = run.training_loss is not None and not math.isfinite(run.training_loss)
@@ -144,9 +145,10 @@ class Watched:
             if run.state in TOLD:
                 now.add(f"{run.state}: {run.message}" if run.message else run.state)
             is_old = not self._looked and not self.tell_ended and run.state in ENDED
-            known = now if is_old else self._said.get(run.path, set())
+            is_renamed = run.path not in self._said and (run.last_active, now) in gone
+            known = now if is_old or is_renamed else self._said.get(run.path, (0.0, set()))[1]
             step = f" at step {run.step:,}" if run.step else ""
             for event in sorted(now - known):
                 yield run, printable(f"{run.name}: {event}{'' if 'step' in event else step}")
-            self._said[run.path] = now
+            self._said[run.path] = run.last_active, now
         self._looked = True

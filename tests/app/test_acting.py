@@ -226,6 +226,8 @@ def test_a_tenth_of_the_rate_is_one_of_each_learning_rate(make_run):
     assert "is NaN." in words(at)
     assert links["Layers before it"].query_string == "run=mine", "the sidebar's name of the run, not its path"
     assert "rates=0.1" in links["Again with a tenth of the rate"].query_string
+    run.layers_path.write_text("")  # it failed before the first look
+    assert "Layers before it" not in [link.proto.label for link in open_page("live", run).get("page_link")]
     for values, muon in (({"optimizer": "muon", "muon_learning_rate": 0.03}, 0.003), ({}, 0.24)):
         configure(run, **values, learning_rate=0.2, train_steps=9)
         at = open_page("start", run, again=str(run.path), rates="0.1")

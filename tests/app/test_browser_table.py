@@ -319,6 +319,10 @@ def test_keys_move_between_rows_tick_and_open(six, runs_folder, served, visit):
     expect(page.get_by_role("link", name="rate-0.2-seed-2")).to_be_focused()
     page.keyboard.press("Enter")
     page.wait_for_url("**/live?run=rate-0.2-seed-2**")
+    page.go_back()
+    box(page, "rate-0.2-seed-2").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/live?run=rate-0.2-seed-2**")
     visit.went_well()
 
 

@@ -17,6 +17,7 @@ from labkit.commands import main as cli
 from labkit.config import field_aliases
 from labkit.config.config import describe
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.find import rename_run
 from labkit.run_directory.summary import Summaries
 from labkit.run_directory.watch import Watched
 from tests.commands.in_process import answer, refused
@@ -102,6 +103,17 @@ def test_a_run_that_failed_because_of_its_loss_is_said_once():
     run.log(3, loss=float("nan"))
     run.fail("loss is nan at step 3")
     assert look(run) == ["first: failed: loss is nan at step 3"]
+
+
+def test_a_run_that_is_renamed_is_not_told_again():
+    run, look = labkit.start_run("first"), looker()
+    assert look(run) == []
+    run.fail("no more pictures")
+    assert look(run) == ["first: failed: no more pictures"]
+    renamed, _ = rename_run(RunDirectory(run.path), "second")
+    other = labkit.start_run("third")
+    other.fail("no more pictures")
+    assert look(renamed, other) == ["third: failed: no more pictures"]
 
 
 def test_what_had_ended_before_is_told_of_named_runs_only():

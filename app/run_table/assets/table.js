@@ -387,6 +387,7 @@ function pressed(host, event) {
     event.preventDefault();
     line.box.click();
   }
+  if (event.key === 'Enter' && event.target === line.box) line.main?.click();
   const shown = shownRows(host);
   const last = shown.length - 1;
   const to = { ArrowDown: shown.indexOf(line) + 1, ArrowUp: shown.indexOf(line) - 1, Home: 0, End: last }[event.key];
