@@ -380,11 +380,16 @@ def test_a_name_is_changed_in_the_row_and_back(six, runs_folder, served, visit):
     opened(page, served, runs_folder)
     field = page.get_by_role("textbox", name="Name", exact=True)
     old, new = (page.get_by_role("link", name=name) for name in ("rate-0.1-seed-2", "ada's <i>run"))
+    names = page.locator(f"{ROWS} a")
+    before = names.all_inner_texts()
     old.focus()
     page.keyboard.press("F2")
     page.keyboard.type("ada's <i>run")
     page.keyboard.press("Enter")
     expect(new).to_be_focused()
+    assert names.all_inner_texts() == [
+        "ada's <i>run" if name == "rate-0.1-seed-2" else name for name in before
+    ]
     assert (runs_folder / "ada's <i>run" / "config.json").is_file()
     page.get_by_role("button", name="Undo").click()
     expect(old).to_be_visible()

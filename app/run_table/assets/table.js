@@ -444,6 +444,7 @@ export default function ({ data: bytes, parentElement, setStateValue, setTrigger
   for (const row of data.rows) draw(host, row);
   const isDrawn = data.rows.some((row) => row.eye);
   if (data.eyes) look(host.eye, isDrawn, isDrawn ? 'Hide all curves' : 'Show the curves of the first rows');
+  if (asked && host.rows.has(key) && !host.places.has(key)) host.places.set(key, host.places.get(asked.row.key)); // renamed
   settle(host);
   paint(host);
   if (asked && key === null) begin(asked);
