@@ -29,6 +29,7 @@ from labkit.config import Config
 from labkit.config.presets import preset_values
 from labkit.data.manifest import Manifest
 from labkit.experiments.profile import (
+    COMPILED,
     FILTER_GRADIENT,
     FORWARD,
     INPUT_GRADIENT,
@@ -166,7 +167,7 @@ def work_of_step(config: Config) -> dict[str, Work]:
         inputs = [_tensor(known, name) for name in node.input if not name.startswith("^")]
         outputs = operation.outputs[:1] if "BatchNorm" in node.op else operation.outputs
         moved = sum(_bytes(tensor) for tensor in [*inputs, *outputs] if tensor is not None)
-        kind = kind_of(node.op)
+        kind = COMPILED if node.op.endswith("PartitionedCall") else kind_of(node.op)
         before = work[kind]
         while kind_of(operation.type) != kind and "Conv2D" in node.op:
             operation = operation.inputs[0].op  # a fused operation has the name of its last part
@@ -196,7 +197,8 @@ def _flops(operation: Any) -> float:
         return 2.0 * math.prod(kernel.shape) * math.prod(outputs.shape[:-1])
     if kind == MATRIX:
         first, outputs = operation.inputs[0], operation.outputs[0]
-        inner = first.shape[0 if operation.get_attr("transpose_a") else 1]
+        turned = operation.get_attr("adj_x" if operation.type.startswith("Batch") else "transpose_a")
+        inner = first.shape[-2 if turned else -1]
         return 2.0 * math.prod(outputs.shape) * inner
     return 0.0
 

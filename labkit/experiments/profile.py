@@ -3,7 +3,7 @@
 The time is split by kinds of operations from a trace of TensorFlow's profiler, which writes an XSpace
 (tensorflow/tsl/profiler/protobuf/xplane.proto). It holds planes; a plane holds lines, one for each thread; a
 line holds events. The kernel of an operation is an event that is named ``<node>:<type>`` and whose display
-name is the type.
+name is the type. What XLA compiled is an event ``XLA_CALL``.
 """
 
 import re
@@ -21,6 +21,7 @@ from labkit.run_directory.files import open_run_file
 from labkit.training.plan import plan_measurement
 
 STEP_NAME = "train"  # name of the event around each step, whose step_num TensorBoard reads
+XLA_CALL, XLA = "CpuExecutable::ExecuteAsyncOnStream", "XLA"  # a call of what XLA compiled; its type here
 INPUT_THREADS = "tf_data"  # prefix of the names of the input pipeline's threads
 
 FORWARD, INPUT_GRADIENT, FILTER_GRADIENT = (
@@ -29,7 +30,8 @@ FORWARD, INPUT_GRADIENT, FILTER_GRADIENT = (
     "convolution, gradient of filters",
 )
 NORMALIZATION, MATRIX, POOLING = "batch normalization", "matrix product", "pooling"
-ELEMENTWISE, UPDATE, INPUT, OTHER = "elementwise", "optimizer update", "input", "other"
+ELEMENTWISE, COMPILED = "elementwise", "compiled by XLA"
+UPDATE, INPUT, OTHER = "optimizer update", "input", "other"
 KINDS = (
     FORWARD,
     INPUT_GRADIENT,
@@ -38,6 +40,7 @@ KINDS = (
     MATRIX,
     POOLING,
     ELEMENTWISE,
+    COMPILED,
     UPDATE,
     INPUT,
     OTHER,
@@ -59,6 +62,7 @@ _BY_TYPE = (
     (MATRIX, r"(Batch)?MatMul|Einsum"),
     (POOLING, r"(Max|Avg)Pool"),
     (UPDATE, r"ResourceApply|ResourceScatter|Assign\w*VariableOp"),
+    (COMPILED, XLA),
     (ELEMENTWISE, rf"({_FUNCTIONS})6?(Grad)?$"),
 )
 
@@ -165,9 +169,10 @@ def _operations(plane: Any, line: Any) -> Iterator[_Running]:
     """Yield what a thread ran, in pieces: an operation inside another one interrupts the outer one."""
     is_input = line.name.startswith(INPUT_THREADS)
     spans = [
-        (start, end, shown)
+        (start, end, XLA if name == XLA_CALL else shown)
         for name, shown, start, end in _events(plane, line)
-        if shown and end > start and name.count(":") == 1 and name.endswith(f":{shown}")
+        if end > start
+        and (name == XLA_CALL or shown and name.count(":") == 1 and name.endswith(f":{shown}"))
     ]
     # Where two start together, the outer one comes first.
     spans.sort(key=lambda span: (span[0], -span[1]))

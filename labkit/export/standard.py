@@ -31,6 +31,7 @@ class KerasLayerFactory(LayerFactory):
     """Make layers that plain Keras has, without labkit's initializers."""
 
     conv_layer = keras.layers.Conv2D
+    activation_layer = keras.layers.Activation
     whitening_layer = keras.layers.Conv2D  # the trained weights include the whitening kernel
     dropout_layer = keras.layers.Dropout
 

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from labkit.models.attention import Attention, ChannelScale, Positions
+from labkit.models.activation import Activation
 from labkit.models.convolution import Conv2D, Dirac, Whitening
 from labkit.models.layers import BatchNormalization, Dropout, LocalResponseNormalization
 
@@ -55,6 +56,7 @@ class LayerFactory:
 
     conv_layer: type[keras.layers.Conv2D] = Conv2D
     whitening_layer: type[keras.layers.Conv2D] = Whitening
+    activation_layer: type[keras.layers.Activation] = Activation
     dropout_layer: type[keras.layers.Layer] = Dropout
 
     def __init__(
@@ -304,7 +306,7 @@ class LayerFactory:
 
         The last two: Hendrycks & Gimpel, 2016, arXiv:1606.08415; Ramachandran et al., 2017, arXiv:1710.05941.
         """
-        return self._apply(keras.layers.Activation, name, x, name)
+        return self._apply(self.activation_layer, name, x, name)
 
     def local_response_norm(self, x, *, depth_radius: int, bias: float, alpha: float, beta: float):
         """Local response normalization; see ``LocalResponseNormalization``."""

@@ -124,6 +124,20 @@ def test_only_operations_within_the_steps_are_counted_by_the_origin_of_their_lin
         step_times(Trace().line("tf_Compute/1", ("c:Conv2D", 0, 1)).space)
 
 
+def test_what_xla_compiled_is_a_kind_of_its_own(tmp_path):
+    compiled = tf.function(lambda x: tf.exp(x) * x, jit_compile=True)
+    values = tf.ones([1000, 1000])
+    compiled(values)
+    with (
+        tf.profiler.experimental.Profile(str(tmp_path)),
+        tf.profiler.experimental.Trace(profile.STEP_NAME, step_num=0, _r=1),
+    ):
+        compiled(values).numpy()
+    times = step_times(profile.read_trace(tmp_path))
+    assert operations(times, "compiled by XLA") == 1
+    assert 0 < microseconds(times, "compiled by XLA") <= times.seconds * 1e6
+
+
 def test_the_newest_trace_of_a_folder_is_read(tmp_path):
     for number, name in enumerate(("2026_01_01", "2026_01_02")):
         folder = tmp_path / "plugins" / "profile" / name
