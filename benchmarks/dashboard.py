@@ -29,6 +29,7 @@ PARTS: dict[str, Part] = {
     "switches": pages.switches,
     "filters": pages.filters,
     "what-if": pages.what_if,
+    "image": pages.image,
     "memory": curves.memory,
     "training": curves.training,
 }

@@ -169,10 +169,9 @@ def _operations(plane: Any, line: Any) -> Iterator[_Running]:
     """Yield what a thread ran, in pieces: an operation inside another one interrupts the outer one."""
     is_input = line.name.startswith(INPUT_THREADS)
     spans = [
-        (start, end, XLA if name == XLA_CALL else shown)
+        (start, end, op_type)
         for name, shown, start, end in _events(plane, line)
-        if end > start
-        and (name == XLA_CALL or shown and name.count(":") == 1 and name.endswith(f":{shown}"))
+        if end > start and (op_type := _type_of(name, shown))
     ]
     # Where two start together, the outer one comes first.
     spans.sort(key=lambda span: (span[0], -span[1]))
@@ -195,6 +194,13 @@ def _operations(plane: Any, line: Any) -> Iterator[_Running]:
                 outer[3] = 0
         open_spans.append([start, end, op_type, 1])
     yield from close_until(float("inf"))
+
+
+def _type_of(name: str, shown: str) -> str:
+    """Return the type of the operation that an event is about, by its name and display name; "" for others."""
+    if name == XLA_CALL:
+        return XLA
+    return shown if name.count(":") == 1 and name.endswith(f":{shown}") else ""
 
 
 def _shared_time(

@@ -16,7 +16,8 @@ from labkit.models.variants import shrunk, with_layer_outputs
 from labkit.optim.network import TrainedNetwork, variable_names
 
 LossPerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-_PASSING_ON = ("Identity", "Cast", "Reshape", "Pack")  # operations that only hand on what others made
+# Operations that only hand on what others made; the last one hands on several tensors.
+_PASSING_ON = ("Identity", "Cast", "Reshape", "Pack", "EnsureShape", "IdentityN")
 
 
 @dataclass(frozen=True)
@@ -238,11 +239,14 @@ class _Pass:
 
 
 def _operation(value: Any) -> str:
-    """Return the type of the operation that makes a tensor of a graph; empty where it comes from outside."""
-    operation = value.op
-    while operation.type in _PASSING_ON:
-        operation = operation.inputs[0].op
-    return "" if operation.type == "Placeholder" else operation.type
+    """Return the type of the operation that makes a tensor of a graph.
+
+    Empty where it comes from outside, and where it is a call of what XLA compiled, which is a whole layer.
+    """
+    while value.op.type in _PASSING_ON:
+        value = value.op.inputs[value.value_index if value.op.type == "IdentityN" else 0]
+    outside = value.op.type == "Placeholder" or value.op.type.endswith("PartitionedCall")
+    return "" if outside else value.op.type
 
 
 def _flags(value: tf.Tensor) -> tf.Tensor:

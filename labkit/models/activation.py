@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from labkit.models.layers import is_recorded
+from labkit.startup.tf_compat import watches_operations
 
 # TensorFlow has no single operation for these and their gradients: it makes up to eleven passes.
 FUNCTIONS: dict[Callable, Callable[[tf.Tensor], tf.Tensor]] = {
@@ -18,16 +19,19 @@ FUNCTIONS: dict[Callable, Callable[[tf.Tensor], tf.Tensor]] = {
 
 @keras.saving.register_keras_serializable(package="labkit")
 class Activation(keras.layers.Activation):
-    """Keras's layer, of which a training step on a CPU computes ``FUNCTIONS`` in float32, in one pass each way.
+    """Keras's layer. A training step on a CPU computes ``FUNCTIONS`` in float32, in one pass each way.
 
-    The result is the same but for rounding, in bfloat16 nearer to the exact one. Arguments are those of
-    ``keras.layers.Activation``.
+    The result is the same but for rounding, in bfloat16 nearer to the exact one. Second derivatives aren't
+    possible there. Arguments are those of ``keras.layers.Activation``.
     """
 
     def call(self, inputs):
         function = FUNCTIONS.get(self.activation)
-        pays = is_recorded() and inputs.dtype != tf.float64 and not tf.config.list_logical_devices("GPU")
-        return _activate(function, inputs) if function is not None and pays else super().call(inputs)
+        if function is None or not is_recorded() or inputs.dtype == tf.float64 or watches_operations():
+            return super().call(inputs)
+        if tf.config.list_logical_devices("GPU"):
+            return super().call(inputs)
+        return _activate(function, inputs)
 
 
 def _activate(function: Callable, inputs: tf.Tensor) -> tf.Tensor:
@@ -66,8 +70,9 @@ def _compiled(function: Callable, dtype: tf.DType) -> tuple[Callable, Callable]:
 def _rounded(values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Return float32 ``values`` as ``dtype``, to the nearest one, in ties to the even one.
 
-    For bfloat16 by whole numbers: XLA's conversion, which looks at each value for NaN, makes a pass take up to
-    1.5 times as long. A NaN of bfloat16 inputs, or of arithmetic, ends in 16 zeros, and so stays one.
+    To bfloat16 with integer arithmetic: XLA's own conversion, which looks at each value for NaN, makes a pass
+    take up to 1.5 times as long. A NaN that comes from bfloat16 or from arithmetic ends in 16 zeros, so it
+    stays one.
     """
     if dtype != tf.bfloat16:
         return tf.cast(values, dtype)

@@ -9,8 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from labkit.models.attention import Attention, ChannelScale, Positions
 from labkit.models.activation import Activation
+from labkit.models.attention import Attention, ChannelScale, Positions
 from labkit.models.convolution import Conv2D, Dirac, Whitening
 from labkit.models.layers import BatchNormalization, Dropout, LocalResponseNormalization
 

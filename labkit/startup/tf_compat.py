@@ -61,6 +61,16 @@ def switches() -> tuple[bool, bool, bool]:
     return config.is_op_determinism_enabled(), logs_placement, tf.config.get_soft_device_placement()
 
 
+def watches_operations() -> bool:
+    """Return whether each operation of a function that is traced now gets another that looks at its result.
+
+    ``--debugger-dump`` and ``tf.debugging.enable_check_numerics`` add them, and XLA can't compile them.
+    """
+    from tensorflow.python.eager import context
+
+    return bool(context.context().op_callbacks)
+
+
 def uses_onednn() -> bool:
     """Return whether TensorFlow's kernels on a CPU are oneDNN's, which round otherwise than its own."""
     from tensorflow.python.util import _pywrap_util_port

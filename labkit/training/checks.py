@@ -87,9 +87,11 @@ def check_fits(config: Config, manifest: Manifest) -> None:
     limits += [("--progressive-resizing", size, side - 1) for size, _ in data.image_sizes]
     for flag, value, limit in limits:
         if value > limit:
+            resized = flag == "--progressive-resizing"
             raise InputError(
                 f"{flag} has {value} pixels; allowed with images of {whole} x {whole}"
                 f"{f' and --crop-size {side}' if side < whole else ''}: at most {limit}"
+                f"{', or none, for whole images throughout' if resized else ''}"
             )
 
 

@@ -26,7 +26,15 @@ def _excess(table):
 
 
 @pytest.mark.parametrize(
-    ("padding", "mode"), [(PADDING, "constant"), (0, "constant"), (2, "reflect"), (6, "constant")]
+    ("padding", "mode"),
+    [
+        (PADDING, "constant"),
+        (0, "constant"),
+        (6, "constant"),
+        (0, "reflect"),
+        (2, "reflect"),
+        (11, "reflect"),
+    ],
 )
 def test_crop_and_flip_equal_numpy_with_any_padding(padding, mode):
     generator = np.random.default_rng(1)

@@ -32,6 +32,7 @@ KINDS = {
     "matrix product": "_MklMatMul BatchMatMulV2",
     "pooling": "_MklNativeMaxPoolGrad AvgPool",
     "elementwise": "ReluGrad Relu6Grad AddN Erf",
+    "compiled by XLA": "XLA",
     "optimizer update": "ResourceApplyMomentum AssignSubVariableOp",
     "other": "ReadVariableOp Sum Expand",  # begins like Exp
 }

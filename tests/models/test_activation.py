@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from labkit.config import ModelConfig
 from labkit.models import activation
 from labkit.models.activation import Activation
 from labkit.models.layers import recorded_batch_statistics
+from labkit.models.registry import build_model
 
 
 def _outputs_and_gradient(layer, inputs, upstream, recorded):
@@ -35,7 +37,10 @@ def compiled(monkeypatch):
     return used
 
 
-@pytest.mark.parametrize("compute", [_outputs_and_gradient, tf.function(_outputs_and_gradient, autograph=False)])
+COMPILED = tf.function(_outputs_and_gradient, autograph=False)
+
+
+@pytest.mark.parametrize("compute", [_outputs_and_gradient, COMPILED])
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 @pytest.mark.parametrize("name", ["gelu", "silu"])
 def test_a_training_step_gets_the_exact_values_and_gradients(name, policy, compute, compiled):
@@ -60,6 +65,59 @@ def test_a_training_step_gets_the_exact_values_and_gradients(name, policy, compu
             ours = tf.cast(ours, tf.float64)
             np.testing.assert_allclose(ours, theirs, rtol=largest, atol=1e-6 * np.abs(theirs).max(initial=0))
     assert compiled
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("name", ["gelu", "silu"])
+def test_a_training_that_diverges_shows_it(name, policy, compiled):
+    layer = Activation(name, dtype=policy)
+    values = tf.cast([np.nan, -np.nan, np.inf, 3e38, 1.0], layer.compute_dtype)
+    upstream = tf.cast([1.0, 1.0, 1.0, 1.0, np.nan], layer.compute_dtype)
+    outputs, gradient = _outputs_and_gradient(layer, values, upstream, recorded=True)
+    outputs, gradient = (tf.cast(each, tf.float32).numpy() for each in (outputs, gradient))
+    assert np.isnan(outputs[:2]).all() and outputs[2] == np.inf and np.isfinite(outputs[3:]).all()
+    assert np.isnan(gradient[[0, 1, 4]]).all()
+    assert compiled
+
+
+def test_bfloat16_is_rounded_as_tensorflow_does():
+    upper = np.arange(2**16, dtype=np.uint32)[:, None] << 16
+    bits = (upper + np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)).ravel()
+    values = bits.view(np.float32)
+    values = tf.constant(values[~np.isnan(values)])
+    ours, theirs = (
+        tf.bitcast(rounded, tf.uint16)
+        for rounded in (activation._rounded(values, tf.bfloat16), tf.cast(values, tf.bfloat16))
+    )
+    assert len(values) > 300_000
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_networks_are_made_of_it_and_a_step_of_what_xla_compiles():
+    config = ModelConfig(model="fast", num_layers=None, width_factor=0.125, activation="gelu")
+    model = build_model(config, image_shape=(32, 32, 3), num_classes=10)
+    assert sum(isinstance(layer, Activation) for layer in model.layers) == 7
+
+    @tf.function(autograph=False)
+    def step(images):
+        with tf.GradientTape() as tape, recorded_batch_statistics():
+            logits = model(images, training=True)
+        return tape.gradient(logits, [weight.value for weight in model.trainable_weights])
+
+    graph = step.get_concrete_function(tf.TensorSpec([None, 32, 32, 3])).graph
+    calls = [operation for operation in graph.get_operations() if "PartitionedCall" in operation.type]
+    assert len(calls) == 7 + 6, "the whitening before the first one isn't trained"
+
+
+def test_a_dump_of_all_operations_gets_kerass_own(compiled, tmp_path):
+    tf.debugging.experimental.enable_dump_debug_info(str(tmp_path), tensor_debug_mode="FULL_HEALTH")
+    try:
+        layer = Activation("gelu")
+        values = tf.constant([[-1.0, 2.0]])
+        tf.function(_outputs_and_gradient, autograph=False)(layer, values, values, True)
+    finally:
+        tf.debugging.experimental.disable_dump_debug_info()
+    assert not compiled
 
 
 def test_nothing_else_is_compiled(compiled):

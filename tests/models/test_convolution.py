@@ -11,10 +11,11 @@ from labkit.models.layers import recorded_batch_statistics
 
 @pytest.mark.parametrize("shape", [(7, 7), (3, 5), (2, 2), (1, 1), (1, 4)])
 @pytest.mark.parametrize("size", [(3, 3), (1, 1), (5, 3)])
-def test_the_gradient_is_that_of_tensorflow(shape, size):
+@pytest.mark.parametrize("batch", [6, 5])
+def test_the_gradient_is_that_of_tensorflow(shape, size, batch):
     generator = np.random.default_rng(0)
-    images = tf.constant(generator.normal(size=(6, *shape, 4)))
-    upstream = tf.constant(generator.normal(size=(6, *shape, 5)))
+    images = tf.constant(generator.normal(size=(batch, *shape, 4)))
+    upstream = tf.constant(generator.normal(size=(batch, *shape, 5)))
     expected = tf.raw_ops.Conv2DBackpropFilter(
         input=images,
         filter_sizes=[*size, 4, 5],
@@ -22,7 +23,10 @@ def test_the_gradient_is_that_of_tensorflow(shape, size):
         strides=[1, 1, 1, 1],
         padding="SAME",
     )
-    np.testing.assert_allclose(filter_gradient(images, upstream, size), expected, rtol=1e-12, atol=1e-12)
+    of_any_batch = [tf.TensorSpec([None, *shape, channels], tf.float64) for channels in (4, 5)]
+    traced = tf.function(lambda x, y: filter_gradient(x, y, size), input_signature=of_any_batch)
+    for compute in (filter_gradient, lambda x, y, _: traced(x, y)):
+        np.testing.assert_allclose(compute(images, upstream, size), expected, rtol=1e-12, atol=1e-12)
 
 
 def _gradients(layer, images, recorded):
