@@ -197,7 +197,7 @@ def _operations(plane: Any, line: Any) -> Iterator[_Running]:
 
 
 def _type_of(name: str, shown: str) -> str:
-    """Return the type of the operation that an event is about, by its name and display name; "" for others."""
+    """Return the type of the operation that an event is about; "" for other events."""
     if name == XLA_CALL:
         return XLA
     return shown if name.count(":") == 1 and name.endswith(f":{shown}") else ""
