@@ -106,7 +106,7 @@ def test_networks_are_made_of_it_and_a_step_of_what_xla_compiles():
 
     graph = step.get_concrete_function(tf.TensorSpec([None, 32, 32, 3])).graph
     calls = [operation for operation in graph.get_operations() if "PartitionedCall" in operation.type]
-    assert len(calls) == 7 + 6, "the whitening before the first one isn't trained"
+    assert len(calls) == 7 + 7, "one each way"
 
 
 def test_a_dump_of_all_operations_gets_kerass_own(compiled, tmp_path):

@@ -10,7 +10,9 @@ from matplotlib.figure import Figure
 from labkit.experiments.profile import KINDS, kind_of, read_trace
 from labkit.figures.style import OKABE_ITO, drawing
 
-COLORS = dict(zip(KINDS, (*OKABE_ITO[:6], "#f0e442", "#000000", "#8c564b", "#c7cbd1"), strict=True))
+COLORS = dict(
+    zip(KINDS, (*OKABE_ITO[:6], "#f0e442", "#9467bd", "#000000", "#8c564b", "#c7cbd1"), strict=True)
+)
 
 
 class Span(NamedTuple):
