@@ -96,8 +96,9 @@ def image(options: argparse.Namespace, manifest: Manifest, folder: Path) -> list
     A ResNet-8 with three kept checkpoints, which compares 9,000 training and 2,000 test images of ``shapes``.
     """
     flags = "--preset smoke --train-steps 60 --checkpoint-every-steps 20 --keep-checkpoints 3"
-    folders = ["--data-dir", str(folder / "data"), "--job-dir", str(folder / "runs" / "trained")]
-    run([LABKIT, "train", *flags.split(), *folders], folder / "train.log")
+    data, job = ["--data-dir", str(folder / "data")], ["--job-dir", str(folder / "runs" / "trained")]
+    run([LABKIT, "data", "prepare", "--dataset", "shapes", *data], folder / "prepare.log")
+    run([LABKIT, "train", *flags.split(), *data, *job], folder / "train.log")
     path = "/image?run=trained&split=test&index=0"
     return _openings(options.repeats, folder, path, ALL_PARTS, "all parts of an image's page", 4.0)
 
