@@ -34,7 +34,7 @@ class Lever:
 NETWORKS: dict[str, dict[str, Any]] = {
     "ResNet-20": {},
     # Whole images, as at the end of a training.
-    "fast": preset_values("fast") | {"progressive_resizing": None, "num_layers": None},
+    "fast": preset_values("fast") | {"progressive_resizing": None, "ghost_batches": 1, "num_layers": None},
 }
 TWO_REPLICAS = {"num_gpus": 2, "simulate_missing_gpus": True, "num_intra_threads": 1}
 LEVERS = {

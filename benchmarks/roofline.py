@@ -98,7 +98,7 @@ class Network:
 NETWORKS = {
     "ResNet-20": Network({"num_layers": 20, "train_batch_size": 128}, 10),
     # Whole images, as at the end of a training.
-    "fast": Network(preset_values("fast") | {"progressive_resizing": None}, 1, FAST_GOAL),
+    "fast": Network(preset_values("fast") | {"progressive_resizing": None, "ghost_batches": 1}, 1, FAST_GOAL),
 }
 
 

@@ -351,6 +351,7 @@ SAME = (  # what the time of a step depends on most
     "dataset",
     "train_batch_size",
     "accumulate_steps",
+    "ghost_batches",
     "precision",
     "optimizer",
     "num_gpus",

@@ -140,30 +140,35 @@ def _kernels(layer: Any) -> list[Any]:
     return [kernel for kernel in kernels if kernel is not None and len(kernel.shape) > 1]
 
 
-def matrix_product(size: int, precision: str, device: str = "/cpu:0") -> Callable[[], float]:
-    """Return a function that multiplies two square matrices once and returns the GFLOP/s reached.
+def matrix_product(
+    size: int, precision: str, device: str = "/cpu:0", at_once: int = 1
+) -> Callable[[], float]:
+    """Return a function that multiplies pairs of square matrices once and returns the GFLOP/s reached.
 
     Args:
         size: rows and columns of the matrices; a product takes 2 size³ operations.
         precision: ``float32``, ``float64`` or ``mixed_bfloat16``, as in ``--precision``.
         device: TensorFlow's name of the device that computes.
+        at_once: number of pairs.
     """
     dtype = tf.bfloat16 if precision == "mixed_bfloat16" else tf.as_dtype(precision)
     with tf.device(device):
-        factors = [
-            tf.cast(tf.random.stateless_normal([size, size], [number, 0]), dtype) for number in range(2)
+        matrices = [
+            tf.cast(tf.random.stateless_normal([size, size], [number, 0]), dtype)
+            for number in range(2 * at_once)
         ]
 
     @tf.function(autograph=False)
-    def multiply(first, second):
+    def multiply(*factors):
         # Fetching one element is enough to wait for the whole product.
-        return tf.linalg.matmul(first, second)[:1, :1]
+        pairs = zip(factors[::2], factors[1::2], strict=True)
+        return tf.add_n([tf.linalg.matmul(first, second)[:1, :1] for first, second in pairs])
 
     def measure() -> float:
         started = time.perf_counter()
         with tf.device(device):
-            multiply(*factors).numpy()
-        return 2 * size**3 / (time.perf_counter() - started) / 1e9
+            multiply(*matrices).numpy()
+        return 2 * at_once * size**3 / (time.perf_counter() - started) / 1e9
 
     measure()  # the first call traces the function
     return measure
@@ -176,6 +181,7 @@ def ceiling(
     seconds: float = 0.7,
     least_repeats: int = 3,
     device: str = "/cpu:0",
+    at_once: int = 1,
 ) -> float:
     """Return the peak GFLOP/s of large matrix products: the median of each size, and the best of these.
 
@@ -184,11 +190,11 @@ def ceiling(
         sizes: rows and columns of the matrices to try.
         seconds: how long to repeat each size.
         least_repeats: the smallest number of repeats of each size.
-        device: see ``matrix_product``.
+        device, at_once: see ``matrix_product``.
     """
     medians = []
     for size in sizes:
-        measure = matrix_product(size, precision, device)
+        measure = matrix_product(size, precision, device, at_once)
         rates: list[float] = []
         end = time.perf_counter() + seconds
         while len(rates) < least_repeats or time.perf_counter() < end:

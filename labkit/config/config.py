@@ -17,6 +17,7 @@ from labkit.config.optimizer import OptimizerConfig, spelled_optimizer
 from labkit.config.run import RunConfig
 from labkit.config.spellings import unknown_setting_error
 from labkit.errors import InputError, short, unknown_name_error
+from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.directory import CODE_FOLDER
 from labkit.run_directory.summary import Described
@@ -40,9 +41,9 @@ class Config:
         for name, part in _OWNERS.items():
             if not isinstance(getattr(self, name), part):
                 raise InputError(f"{name} is {short(getattr(self, name))}; allowed: a {part.__name__}")
-        # Without simulation, this check comes after the one for too few GPUs, a clearer error.
-        if self.distribution.num_gpus and self.distribution.simulate_missing_gpus:
-            self.check_replicas(self.distribution.num_gpus)
+        # Without simulation, the check of several comes after the one for too few GPUs, a clearer error.
+        simulates = self.distribution.simulate_missing_gpus
+        self.check_replicas((self.distribution.num_gpus if simulates else 1) or 1)
         if self.optimizer.warmup_steps > self.run.train_steps:
             raise InputError(
                 f"--warmup-steps is {self.optimizer.warmup_steps}; "
@@ -60,15 +61,19 @@ class Config:
             )
 
     def check_replicas(self, num_replicas: int) -> None:
-        """Raise InputError if a batch size isn't a multiple of ``num_replicas``."""
-        for name in ("train_batch_size", "eval_batch_size"):
+        """Raise InputError if ``num_replicas`` can't share a batch equally."""
+        ghosts = self.data.ghost_batches
+        for name, parts in (("train_batch_size", num_replicas * ghosts), ("eval_batch_size", num_replicas)):
             size = getattr(self.data, name)
-            if size % num_replicas:
-                info = fields_by_name()[name]
-                near = max(1, round(size / num_replicas)) * num_replicas
+            if size % parts:
+                info, each = (
+                    fields_by_name()[name],
+                    f" of {ghosts} ghost batches" if parts > num_replicas else "",
+                )
+                near = max(1, round(size / parts)) * parts
                 raise InputError(
-                    f"{info.flag} is {size} with {num_replicas} replicas; "
-                    f"allowed: multiples of {num_replicas}, for example {near}"
+                    f"{info.flag} is {size} with {counted(num_replicas, 'replica')}{each}; "
+                    f"allowed: multiples of {parts}, for example {near}"
                 )
 
     @classmethod
@@ -205,6 +210,7 @@ _LATER: dict[str, Any] = {
     "metrics": None,
     "best_by": None,
     "accumulate_steps": 1,
+    "ghost_batches": 1,
     "augment": None,
     "balanced_sampling": False,
     "cutmix_alpha": 0.0,

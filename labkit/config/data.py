@@ -66,6 +66,15 @@ class DataConfig(FieldOwner):
         fork=OF_THE_ORDER,
         synchronous=True,
     )
+    ghost_batches: int = option(
+        1,
+        "Parts of a batch (of each replica and pass) that are computed at once, each with its own statistics "
+        "of batch normalization. As many as there are cores make steps on small images faster on a CPU.",
+        minimum=1,
+        maximum=64,
+        fork=OF_THE_ORDER,
+        synchronous=True,
+    )
     eval_batch_size: int = option(
         100,
         "Examples in an evaluation step, over all replicas.",
@@ -243,6 +252,11 @@ class DataConfig(FieldOwner):
     def images_per_step(self) -> int:
         """The examples of an update of the weights: those of all its passes, over all replicas."""
         return self.train_batch_size * self.accumulate_steps
+
+    @property
+    def parts_of_replica(self) -> int:
+        """Into how many parts a step divides the images of a replica, each with its own statistics."""
+        return self.accumulate_steps * self.ghost_batches
 
     @property
     def image_sizes(self) -> tuple[tuple[int, float], ...]:

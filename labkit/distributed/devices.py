@@ -16,6 +16,8 @@ from labkit.distributed.cpu import bfloat16_instructions, missing_gpus_error
 from labkit.distributed.task import ClusterTask
 from labkit.errors import InputError
 from labkit.plurals import counted
+from labkit.startup.process import usable_cores
+from labkit.startup.quiet_import import is_own_process
 from labkit.startup.tf_compat import is_running
 
 
@@ -87,7 +89,11 @@ def find_devices(config: DistributionConfig, num_gpus_found: int) -> Devices:
 
 
 def configure_tensorflow(
-    config: DistributionConfig, *, deterministic: bool, task: ClusterTask | None = None
+    config: DistributionConfig,
+    *,
+    deterministic: bool,
+    task: ClusterTask | None = None,
+    ghosts: int = 1,
 ) -> Devices:
     """Set threads, placement, determinism and logical devices, and return the devices.
 
@@ -99,6 +105,7 @@ def configure_tensorflow(
         deterministic: whether operations must give bit-identical results each time.
         task: a worker of a synchronous cluster, or the coordinator of a cluster with parameter servers. The
             coordinator itself uses no GPU.
+        ghosts: parts of a step that are computed at once.
 
     Raises InputError if the devices aren't available (``find_devices``), or if TensorFlow is already running
     in this process with other threads or devices than ``config`` asks for.
@@ -122,7 +129,8 @@ def configure_tensorflow(
     threading = tf.config.threading
     intra = threading.get_intra_op_parallelism_threads(), threading.set_intra_op_parallelism_threads
     inter = threading.get_inter_op_parallelism_threads(), threading.set_inter_op_parallelism_threads
-    _set_threads("--num-intra-threads", config.num_intra_threads, *intra)
+    intra_threads = config.num_intra_threads or _threads_for(ghosts, devices)
+    _set_threads("--num-intra-threads", intra_threads, *intra)
     _set_threads("--num-inter-threads", inter_threads, *inter)
     _show_gpus(gpus[: devices.num_local_replicas] if devices.kind == "GPU" else [])
     if devices.simulated:
@@ -150,6 +158,17 @@ def _check_surroundings() -> None:
         raise InputError(
             "this is within the scope of a tf.distribute strategy, and labkit makes its own; leave the scope"
         )
+
+
+def _threads_for(ghosts: int, devices: Devices) -> int:
+    """Return 1 where all cores are busy with one thread in each part of a step, else 0.
+
+    More threads in parts that are computed at once only wait for each other (docs/speed.md). In a kernel or a
+    program, the next training would have the one thread, too, so only a process of labkit's own gets it.
+    """
+    at_once = ghosts * devices.num_local_replicas
+    fills = devices.kind == "CPU" and ghosts > 1 and at_once >= usable_cores()
+    return int(fills and is_own_process() and not is_running())
 
 
 def _set_threads(flag: str, wanted: int, now: int, change: Callable[[int], None]) -> None:

@@ -335,7 +335,9 @@ def _measure(network: Any, steps: int, folder: Path) -> Profile:
                 engine.next_step()
     config, devices = network.config, network.devices
     on_gpu = devices.kind == "GPU" and not devices.simulated
-    sizes = {"sizes": (8192,), "device": devices.names[0]} if on_gpu else {}
+    alone = tf.config.threading.get_intra_op_parallelism_threads() == 1  # a product has one core
+    at_once = {"at_once": config.data.ghost_batches} if alone else {}
+    sizes = {"sizes": (8192,), "device": devices.names[0]} if on_gpu else at_once
     image_size = config.data.image_size_at(0, config.run.train_steps)
     flops = training_flops(network.model, network.freezing.at(0), image_size=image_size)
     return Profile(

@@ -1,7 +1,7 @@
 """``diagnose``: one forward and backward pass on one device, with a look at every tensor on the way."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -88,7 +88,7 @@ def diagnose_step(
         loss: the run's, with ``of_training`` (``labkit.training.losses``).
         before, after: the values of ``state_variables`` before and after the step.
     """
-    smoothing = config.optimizer.label_smoothing
+    smoothing, parts = config.optimizer.label_smoothing, config.data.parts_of_replica
     diagnosis = diagnose(
         network,
         batch.standardized,
@@ -96,9 +96,12 @@ def diagnose_step(
         step_index=batch.step - 1,
         per_example=lambda labels, logits: loss.of_training(labels, logits, smoothing),
         # With synchronized batch normalization, the statistics are those of the whole batch.
-        num_slices=config.data.accumulate_steps * (1 if config.model.sync_batch_norm else num_replicas),
+        num_slices=parts * (1 if config.model.sync_batch_norm else num_replicas),
         image_size=config.data.image_size_at(batch.step - 1, config.run.train_steps),
     )
+    if diagnosis.first is not None:
+        its = replace(diagnosis.first, replica=diagnosis.first.replica // parts)
+        diagnosis = replace(diagnosis, first=its)
     first = _first_of_state(network, before, "state") or diagnosis.first
     return diagnosis, first or _first_of_state(network, after, "update")
 

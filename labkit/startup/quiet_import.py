@@ -57,6 +57,11 @@ def leave_out_extras() -> None:
     _left_out = EXTRAS
 
 
+def is_own_process() -> bool:
+    """Return whether labkit started this process itself, as far as ``leave_out_extras`` was called in it."""
+    return bool(_left_out)
+
+
 @contextmanager
 def _without(packages: tuple[str, ...]) -> Iterator[None]:
     """Let imports of ``packages`` fail for a while, as if they weren't installed."""

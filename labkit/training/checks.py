@@ -114,17 +114,14 @@ def check_layout(
             f"--gradient-compression is {config.distribution.gradient_compression}, but there is one "
             "replica, which exchanges no gradients; leave it out"
         )
-    passes = config.data.accumulate_steps
-    refused = {
-        "--sync-batch-norm over several replicas": config.model.sync_batch_norm and num_replicas > 1,
-        "--inspect-every-steps": config.run.inspect_every_steps > 0,
-    }
-    for what, is_asked_for in refused.items():
-        if passes > 1 and is_asked_for:
-            raise InputError(
-                f"--accumulate-steps is {passes} with {what}, which needs the whole batch at once; leave one "
-                "of them out"
-            )
+    if config.model.sync_batch_norm and num_replicas > 1:
+        for name in ("accumulate_steps", "ghost_batches"):
+            if (value := getattr(config.data, name)) > 1:
+                flag = fields_by_name()[name].flag
+                raise InputError(
+                    f"{flag} is {value} with --sync-batch-norm over several replicas, which needs the whole "
+                    f"batch at once; give {flag} 1, or leave --sync-batch-norm out"
+                )
     if config.distribution.xla and reason:
         raise InputError(f"--xla needs one replica per process; here: {reason}; leave --xla out")
 
@@ -231,6 +228,6 @@ def _check_asynchronous(config: Config) -> None:
         if info.synchronous and values[name] != info.default:
             raise InputError(
                 f"{info.spell(values[name])} is not available in asynchronous training, where workers don't "
-                "wait for each other and parameter servers hold the variables; leave it out, or train with "
-                "--sync"
+                "wait for each other and parameter servers hold the variables; give "
+                f"{info.spell(info.default)}, or train with --sync"
             )

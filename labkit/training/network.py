@@ -296,7 +296,8 @@ def _compiled_step(
         global_batch_size=batch_size,
         loss=loss,
         label_smoothing=smoothing,
-        passes=config.data.accumulate_steps,
+        passes=config.data.parts_of_replica,
+        ghosts=config.data.ghost_batches,
         xla=config.distribution.xla and not inspected,
         reduce=timer.sum_over_replicas if timer else sum_over_replicas,
     )

@@ -281,7 +281,7 @@ def on_one_device(config: Config, *, num_gpus: int = 1) -> "tuple[Config, Device
 
     here = {"simulate_missing_gpus": False, "variable_strategy": "CPU", "data_format": "auto"}
     config = config.replace(here | {"num_gpus": min(num_gpus, num_gpus_found())})
-    return config, *decide_devices(config)
+    return config, *decide_devices(config, trains=False)
 
 
 def plan_evaluation(
@@ -333,8 +333,12 @@ def _fields(plan: RunPlan) -> dict[str, Any]:
 # ---- devices and cluster -------------------------------------------------------------------------------
 
 
-def decide_devices(config: Config, task: ClusterTask | None = None) -> "tuple[Devices, str]":
+def decide_devices(
+    config: Config, task: ClusterTask | None = None, *, trains: bool = True
+) -> "tuple[Devices, str]":
     """Configure TensorFlow for this process; return its devices and the data format.
+
+    ``trains``: whether to compute steps, with the threads that suit them.
 
     Raises InputError if the devices can't run the configuration.
     """
@@ -347,7 +351,12 @@ def decide_devices(config: Config, task: ClusterTask | None = None) -> "tuple[De
 
     if task is not None:
         check_versions()
-    devices = configure_tensorflow(config.distribution, deterministic=config.run.deterministic, task=task)
+    devices = configure_tensorflow(
+        config.distribution,
+        deterministic=config.run.deterministic,
+        task=task,
+        ghosts=config.data.ghost_batches if trains else 1,
+    )
     check_layout(
         config,
         num_local_replicas=devices.num_local_replicas,

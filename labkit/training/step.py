@@ -29,6 +29,7 @@ def make_train_step(
     image_size: int | None = None,
     follow: Callable[[Any, tf.Tensor], None] = lambda strategy, step: None,
     passes: int = 1,
+    ghosts: int = 1,
     xla: bool = False,
     compression: str = "none",
     reduce: Callable[..., list[Any]] = sum_over_replicas,
@@ -41,9 +42,9 @@ def make_train_step(
     and the n ``loss.step_metrics`` of the global batch, and the number of replicas that were asked to stop.
     ``frozen`` layers aren't updated; ``follow`` is called after each update; ``observer`` sees the values.
 
-    With several ``passes`` each replica's slice is computed in as many parts, one after the other, and the
-    parts' gradients are summed. Batch normalization uses the statistics of each part; their mean counts for
-    the moving averages.
+    With several ``passes`` each replica's slice is computed in as many parts, ``ghosts`` of them at a time,
+    and the parts' gradients are summed. Batch normalization uses the statistics of each part (the "ghost
+    batches" of Hoffer et al. 2017, arXiv:1705.08741); their mean counts for the moving averages.
     """
     network = observer.network(model, image_size)
     indices = trained_indices(model, frozen)
@@ -59,7 +60,8 @@ def make_train_step(
             metrics = loss.step_metrics_of(labels, logits, label_smoothing, global_batch_size)
         statistics = statistics_of(model, recorded)
         with tf.name_scope("gradient_tape/"):  # where the tape's own operations stand
-            return metrics, tape.gradient(metrics[0], weights), statistics
+            gradients = tape.gradient(metrics[0], weights)
+        return metrics, gradients, statistics, observer.activations()
 
     def in_passes(images, labels, done, first):
         """Return what ``loss_and_gradients`` does for the whole slice, from one part after the other."""
@@ -70,16 +72,23 @@ def make_train_step(
             shown = (value[number] for value in parts)
             return loss_and_gradients(*shown, done, first + number * size)
 
-        begin = of_pass(0)
+        def added(number, sums=None):
+            """Return ``sums`` and what the passes from ``number`` on give that are computed at once."""
+            together = [of_pass(number + further) for further in range(ghosts)]
+            together = together if sums is None else [sums, *together]
+            return tf.nest.map_structure(lambda *values: sum(values[1:], values[0]), *together)
 
         def add(number, *sums):
-            values = zip(sums, tf.nest.flatten(of_pass(number)), strict=True)
-            return number + 1, *(total + value for total, value in values)
+            sums = added(number, tf.nest.pack_sequence_as(begin, sums))
+            return number + ghosts, *tf.nest.flatten(sums)
 
-        state = (tf.constant(1), *tf.nest.flatten(begin))
-        _, *sums = tf.while_loop(lambda number, *_: number < passes, add, state, parallel_iterations=1)
-        metrics, gradients, statistics = tf.nest.pack_sequence_as(begin, sums)
-        return metrics, gradients, tf.nest.map_structure(lambda total: total / passes, statistics)
+        begin = sums = added(0)
+        if ghosts < passes:
+            state = (tf.constant(ghosts), *tf.nest.flatten(begin))
+            _, *sums = tf.while_loop(lambda number, *_: number < passes, add, state, parallel_iterations=1)
+        metrics, gradients, statistics, activations = tf.nest.pack_sequence_as(begin, tf.nest.flatten(sums))
+        statistics = tf.nest.map_structure(lambda total: total / passes, statistics)
+        return metrics, gradients, statistics, activations
 
     def reduce_and_update(strategy, gradients, statistics, activations, learning_rate, done):
         gradients = reduce(strategy, gradients, weights)
@@ -93,10 +102,10 @@ def make_train_step(
         replica = tf.distribute.get_replica_context()
         size = global_batch_size // replica.num_replicas_in_sync
         first = tf.cast(replica.replica_id_in_sync_group, tf.int32) * size  # of this slice's images
-        metrics, gradients, statistics = compute(images, labels, done, first)
+        metrics, gradients, statistics, activations = compute(images, labels, done, first)
         with tf.name_scope("gradient_tape/"):
             gradients = compressed(gradients, compression)
-        arguments = (gradients, statistics, observer.activations(), learning_rate, done)
+        arguments = (gradients, statistics, activations, learning_rate, done)
         replica.merge_call(reduce_and_update, args=arguments)
         return tf.stack([*metrics, tf.cast(stop, metrics[0].dtype)])
 

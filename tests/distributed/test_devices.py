@@ -106,6 +106,32 @@ def test_whether_operations_may_move_to_another_device_reaches_tensorflow(monkey
     assert given == [allowed]
 
 
+@pytest.mark.parametrize(
+    ("cores", "ghosts", "threads", "own", "running", "chosen"),
+    [
+        (2, 2, 0, True, False, 1),
+        (1, 2, 0, True, False, 1),
+        (16, 2, 0, True, False, 0),  # as many threads as cores, for either part
+        (2, 1, 0, True, False, 0),
+        (2, 2, 2, True, False, 2),
+        (2, 2, 0, False, False, 0),  # a kernel, whose next training would have one thread
+        (2, 2, 0, True, True, 0),
+    ],
+)
+def test_parts_that_fill_the_cores_get_a_thread_each_in_labkits_own_processes(
+    monkeypatch, cores, ghosts, threads, own, running, chosen
+):
+    taken = {}
+    monkeypatch.setattr(devices, "usable_cores", lambda: cores)
+    monkeypatch.setattr(devices, "is_own_process", lambda: own)
+    monkeypatch.setattr(devices, "is_running", lambda: running)
+    monkeypatch.setattr(devices, "_set_threads", lambda flag, wanted, *_: taken.update({flag: wanted}))
+    monkeypatch.setattr(tf.config, "set_visible_devices", lambda *_: None)
+    config = DistributionConfig(num_gpus=0, num_intra_threads=threads)
+    devices.configure_tensorflow(config, deterministic=False, ghosts=ghosts)
+    assert taken == {"--num-intra-threads": chosen, "--num-inter-threads": 0}
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_training_on_all_gpus_after_one_on_fewer_does_not_take_fewer_silently(monkeypatch, first):
     found, runs = [tf.config.PhysicalDevice(f"gpu{number}", "GPU") for number in range(2)], []

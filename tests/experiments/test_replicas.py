@@ -104,6 +104,10 @@ def test_layouts_of_cpu_devices_see_no_gpu_and_no_cluster(monkeypatch):
     ("values", "message"),
     [
         ({"train_batch_size": 126}, "--train-batch-size is 126 with 4 replicas"),
+        (
+            {"train_batch_size": 132, "ghost_batches": 2},
+            "--train-batch-size is 132 with 4 replicas of 2 ghost batches; allowed: multiples of 8",
+        ),
         ({"eval_batch_size": 101, "layouts": ["2 processes"]}, "--eval-batch-size is 101 with 2"),
         ({"xla": True}, "--xla needs one replica per process"),
         ({"num_gpus": 2}, "--num-gpus is 2; each layout decides it"),
@@ -212,6 +216,14 @@ def test_losses_that_are_rounded_otherwise_are_trained_anew(pretended, tmp_path)
     compared(output=tmp_path / "out")
     with pytest.raises(InputError, match="other settings: --num-intra-threads is 0 there, 1 here"):
         compared(output=tmp_path / "out", num_intra_threads=1)
+
+
+def test_a_preset_with_ghost_batches_is_compared_with_the_statistics_of_whole_batches(pretended, tmp_path):
+    settings = {"steps": 2, "preset": "fast", "dataset": "shapes", "output": tmp_path / "out"}
+    found = compare_replicas(("1 replica",), announce=lambda line: None, **settings)
+    assert (found.config.data.ghost_batches, found.config.data.train_batch_size) == (1, 2000)
+    with pytest.raises(InputError, match="--ghost-batches is 2 with --sync-batch-norm over several replicas"):
+        compare_replicas(("2 GPUs",), ghost_batches=2, **settings)
 
 
 def narrow(input_shape, num_classes):

@@ -1,10 +1,14 @@
 """Steps of several passes equal steps with the whole batch."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from labkit.config import Config
 from labkit.errors import InputError
+from labkit.run_directory import RunDirectory
+from labkit.run_directory.rows import RowReader
 from labkit.training.checks import check_layout
 from tests.properties.harness import checkpoint_values, labkit, losses, train
 
@@ -33,13 +37,49 @@ def whole(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("replicas", [0, pytest.param(2, marks=pytest.mark.long)])
-def test_passes_equal_the_batch_as_many_times_as_large(whole, tmp_path, replicas):
-    devices = {"num_gpus": replicas, "simulate_missing_gpus": True}
+@pytest.mark.parametrize(
+    ("replicas", "ghosts"), [(0, 1), (0, 2), *(pytest.param(2, n, marks=pytest.mark.long) for n in (1, 2))]
+)
+def test_passes_equal_the_batch_as_many_times_as_large(whole, tmp_path, replicas, ghosts):
+    devices = {"num_gpus": replicas, "simulate_missing_gpus": True, "ghost_batches": ghosts}
     train(tmp_path / "run", train_batch_size=4, accumulate_steps=3, **FIELDS | devices)
     assert np.abs(np.subtract(losses(whole), losses(tmp_path / "run"))).max() < 1e-10
     found, expected = (checkpoint_values(run, 2) for run in (tmp_path / "run", whole))
     assert all(np.allclose(found[key], value, atol=1e-9) for key, value in expected.items())
+
+
+def layers(run) -> dict[str, Any]:
+    """Return the figures of the layers in the first step that was inspected."""
+    reader = RowReader(RunDirectory(run).layers_path)
+    reader.poll()
+    return reader.rows[0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_ghost_batches_are_the_passes_of_an_accumulation(tmp_path):
+    """With normalization, whose statistics are those of a part, and dropout."""
+    fields = {"model": "resnet", "num_layers": 8, "dropout_rate": 0.3, "train_steps": 3}
+    fields |= {"validate_every_steps": 0, "precision": "float64"}
+    train(tmp_path / "passes", train_batch_size=8, accumulate_steps=2, **fields)
+    train(tmp_path / "ghosts", train_batch_size=16, ghost_batches=2, **fields)
+    train(tmp_path / "whole", train_batch_size=16, **fields)
+    passes, ghosts, whole = (losses(tmp_path / name) for name in ("passes", "ghosts", "whole"))
+    assert np.abs(np.subtract(passes, ghosts)).max() < 1e-10
+    assert np.abs(np.subtract(whole, ghosts)).max() > 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_an_inspected_step_of_passes_shows_the_whole_batch(tmp_path):
+    fields = {**FIELDS, "train_steps": 1, "inspect_every_steps": 1}
+    train(tmp_path / "whole", train_batch_size=12, **fields)
+    train(tmp_path / "passes", train_batch_size=6, accumulate_steps=2, ghost_batches=2, **fields)
+    found, expected = (layers(tmp_path / name) for name in ("passes", "whole"))
+    for name in ("activation_mean", "activation_std", "zero_fraction", "gradient_norm", "update_ratio"):
+        values, wanted = (np.array(row[name], float) for row in (found, expected))  # NaN where no weights are
+        np.testing.assert_allclose(values, wanted, rtol=1e-6, atol=1e-9, err_msg=name)
+    assert np.isfinite(wanted).any()
 
 
 @pytest.mark.long
@@ -52,7 +92,8 @@ def test_batch_normalization_has_the_statistics_of_a_pass_and_verifies(tmp_path)
 
 
 def test_what_needs_the_whole_batch_at_once_is_refused():
-    for values in ({"sync_batch_norm": True}, {"inspect_every_steps": 5}):
-        config = Config.from_flat({"accumulate_steps": 2, **values})
-        with pytest.raises(InputError, match="--accumulate-steps is 2 with --"):
-            check_layout(config, num_local_replicas=2)
+    config = Config.from_flat({"accumulate_steps": 2, "sync_batch_norm": True})
+    with pytest.raises(InputError, match="--accumulate-steps is 2 with --sync.*give --accumulate-steps 1"):
+        check_layout(config, num_local_replicas=2)
+    with pytest.raises(InputError, match="--ghost-batches is 2 with --sync.*give --ghost-batches 1"):
+        check_layout(config.replace({"accumulate_steps": 1, "ghost_batches": 2}), num_local_replicas=2)

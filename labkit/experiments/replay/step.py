@@ -159,7 +159,9 @@ def plan_replay(recorded: RecordedStep) -> "tuple[TrainingPlan, tuple[str, ...]]
     from labkit.training.plan import TrainingPlan, decide_devices
 
     config, notes = _on_devices(recorded, num_gpus_found())
-    devices, data_format = decide_devices(config)
+    threads = recorded.environment.get("threads")  # those of a kernel, or those of a command
+    own = not isinstance(threads, dict) or threads.get("intra") != 0
+    devices, data_format = decide_devices(config, trains=own)
     if not config.run.deterministic and not notes:
         notes = (ROUNDING,)
     manifest = recorded.manifest
