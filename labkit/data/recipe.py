@@ -18,10 +18,9 @@ from labkit.errors import InputError
 from labkit.parts.trust import check_preset_file
 
 CIFAR10_EXAMPLES = 45_000
-# Passes over CIFAR-10, whole images all the time. The images seen grow with this power of the examples: a
-# tenth of the examples is seen in a quarter of the images.
+# Passes over CIFAR-10 of the recipe that this one is made from. The images seen grow with this power of the
+# examples: a tenth of the examples is seen in a quarter of the images.
 CIFAR10_EPOCHS, GROWTH = 12, 0.6
-UNMEASURED = ("progressive_resizing", "ghost_batches")  # on few images
 # AdamW's learning rate for batches of 128. Each of its steps is about as large as the rate.
 ADAMW_RATE = 0.002
 # The two flags that belong to the call of 2017 alone. Whoever gives one of them gets the defaults of 2017.
@@ -43,8 +42,8 @@ def fitting_recipe(
 
     It is ``resnet20_muon``. The batch grows with the number of examples. So does the number of images that
     the run sees, but slower. The rates grow with the batch: SGD's in proportion, Muon's, whose steps all
-    have one size, with its square root. Images of at least 48 pixels are made smaller for the first part of
-    the run, which takes a fraction of the time; smaller ones never are.
+    have one size, with its square root. Larger images are made smaller for the first part of the run, which
+    takes a fraction of the time.
 
     Args:
         data: what the recipe depends on.
@@ -56,7 +55,7 @@ def fitting_recipe(
     batch = 32 if examples < 1_000 else 64 if examples < 10_000 else 128
     batch = batch_size or min(batch, 2 ** int(math.log2(max(1, examples // passes))))
     epochs = CIFAR10_EPOCHS * (CIFAR10_EXAMPLES / examples) ** (1 - GROWTH)
-    base = {name: value for name, value in preset_values("resnet20_muon").items() if name not in UNMEASURED}
+    base = preset_values("resnet20_muon")
     share = batch * passes / base["train_batch_size"]
     rate = ADAMW_RATE * share**0.5 if is_adaptive(optimizer) else base["learning_rate"] * share
     values = {
