@@ -55,7 +55,7 @@ def layers(run) -> dict[str, Any]:
     return reader.rows[0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_ghost_batches_are_the_passes_of_an_accumulation(tmp_path):
     """With normalization, whose statistics are those of a part, and dropout."""
@@ -69,7 +69,7 @@ def test_ghost_batches_are_the_passes_of_an_accumulation(tmp_path):
     assert np.abs(np.subtract(whole, ghosts)).max() > 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_an_inspected_step_of_passes_shows_the_whole_batch(tmp_path):
     fields = {**FIELDS, "train_steps": 1, "inspect_every_steps": 1}
@@ -86,7 +86,8 @@ def test_an_inspected_step_of_passes_shows_the_whole_batch(tmp_path):
 @pytest.mark.timeout(300)
 def test_batch_normalization_has_the_statistics_of_a_pass_and_verifies(tmp_path):
     fields = {"train_steps": 4, "train_batch_size": 16, "accumulate_steps": 2, "validate_every_steps": 0}
-    train(tmp_path / "run", model="resnet", num_layers=8, checkpoint_every_steps=2, **fields)
+    fields |= {"ghost_batches": 2, "checkpoint_every_steps": 2}
+    train(tmp_path / "run", model="resnet", num_layers=8, **fields)
     assert labkit("verify", str(tmp_path / "run")) == 0
     assert labkit("replay", str(tmp_path / "run"), "--step", "3", "--output", str(tmp_path / "made")) == 0
 
