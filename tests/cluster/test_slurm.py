@@ -218,7 +218,7 @@ def test_a_configuration_survives_as_arguments():
     fixed |= {"model_arguments": None, "optimizer_arguments": None, "loss_arguments": None}
     fixed |= {"callback_arguments": None}
     fixed |= {"bottleneck_stride": "first"}
-    fixed |= {"augment": "mine.py:noisy", "balanced_sampling": False}
+    fixed |= {"augment": "mine.py:noisy", "balanced_sampling": False, "ghost_batches": 3}
     fixed |= {"class_weights": "balanced", "metrics": "auc", "loss": "sigmoid"}
     fixed |= {"epochs": None, "steps_range": None}  # instead of the steps
     fixed |= {"gradient_compression": "none"}  # the other is refused with float64

@@ -51,6 +51,7 @@ def test_every_field_is_a_flag(captured, monkeypatch):
         "variable_strategy": "GPU",
         "num_gpus": 2,
         "eval_batch_size": 50,
+        "ghost_batches": 2,  # of each of two replicas, 4 images in all
         "rendezvous_seconds": 30.0,
         "peer_timeout_seconds": 3.0,
         "progress_timeout_seconds": 30.0,

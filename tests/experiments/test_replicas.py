@@ -105,8 +105,8 @@ def test_layouts_of_cpu_devices_see_no_gpu_and_no_cluster(monkeypatch):
     [
         ({"train_batch_size": 126}, "--train-batch-size is 126 with 4 replicas"),
         (
-            {"train_batch_size": 132, "ghost_batches": 2},
-            "--train-batch-size is 132 with 4 replicas of 2 ghost batches; allowed: multiples of 8",
+            {"train_batch_size": 127, "ghost_batches": 2},
+            "127 with 1 replica of 2 ghost batches; allowed: mul",
         ),
         ({"eval_batch_size": 101, "layouts": ["2 processes"]}, "--eval-batch-size is 101 with 2"),
         ({"xla": True}, "--xla needs one replica per process"),
@@ -223,7 +223,7 @@ def test_a_preset_with_ghost_batches_is_compared_with_the_statistics_of_whole_ba
     found = compare_replicas(("1 replica",), announce=lambda line: None, **settings)
     assert (found.config.data.ghost_batches, found.config.data.train_batch_size) == (1, 2000)
     with pytest.raises(InputError, match="--ghost-batches is 2 with --sync-batch-norm over several replicas"):
-        compare_replicas(("2 GPUs",), ghost_batches=2, **settings)
+        compare_replicas(("2 logical devices",), ghost_batches=2, **settings)
 
 
 def narrow(input_shape, num_classes):
