@@ -66,10 +66,8 @@ class Config:
         for name, parts in (("train_batch_size", num_replicas * ghosts), ("eval_batch_size", num_replicas)):
             size = getattr(self.data, name)
             if size % parts:
-                info, each = (
-                    fields_by_name()[name],
-                    f" of {ghosts} ghost batches" if parts > num_replicas else "",
-                )
+                info = fields_by_name()[name]
+                each = f" of {ghosts} ghost batches" if parts > num_replicas else ""
                 near = max(1, round(size / parts)) * parts
                 raise InputError(
                     f"{info.flag} is {size} with {counted(num_replicas, 'replica')}{each}; "
