@@ -81,7 +81,7 @@ course: env ## run all lessons and build their site in build/course; ARGS=04_rep
 app: env ## start the dashboard on 127.0.0.1
 	@$(BIN)/streamlit run app/main.py --server.address=127.0.0.1
 
-bench: env ## run all benchmarks; ARGS="train_step --repeats 9" runs one
+bench: env ## run the benchmarks that need no browser, no root and no hours; ARGS="train_step --repeats 9" runs one
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 peers: env ## install PyTorch and OpenVINO for the benchmarks, on Linux with CUDA: several GB; benchmarks/README.md has the build for CPUs
