@@ -202,8 +202,10 @@ def _images(run: RunDirectory, metrics: Snapshot | None, batch: RunBatch, about:
         grid(batch, None)
         return
 
+    at_once = min(MOST_ASKED, max(1, len(batch.seen) // _parts(run)))  # normalized together in training
+
     def work(network: AskedNetwork, report: background.Progress) -> Prediction:
-        return _predict(network, report, batch, checkpoint)
+        return _predict(network, report, batch, checkpoint, at_once)
 
     key = ("batch", step, checkpoint, answers.digest(batch.pixels))
     # The process that is asked about the other checkpoints, too.
@@ -214,13 +216,22 @@ def _images(run: RunDirectory, metrics: Snapshot | None, batch: RunBatch, about:
     grid(batch, found)
 
 
+def _parts(run: RunDirectory) -> int:
+    """Return into how many parts a step divides a batch, each with its own statistics."""
+    if (config := known_config(run)) is None:
+        return 1
+    replicas = run.read_environment().get("replicas")
+    separate = type(replicas) is int and not config.model.sync_batch_norm
+    return config.data.parts_of_replica * (replicas if separate else 1)
+
+
 def _predict(
-    network: AskedNetwork, report: background.Progress, batch: RunBatch, checkpoint: int
+    network: AskedNetwork, report: background.Progress, batch: RunBatch, checkpoint: int, at_once: int
 ) -> Prediction:
     seen = batch.seen
     shares, losses, size = [], [], len(seen)
-    for start in range(0, size, MOST_ASKED):
-        part = slice(start, start + MOST_ASKED)
+    for start in range(0, size, at_once):
+        part = slice(start, start + at_once)
 
         def ask(labels: np.ndarray, part: slice = part) -> Prediction:
             return network.predict(batch.pixels[part], labels[part], step=checkpoint, as_in_training=True)
@@ -271,7 +282,7 @@ def _comparison(
     if batch.pixels is not batch.seen.images:
         words.append("The images are smaller in this step; the network was asked about them at full size.")
     if len(batch.seen) > MOST_ASKED:
-        words.append(f"It was asked about {MOST_ASKED} images at a time.")
+        words.append(f"It was asked about at most {MOST_ASKED} images at a time.")
     with about:
         st.caption(plain(" ".join(words)))
         if checkpoint != step - 1:

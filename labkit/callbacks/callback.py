@@ -173,7 +173,7 @@ class TrainingView:
             layers: names or patterns, such as ``stage2_*``; ``labkit models`` shows the names.
             images: pixels, uint8 [n, height, width, channels].
             step: the training step, from 1, as in which dropout draws and these images are normalized, in one
-                replica; by default as in an evaluation.
+                replica and one part; by default as in an evaluation.
 
         Raises InputError if no layer has such a name.
         """

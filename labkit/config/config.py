@@ -68,10 +68,11 @@ class Config:
             if size % parts:
                 info = fields_by_name()[name]
                 each = f" of {ghosts} ghost batches" if parts > num_replicas else ""
+                out = "; or give --ghost-batches 1" if parts > num_replicas else ""
                 near = max(1, round(size / parts)) * parts
                 raise InputError(
                     f"{info.flag} is {size} with {counted(num_replicas, 'replica')}{each}; "
-                    f"allowed: multiples of {parts}, for example {near}"
+                    f"allowed: multiples of {parts}, for example {near}{out}"
                 )
 
     @classmethod

@@ -41,7 +41,7 @@ class DistributionConfig(FieldOwner):
     )
     num_intra_threads: int = option(
         0,
-        "Threads within one operation. 0 lets TensorFlow choose.",
+        "Threads within one operation. 0: TensorFlow chooses, or 1 where ghost batches fill the cores.",
         minimum=0,
         maximum=1024,
         role="measurement",

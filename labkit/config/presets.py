@@ -111,12 +111,12 @@ def fast() -> Mapping[str, Any]:
     """The fast network: 89.7 % on CIFAR-10 in 6 minutes on a Xeon with AMX, mixed_bfloat16, all images.
 
     Command: ``labkit train --preset fast --dataset cifar10``; add ``--precision auto`` for bfloat16 where it
-    is faster, and ``--train-steps 230`` for the minutes above (of all images, 10.222 epochs are 256 steps). The recipe is based on airbench94_muon (Jordan,
-    2024, github.com/KellerJordan/cifar10-airbench; the network: arXiv:2404.00498). It differs, for validation
-    accuracy or speed, in: no weight decay of offsets, no offsets in the whitening layer, smaller images at
-    first, batch statistics of halves. airbench sums the loss over a batch and divides logits by 256; labkit
-    takes the mean and divides by 9. The learning rates are converted: for offsets 0.053 * 2000 = 106, for the
-    head 0.67 * 2000 * (9 / 256)^2 = 1.66.
+    is faster, and with all images ``--train-steps 230`` for the minutes above. The recipe is based on
+    airbench94_muon (Jordan, 2024, github.com/KellerJordan/cifar10-airbench; the network: arXiv:2404.00498).
+    It differs, for validation accuracy or speed, in: no weight decay of offsets, no offsets in the whitening
+    layer, smaller images at first, batch statistics of halves. airbench sums the loss over a batch and
+    divides logits by 256; labkit takes the mean and divides by 9. The learning rates are converted: for
+    offsets 0.053 * 2000 = 106, for the head 0.67 * 2000 * (9 / 256)^2 = 1.66.
     """
     return {
         "model": "fast",

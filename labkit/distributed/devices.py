@@ -129,7 +129,7 @@ def configure_tensorflow(
     threading = tf.config.threading
     intra = threading.get_intra_op_parallelism_threads(), threading.set_intra_op_parallelism_threads
     inter = threading.get_inter_op_parallelism_threads(), threading.set_inter_op_parallelism_threads
-    intra_threads = config.num_intra_threads or _threads_for(ghosts, devices)
+    intra_threads = config.num_intra_threads or _threads_for(ghosts, devices, inter_threads)
     _set_threads("--num-intra-threads", intra_threads, *intra)
     _set_threads("--num-inter-threads", inter_threads, *inter)
     _show_gpus(gpus[: devices.num_local_replicas] if devices.kind == "GPU" else [])
@@ -160,13 +160,14 @@ def _check_surroundings() -> None:
         )
 
 
-def _threads_for(ghosts: int, devices: Devices) -> int:
+def _threads_for(ghosts: int, devices: Devices, inter_threads: int) -> int:
     """Return 1 where all cores are busy with one thread in each part of a step, else 0.
 
     More threads in parts that are computed at once only wait for each other (docs/speed.md). In a kernel or a
     program, the next training would have the one thread, too, so only a process of labkit's own gets it.
     """
     at_once = ghosts * devices.num_local_replicas
+    at_once = min(at_once, inter_threads or at_once)
     fills = devices.kind == "CPU" and ghosts > 1 and at_once >= usable_cores()
     return int(fills and is_own_process() and not is_running())
 

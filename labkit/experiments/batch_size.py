@@ -6,6 +6,7 @@
 import gc
 import itertools
 import json
+import math
 import os
 import resource
 import signal
@@ -53,6 +54,8 @@ def with_measured(
     named = by_field(flags)
     replicas = named.get("num_gpus")
     size = FIRST * (replicas if isinstance(replicas, int) and replicas > 1 else 1)
+    ghosts = named.get("ghost_batches")
+    size = math.lcm(size, size // FIRST * ghosts) if isinstance(ghosts, int) and ghosts > 1 else size
     # Batches are measured in the precision that was found.
     stand_in = {"precision": "float32", "train_batch_size": size}
     asked = [name for name in stand_in if isinstance(named.get(name), str) and named[name] == MEASURED]
@@ -129,7 +132,7 @@ def _fits(plan: Measurement) -> Iterator[dict[str, Any]]:
         if is_late and not is_told:
             fitting, why = size, f"no larger one was tried after {SECONDS} seconds"
         elif is_most:
-            why = f"the largest power of two for {examples:,} training images, and it fits into memory"
+            why = f"twice as many are more than the {examples:,} training images, and it fits into memory"
         elif on_gpu:
             why = "twice as many don't fit into the GPU's memory"
         else:

@@ -18,6 +18,7 @@ from typing import Any
 from labkit.config import Config
 from labkit.run_directory.disk import check_writable
 from labkit.run_directory.files import open_run_file
+from labkit.startup.process import usable_cores
 from labkit.training.plan import plan_measurement
 
 STEP_NAME = "train"  # name of the event around each step, whose step_num TensorBoard reads
@@ -336,7 +337,8 @@ def _measure(network: Any, steps: int, folder: Path) -> Profile:
     config, devices = network.config, network.devices
     on_gpu = devices.kind == "GPU" and not devices.simulated
     alone = tf.config.threading.get_intra_op_parallelism_threads() == 1  # a product has one core
-    at_once = {"at_once": config.data.ghost_batches} if alone else {}
+    parts = config.data.ghost_batches * devices.num_local_replicas
+    at_once = {"at_once": min(parts, usable_cores())} if alone else {}
     sizes = {"sizes": (8192,), "device": devices.names[0]} if on_gpu else at_once
     image_size = config.data.image_size_at(0, config.run.train_steps)
     flops = training_flops(network.model, network.freezing.at(0), image_size=image_size)

@@ -37,7 +37,12 @@ def check_files(
     if the certificate is damaged.
     """
     certificate = read_certificate(run)
-    changes = certificate.changes(run, config.identity(), manifest.checksum) if certificate else []
+    changes = []
+    if certificate is not None:
+        # A setting that the labkit of then hadn't is no change if it has its default.
+        then, default = certificate.settings, Config().identity()
+        now = {name: v for name, v in config.identity().items() if name in then or v != default[name]}
+        changes = certificate.changes(run, now, manifest.checksum)
     changes += [_described(manifest, file) for file in verify_shards(manifest)]
     for step in run.checkpoint_steps():
         folder = checkpoint_path(run.checkpoints_path, step)

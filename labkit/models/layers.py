@@ -140,7 +140,7 @@ class BatchNormalization(keras.layers.Layer):
         if synchronizes or is_double:
             mean, variance, count = self._moments(inputs, synchronizes)
             # The moving average keeps the unbiased variance, as the fused kernel does.
-            self._record(mean, variance * count / (count - 1.0))
+            self._record(mean, variance * count / tf.maximum(count - 1.0, 1.0))
             return self._affine(inputs, mean, variance)
         outputs, mean, variance = self._fused(inputs, None, None, training=True)
         self._record(mean, variance)

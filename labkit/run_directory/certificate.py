@@ -56,12 +56,13 @@ class Certificate:
 
         Args:
             run: the run.
-            settings: those of its configuration that decide the result, as they are now.
+            settings: those of its configuration that decide the result, as they are now. What was certified
+                and isn't among them, this labkit doesn't have any more.
             data: the checksum of its data set's manifest as it is now.
         """
         found = [
             f"config.json: {name} was {self.settings.get(name)!r} and is {settings.get(name)!r}"
-            for name in dict.fromkeys([*self.settings, *settings])
+            for name in settings
             if self.settings.get(name) != settings.get(name)
         ]
         if data != self.data:

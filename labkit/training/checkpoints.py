@@ -58,7 +58,8 @@ class CheckpointState:
 
     ``best_step`` is the checkpoint that the run is judged by so far; ``best_accuracy`` (0 to 1) the best of
     all validations: see ``labkit.run_directory.metrics.Selection``; None before the first validation.
-    ``callbacks``: what the user's callbacks remember, by ``Calls.states``.
+    ``callbacks``: what the user's callbacks remember, by ``Calls.states``. ``intra_threads``: of the session
+    that wrote it, 0 for TensorFlow's choice; None if an older labkit wrote it.
     """
 
     step: int
@@ -68,6 +69,7 @@ class CheckpointState:
     best_step: int | None = None
     best_accuracy: float | None = None
     callbacks: dict[str, Any] = field(default_factory=dict)
+    intra_threads: int | None = None
 
 
 class CheckpointStore:

@@ -238,7 +238,8 @@ def _by_halves(model: keras.Model, images: tf.Tensor) -> tf.Tensor:
     On two cores this is faster (docs/speed.md, "Inference"); the logits of ResNet-20 were bit-equal.
     """
     size = images.shape[0]
-    if size is None or size % 2 or size < 2 * SMALLEST_HALF:
+    one_thread = tf.config.threading.get_intra_op_parallelism_threads() == 1  # else a core would be idle
+    if size is None or size % 2 or (size < 2 * SMALLEST_HALF and not one_thread):
         return _whole(model, images)
     halves = tf.reshape(images, [2, size // 2, *images.shape[1:]])
     like = tf.as_dtype(model.outputs[0].dtype)

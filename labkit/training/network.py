@@ -201,7 +201,9 @@ class Network(TrainedNetwork):
 
     def state_after(self, step: int) -> CheckpointState:
         """Return what a checkpoint of this network after ``step`` steps says of itself."""
-        return CheckpointState(step, self.config.run.seed, self.manifest.checksum, self.devices.num_replicas)
+        seed, replicas = self.config.run.seed, self.devices.num_replicas
+        threads = tf.config.threading.get_intra_op_parallelism_threads()
+        return CheckpointState(step, seed, self.manifest.checksum, replicas, intra_threads=threads)
 
     def model_checkpoint(self) -> tf.train.Checkpoint:
         """Return a checkpoint of the state that evaluation needs."""

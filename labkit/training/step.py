@@ -61,6 +61,8 @@ def make_train_step(
         statistics = statistics_of(model, recorded)
         with tf.name_scope("gradient_tape/"):  # where the tape's own operations stand
             gradients = tape.gradient(metrics[0], weights)
+            if passes > 1:  # those of embeddings are sparse, and can't be added so
+                gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         return metrics, gradients, statistics, observer.activations()
 
     def in_passes(images, labels, done, first):

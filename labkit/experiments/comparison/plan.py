@@ -66,7 +66,9 @@ class ComparisonPlan:
 
 def default_output(config: Config, folds: int = 0) -> Path:
     """Return the default directory of a comparison, named after the data set, the budget and the folds."""
-    digest = hashlib.sha256(json.dumps(budget_of(config), sort_keys=True).encode()).hexdigest()[:8]
+    default = budget_of(Config())  # left out, so that a new flag changes no folder's name
+    budget = {name: value for name, value in budget_of(config).items() if value != default[name]}
+    digest = hashlib.sha256(json.dumps(budget, sort_keys=True).encode()).hexdigest()[:8]
     name = f"{config.data.dataset}-{digest}" + (f"-{folds}-folds" if folds else "")
     return home.home() / "comparisons" / name
 

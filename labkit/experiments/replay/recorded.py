@@ -43,7 +43,8 @@ class RecordedStep:
     """A step of a run that can be made again.
 
     ``config``: the run's, with the data set's folder. ``row``: of the metrics. ``environment``: of the run's
-    last session. ``replicas``: of the sessions around the step; the last is that of the step.
+    last session. ``replicas``: of the sessions around the step; the last is that of the step. ``threads``:
+    within an operation in the step's session, 0 for TensorFlow's choice; None if it isn't known.
     """
 
     run: RunDirectory
@@ -54,6 +55,7 @@ class RecordedStep:
     environment: dict[str, Any]
     start: Start
     replicas: tuple[int, ...]
+    threads: int | None
 
     @property
     def is_asynchronous(self) -> bool:
@@ -121,7 +123,8 @@ def recorded_step(
     start = _start(run, config, step, max_steps)
     environment = run.read_environment()
     replicas = _replicas(run, step, start, environment)
-    return RecordedStep(run, step, config, manifest, rows[step], environment, start, replicas)
+    threads = _threads(run, step, start, environment)
+    return RecordedStep(run, step, config, manifest, rows[step], environment, start, replicas, threads)
 
 
 def recorded_rows(run: RunDirectory) -> dict[int, dict[str, Any]]:
@@ -196,6 +199,17 @@ def _replicas(run: RunDirectory, step: int, start: Start, environment: dict[str,
             return last, *before
     after = [found for found in run.checkpoint_steps() if found >= step][:1]
     return *before, last, *(_replicas_at(checkpoint_path(run.checkpoints_path, found)) for found in after)
+
+
+def _threads(run: RunDirectory, step: int, start: Start, environment: dict[str, Any]) -> int | None:
+    """Return the threads within an operation of the session that made a step, as ``_replicas`` finds it."""
+    recorded = environment.get("threads")
+    threads = recorded.get("intra") if isinstance(recorded, dict) else None
+    after = [found for found in run.checkpoint_steps() if found >= step][:1]
+    if after and (start.folder is None or start.folder.parent != run.numerics_path):
+        state = read_json(checkpoint_path(run.checkpoints_path, after[0]) / "state.json")
+        threads = state.get("intra_threads", threads)
+    return threads if isinstance(threads, int) else None
 
 
 def _replicas_at(folder: Path) -> int:

@@ -155,13 +155,22 @@ def replay(
 
 def plan_replay(recorded: RecordedStep) -> "tuple[TrainingPlan, tuple[str, ...]]":
     """Plan the recorded replicas in this process; return lines on what differs from the recorded run."""
+    import tensorflow as tf
+
     from labkit.distributed.devices import num_gpus_found
+    from labkit.startup.tf_compat import is_running
     from labkit.training.plan import TrainingPlan, decide_devices
 
     config, notes = _on_devices(recorded, num_gpus_found())
-    threads = recorded.environment.get("threads")  # those of a kernel, or those of a command
-    own = not isinstance(threads, dict) or threads.get("intra") != 0
-    devices, data_format = decide_devices(config, trains=own)
+    if recorded.threads and not notes:
+        if not is_running():
+            config = config.replace({"num_intra_threads": recorded.threads})
+        elif (here := tf.config.threading.get_intra_op_parallelism_threads()) != recorded.threads:
+            notes += (
+                f"the run had {counted(recorded.threads, 'thread')} in an operation, and TensorFlow already "
+                f"runs here with {here or 'a number of its own choice'}; the step is equal to rounding",
+            )
+    devices, data_format = decide_devices(config, trains=recorded.threads is None)
     if not config.run.deterministic and not notes:
         notes = (ROUNDING,)
     manifest = recorded.manifest

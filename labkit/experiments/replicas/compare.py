@@ -162,7 +162,7 @@ def _configuration(steps: int, preset: str | None, flags: Mapping[str, Any]) -> 
     flags = {**flags, "train_steps": steps}
     defaults = SETTINGS if "model" not in flags else {**SETTINGS, "num_layers": None}
     values = {**defaults, **flags} if preset is None else requested_values(preset, flags)[0]
-    if "ghost_batches" not in flags:  # synchronized statistics are those of the whole batch
+    if "ghost_batches" not in flags and values.get("sync_batch_norm", True):  # statistics of whole batches
         values = values | {"ghost_batches": 1}
     # Nothing is evaluated unless asked for; the size must be a multiple of the replicas all the same.
     values = {"validate_every_steps": 0} | values | {"evaluate_test": False}
