@@ -107,19 +107,20 @@ def test_whether_operations_may_move_to_another_device_reaches_tensorflow(monkey
 
 
 @pytest.mark.parametrize(
-    ("cores", "ghosts", "threads", "own", "running", "chosen"),
+    ("cores", "ghosts", "threads", "inter", "own", "running", "chosen"),
     [
-        (2, 2, 0, True, False, 1),
-        (1, 2, 0, True, False, 1),
-        (16, 2, 0, True, False, 0),  # as many threads as cores, for either part
-        (2, 1, 0, True, False, 0),
-        (2, 2, 2, True, False, 2),
-        (2, 2, 0, False, False, 0),  # a kernel, whose next training would have one thread
-        (2, 2, 0, True, True, 0),
+        (2, 2, 0, 0, True, False, 1),
+        (1, 2, 0, 0, True, False, 1),
+        (16, 2, 0, 0, True, False, 0),  # as many threads as cores, for either part
+        (2, 1, 0, 0, True, False, 0),
+        (2, 2, 2, 0, True, False, 2),
+        (2, 2, 0, 1, True, False, 0),  # the parts one after the other
+        (2, 2, 0, 0, False, False, 0),  # a kernel, whose next training would have one thread
+        (2, 2, 0, 0, True, True, 0),
     ],
 )
 def test_parts_that_fill_the_cores_get_a_thread_each_in_labkits_own_processes(
-    monkeypatch, cores, ghosts, threads, own, running, chosen
+    monkeypatch, cores, ghosts, threads, inter, own, running, chosen
 ):
     taken = {}
     monkeypatch.setattr(devices, "usable_cores", lambda: cores)
@@ -127,9 +128,9 @@ def test_parts_that_fill_the_cores_get_a_thread_each_in_labkits_own_processes(
     monkeypatch.setattr(devices, "is_running", lambda: running)
     monkeypatch.setattr(devices, "_set_threads", lambda flag, wanted, *_: taken.update({flag: wanted}))
     monkeypatch.setattr(tf.config, "set_visible_devices", lambda *_: None)
-    config = DistributionConfig(num_gpus=0, num_intra_threads=threads)
+    config = DistributionConfig(num_gpus=0, num_intra_threads=threads, num_inter_threads=inter)
     devices.configure_tensorflow(config, deterministic=False, ghosts=ghosts)
-    assert taken == {"--num-intra-threads": chosen, "--num-inter-threads": 0}
+    assert taken == {"--num-intra-threads": chosen, "--num-inter-threads": inter}
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -225,6 +225,18 @@ def test_a_preset_neither_chooses_by_another_metric_nor_stops_trials_early(tmp_p
         planned(tmp_path / "b", flags, preset=str(preset))
 
 
+def test_a_preset_that_was_changed_is_another_search(tmp_path):
+    preset, flags = tmp_path / "preset.json", {"dataset": "shapes", "train_steps": 90}
+    preset.write_text(json.dumps({"num_layers": 8}))
+    first = planned(tmp_path / "a", flags, preset=str(preset))
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "search.json").write_text(json.dumps(asdict(first)))
+    assert planned(tmp_path / "a", flags, preset=str(preset)).created == first.created
+    preset.write_text(json.dumps({"num_layers": 14}))
+    with pytest.raises(InputError, match="has a search with another code or preset"):
+        planned(tmp_path / "a", flags, preset=str(preset))
+
+
 def test_objects_are_files_that_stay_and_the_same_call_finds_its_search(monkeypatch):
     def small(input_shape, num_classes):
         return own_nets.functional(input_shape, num_classes, width=2)

@@ -209,6 +209,18 @@ def test_a_certificate_of_a_labkit_that_hashed_no_code_is_read(run):
     assert read_certificate(run).sha256 == sha256
 
 
+def test_a_setting_that_is_newer_than_the_certificate_is_a_change_unless_it_has_its_default(run, verify):
+    certificate = read_certificate(run)
+    settings = {name: value for name, value in certificate.settings.items() if name != "ghost_batches"}
+    write_certificate(run, step=STEPS, settings=settings | {"removed_since": 1}, data=certificate.data)
+    assert verify(run, "--files-only")[0] == 0
+    config = json.loads(run.config_path.read_text())
+    config["data"]["ghost_batches"] = 2
+    run.config_path.write_text(json.dumps(config))
+    code, said = verify(run, "--files-only")
+    assert (code, "ghost_batches was None and is 2" in said) == (1, True)
+
+
 def test_a_changed_bit_of_an_image_is_named(run, data_dir, tmp_path, verify):
     copied = shutil.copytree(data_dir, tmp_path / "data")
     [first, *_] = sorted((copied / "shapes").glob("train-*"))

@@ -1,5 +1,7 @@
 """Steps of several passes equal steps with the whole batch."""
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -7,10 +9,19 @@ import pytest
 
 from labkit.config import Config
 from labkit.errors import InputError
+from labkit.experiments.replay.recorded import recorded_step
 from labkit.run_directory import RunDirectory
 from labkit.run_directory.rows import RowReader
 from labkit.training.checks import check_layout
-from tests.properties.harness import checkpoint_values, labkit, losses, train
+from tests.properties.harness import (
+    TIME_LIMIT,
+    checkpoint_values,
+    killed_behind,
+    labkit,
+    losses,
+    start,
+    train,
+)
 
 FIELDS = {
     # Without batch normalization, whose statistics are those of a pass; dropout and mixup are the batch's.
@@ -90,6 +101,55 @@ def test_batch_normalization_has_the_statistics_of_a_pass_and_verifies(tmp_path)
     train(tmp_path / "run", model="resnet", num_layers=8, **fields)
     assert labkit("verify", str(tmp_path / "run")) == 0
     assert labkit("replay", str(tmp_path / "run"), "--step", "3", "--output", str(tmp_path / "made")) == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_each_session_of_a_run_is_verified_with_its_own_threads(tmp_path):
+    fields = {"train_steps": 8, "validate_every_steps": 0, "checkpoint_every_steps": 4, "keep_checkpoints": 9}
+    fields |= {"num_layers": 8, "train_batch_size": 64, "ghost_batches": 2, "evaluate_test": False}
+    for threads, name in ((1, "whole"), (2, "stopped")):
+        process = start(tmp_path / name, num_intra_threads=threads, **fields)
+        assert process.wait(TIME_LIMIT) == 0
+        if name == "whole":
+            killed_behind(tmp_path / name, 4)
+    run = RunDirectory(tmp_path / "stopped")
+    assert [recorded_step(run, step).threads for step in (3, 7)] == [1, 2]
+    for first in ("0", "4"):
+        command = [sys.executable, "-m", "labkit", "verify", run.path, "--from", first, "--steps", "4"]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT)
+        assert (said.returncode, "bit-equal" in said.stdout) == (0, True), said.stdout + said.stderr
+
+
+def test_an_embedding_has_its_gradient_in_parts(tmp_path):
+    (tmp_path / "placed.py").write_text(EMBEDDING)
+    fields = {"model": f"{tmp_path / 'placed.py'}:build", "num_layers": None, "train_steps": 2}
+    fields |= {"train_batch_size": 16, "validate_every_steps": 0, "evaluate_test": False}
+    for parts in (1, 2):
+        train(tmp_path / str(parts), ghost_batches=parts, **fields)
+    one, two = (losses(tmp_path / str(parts)) for parts in (1, 2))
+    np.testing.assert_allclose(two, one, rtol=1e-5)
+
+
+EMBEDDING = """
+import keras
+
+
+class Placed(keras.layers.Layer):
+    def build(self, shape):
+        self.places = keras.layers.Embedding(shape[1], shape[2])
+        self.places.build(None)
+
+    def call(self, x):
+        return x + self.places(keras.ops.arange(x.shape[1]))
+
+
+def build(input_shape, num_classes):
+    images = keras.Input(input_shape)
+    x = keras.layers.Reshape((-1, 8))(keras.layers.Conv2D(8, 8, 8)(images))
+    x = keras.layers.GlobalAveragePooling1D()(keras.layers.ReLU()(Placed()(x)))
+    return keras.Model(images, keras.layers.Dense(num_classes)(x))
+"""
 
 
 def test_what_needs_the_whole_batch_at_once_is_refused():

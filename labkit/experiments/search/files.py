@@ -44,7 +44,8 @@ class Request:
 
     ``fixed``: flags of ``labkit train`` for all trials, beside ``preset``. ``rungs``: the steps at which
     trials are compared; the last one is the length of a training. ``rung_seconds``: of training, after which
-    they are compared instead, before that length. ``code``: a digest of files of code.
+    they are compared instead, before that length. ``code``: a digest of files of code, and of what
+    the preset means.
     """
 
     space: dict[str, Dimension]

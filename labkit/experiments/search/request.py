@@ -58,8 +58,9 @@ def merged(folder: Path, asked: Request) -> Request:
         return asked
     before, now = there.identity(), asked.identity()
     if changed := next((name for name in now if before.get(name) != now[name]), None):
+        what = "code or preset" if changed == "code" else changed
         raise InputError(
-            f"--output {folder} has a search with another {changed}: {short(before.get(changed))} there, "
+            f"--output {folder} has a search with another {what}: {short(before.get(changed))} there, "
             f"{short(now[changed])} here; name another folder"
         )
     most = max(asked.trials, there.trials)
@@ -186,7 +187,8 @@ def plan_search(
         preset=preset,
         fixed=fixed,
         data_checksum=manifest.checksum,
-        code=digest_of(files),
+        # What a preset means may change: its file, or in another labkit.
+        code=config.fingerprint(digest_of(files)) if preset else digest_of(files),
         command=shlex.join([Path(sys.argv[0]).name, *without_secrets(sys.argv[1:])]),
         created=time.time(),
         **{name: asked[name] for name in ("sampler", "halving", "eta", "minutes", "seeds", "repeats")},
