@@ -57,7 +57,7 @@ def test_it_is_the_largest_power_of_two_within_the_share_of_memory(monkeypatch, 
 def test_it_is_at_most_what_the_training_set_has(monkeypatch, passes):
     *_, last = Machine(monkeypatch, free=60_000, image=0.1).found(1_000, accumulate_steps=passes)
     assert last["size"] == {1: 512, 3: 256}[passes]
-    assert "for 1,000 training images" in last["why"]
+    assert "the 1,000 training images" in last["why"]
 
 
 def test_a_gpu_is_filled_until_it_refuses(monkeypatch):
