@@ -221,8 +221,9 @@ def _parts(run: RunDirectory) -> int:
     if (config := known_config(run)) is None:
         return 1
     replicas = run.read_environment().get("replicas")
-    separate = type(replicas) is int and not config.model.sync_batch_norm
-    return config.data.parts_of_replica * (replicas if separate else 1)
+    if not isinstance(replicas, int) or config.model.sync_batch_norm:
+        replicas = 1
+    return config.data.parts_of_replica * replicas
 
 
 def _predict(
