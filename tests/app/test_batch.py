@@ -119,10 +119,12 @@ def test_replicas_and_asynchronous_workers_are_explained(made):
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_the_losses_right_before_a_step_are_those_of_the_step(tmp_path, tiny, monkeypatch):
+@pytest.mark.parametrize("parts", [1, 4])
+def test_the_losses_right_before_a_step_are_those_of_the_step(tmp_path, tiny, monkeypatch, parts):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
     shutil.copytree(tiny, tmp_path / "data")
-    trained = train(tmp_path, "first", model="resnet", num_layers=8)  # with batch normalization
+    # With batch normalization, whose statistics are those of a part.
+    trained = train(tmp_path, "first", model="resnet", num_layers=8, ghost_batches=parts)
     at = finished(open_batch(trained, 5))
     text = words(at)
     assert "Highest loss first, by the weights of step 4 (right before this step)" in text
