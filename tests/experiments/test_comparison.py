@@ -14,6 +14,7 @@ from labkit import figures as plots
 from labkit.analysis.inference import spread
 from labkit.config import Config
 from labkit.errors import InputError
+from labkit.experiments.comparison import plan
 from labkit.experiments.comparison.files import budget_of, measurements_path, request_path, run_directory
 from labkit.experiments.comparison.read import WARM_UP_STEPS, Comparison, read_comparison
 from labkit.run_directory import RunDirectory, Status, write_json_atomic
@@ -359,3 +360,11 @@ def test_labels_of_close_models_overlap_neither_each_other_nor_marks(folder):
             assert not any(box.contains(x, y) for x, y in marks)
         # The label of the best model is the highest.
         assert boxes[-1].y1 == max(box.y1 for box in boxes)
+
+
+def test_a_new_flag_changes_no_folder_and_another_budget_does(monkeypatch):
+    config = Config.from_flat({"train_steps": 90})
+    before = plan.default_output(config)
+    assert plan.default_output(config.replace({"ghost_batches": 2})) != before
+    monkeypatch.setattr(plan, "budget_of", lambda config: budget_of(config) | {"new": 1})
+    assert plan.default_output(config) == before
