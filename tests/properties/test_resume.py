@@ -25,7 +25,7 @@ from tests.properties.harness import (
     train_arguments,
 )
 
-STEPS, OF_MANY_KILLS = 80, 120
+STEPS = 80
 OWN = Path(__file__).parents[1] / "own_nets.py"
 # Networks of one's own in own_nets.py, five ways to write one.
 BROUGHT = ["functional", "sequential", "subclassed", "application", "mlp"]
@@ -79,9 +79,12 @@ def moment(kind: str, job_dir: Path, chance: random.Random):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("network", ["", *BROUGHT])
-def test_kills_leave_the_same_weights_and_each_step_once(uninterrupted, tmp_path, capsys, network):
-    kills, steps = 20, OF_MANY_KILLS
+@pytest.mark.parametrize(
+    ("network", "kills", "steps"), [("", 20, 120), *((network, 8, 60) for network in BROUGHT)]
+)
+def test_kills_leave_the_same_weights_and_each_step_once(
+    uninterrupted, tmp_path, capsys, network, kills, steps
+):
     chance = random.Random(20)
     whole, job_dir = uninterrupted(steps, network), tmp_path / "run"
     fields = {"train_steps": steps, "checkpoint_every_steps": 1, **network_of(network)}
