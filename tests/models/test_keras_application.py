@@ -113,8 +113,9 @@ def test_features_are_those_of_keras_with_the_same_weights(application):
     prepare = importlib.import_module(getattr(keras.applications, application).__module__).preprocess_input
     expected = theirs(prepare((255 * (images * std + mean)).astype(np.float32))).numpy()
     features = keras.Model(ours.inputs, ours.get_layer("logits").input)(images.astype(np.float32)).numpy()
-    # Rounding through hundreds of layers reaches 4e-4 of the largest feature.
-    np.testing.assert_allclose(features, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+    # Rounding reached 4e-4 of the largest feature in this one; a shift by a pixel changes it by 0.58 of that.
+    tolerance = 1e-3 if application == "EfficientNetV2S" else 1e-4
+    np.testing.assert_allclose(features, expected, rtol=1e-3, atol=tolerance * np.abs(expected).max())
 
 
 @pytest.mark.long
