@@ -35,13 +35,13 @@ def with_wrong_labels(folder: Path) -> tuple[Manifest, dict[str, np.ndarray], di
     return write_derived(source, folder / "data", splits), right, wrong
 
 
-def train(home: Path, name: str, dataset: str) -> RunDirectory:
+def train(home: Path, name: str, dataset: str, steps: int) -> RunDirectory:
     run = labkit.train(
         job_dir=home / "runs" / name,
         dataset=dataset,
         data_dir=home / "data",
         num_layers=8,
-        train_steps=700,
+        train_steps=steps,
         train_batch_size=64,
         learning_rate_schedule="one_cycle",
         nesterov=True,
@@ -55,7 +55,7 @@ def train(home: Path, name: str, dataset: str) -> RunDirectory:
 @pytest.mark.long
 def test_wrong_labels_are_found_marked_corrected_and_the_runs_are_compared(tmp_path):
     data, right, wrong = with_wrong_labels(tmp_path)
-    before = train(tmp_path, "before", "shapes")
+    before = train(tmp_path, "before", "shapes", 700)
     scan, changed = scan_data(data), {}
     for split in data.splits:
         labkit.evaluate(before.path, split=split)
@@ -81,7 +81,7 @@ def test_wrong_labels_are_found_marked_corrected_and_the_runs_are_compared(tmp_p
         labels = load_split(made, split)[1]
         assert (labels[rows] == right[split][rows]).mean() > 0.8  # else the network suggested a third class
         assert np.array_equal(np.delete(labels, rows), np.delete(scan.splits[split].labels, rows))
-    after = train(tmp_path, "after", "fixed")
+    after = train(tmp_path, "after", "fixed", 50)
     images = load_on_same_images(before, after)
     left = len(changed["test"])
     assert images.left_out == (left, left)

@@ -73,7 +73,7 @@ def test_two_models_two_seeds_interrupted_and_resumed(output):
     # Measuring takes as long as a short training: one run of four shows that it works.
     command = [
         *FAKE, "measure-one", "resnet8-seed0",
-        *arguments(output, "resnet8,tutorial_cnn", 2, train_steps=100, batch_norm_decay=0.9, num_gpus=0,
+        *arguments(output, "resnet8,tutorial_cnn", 2, train_steps=60, batch_norm_decay=0.9, num_gpus=0,
                    eval_batch_size=500)[1:],
     ]  # fmt: skip
     metrics = RunDirectory(output / "resnet8-seed0").metrics_path
@@ -84,18 +84,18 @@ def test_two_models_two_seeds_interrupted_and_resumed(output):
 
     assert stop_when(training, command, signal.SIGTERM, log) == 128 + signal.SIGTERM, log.read_text()[-3000:]
     status = RunDirectory(metrics.parent).read_status()
-    assert status.state == "interrupted" and 0 < status.step < 100
+    assert status.state == "interrupted" and 0 < status.step < 60
     assert not (output / "tutorial_cnn-seed0").exists()
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert f"continuing from step {status.step} of 100" in done.stdout
+    assert f"continuing from step {status.step} of 60" in done.stdout
     comparison = read_comparison(output)
     assert [len(model.finished) for model in comparison.models] == [2, 2]
     for run in comparison.runs:
         reader = MetricsReader(output / f"{run.model}-seed{run.seed}" / "metrics.jsonl")
         reader.poll()
-        assert [row["step"] for row in reader.split("train")] == list(range(1, 101))
+        assert [row["step"] for row in reader.split("train")] == list(range(1, 61))
         assert 0 < run.test_accuracy < 1 and 0 < run.validation_accuracy < 1
         assert run.training_images_per_second > 0 and run.training_seconds > 0
         assert 200 * MEGABYTE < run.peak_memory_bytes < 8000 * MEGABYTE

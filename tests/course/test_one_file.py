@@ -58,11 +58,11 @@ def weights_of(job_dir: Path, image_shape: tuple[int, int, int], step: int) -> d
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("steps", "seed"), [(20, 0), (200, 3)], ids=["20 steps", "200 steps"])
-def test_killed_and_resumed_it_has_labkits_losses_and_weights(steps, seed, tmp_path) -> None:
+def test_killed_and_resumed_it_has_labkits_losses_and_weights(tmp_path) -> None:
+    steps = 60
     manifest = prepare_tiny(tmp_path / "data")
     shared = ["--dataset", "shapes", "--data-dir", tmp_path / "data", "--no-evaluate-test"]
-    shared += ["--train-steps", steps, "--train-batch-size", "16", "--seed", seed, "--learning-rate", "0.1"]
+    shared += ["--train-steps", steps, "--train-batch-size", "16", "--seed", "3", "--learning-rate", "0.1"]
     by_labkit, by_one = tmp_path / "labkit", tmp_path / "one"
     preset = ["--preset", "resnet20_one_cycle", "--deterministic", "--num-gpus", "0", "--job-dir", by_labkit]
     preset += ["--validate-every-steps", "0"]

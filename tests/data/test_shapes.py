@@ -80,7 +80,7 @@ def test_a_linear_model_stays_under_60_percent_and_solves_an_easier_set(drawn):
 
 # The smallest published form (6n + 2 layers, n = 1) and a schedule that needs few steps.
 _SMALL_RESNET = (
-    "--num-layers 8 --train-steps 1000 --train-batch-size 64 --eval-batch-size 500 --learning-rate 0.1 "
+    "--num-layers 8 --train-steps 800 --train-batch-size 64 --eval-batch-size 500 --learning-rate 0.1 "
     "--learning-rate-schedule one_cycle --nesterov --weight-decay 5e-4 --weight-decay-of kernels "
     "--batch-norm-decay 0.9 --validate-every-steps 0"
 )

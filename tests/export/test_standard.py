@@ -4,6 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import keras
@@ -24,6 +25,7 @@ from labkit.export.standard import (
     standard_model,
 )
 from labkit.export.write import TOLERANCE
+from labkit.models import patches
 from labkit.models.layer_factory import LayerFactory
 from labkit.models.registry import build_model
 from labkit.training.losses import SIGMOID, SOFTMAX
@@ -125,8 +127,15 @@ class Written:
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory, shapes) -> Written:
+def written(tmp_path_factory, shapes) -> Iterator[Written]:
     """Write all files, and read them in one process without labkit."""
+    with pytest.MonkeyPatch.context() as patch:  # the same layers, but few: converting takes long
+        patch.setattr(patches, "DEPTH", patches.BLOCKS)
+        patch.setattr(patches, "DEPTHS", (1, 1, 1, 1))
+        yield write_and_read(tmp_path_factory, shapes)
+
+
+def write_and_read(tmp_path_factory, shapes) -> Written:
     folder = tmp_path_factory.mktemp("exported")
     expected, files = {}, {}
     for name in CASES:

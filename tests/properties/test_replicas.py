@@ -26,7 +26,7 @@ FIELDS = {
     "keep_checkpoints": 5,
     "callbacks": str(Path(__file__).parents[1] / "training" / "recorder.py"),
 }
-LAYOUTS = [(1, "CPU"), (2, "CPU"), (4, "CPU")]
+LAYOUTS = [(1, "CPU"), (2, "GPU"), (4, "CPU")]
 INSPECTED = 2  # replicas at most: an inspected step is compiled beside the others, for each of them
 MIRRORED_ON_GPUS = pytest.param(2, "GPU", marks=pytest.mark.long)
 
@@ -84,7 +84,7 @@ def test_inspected_replicas_show_the_layers_of_one(runs, replicas, variable_stra
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("replicas", "variable_strategy"), [(1, "CPU"), (2, "GPU"), (4, "CPU")])
+@pytest.mark.parametrize(("replicas", "variable_strategy"), LAYOUTS)
 def test_what_any_number_of_replicas_saved_any_other_loads(runs, replicas, variable_strategy):
     saved = [runs(*layout) for layout in LAYOUTS]
     arguments = [str(replicas), variable_strategy, str(SAVED), *map(str, saved)]
