@@ -44,7 +44,6 @@ def test_a_plain_command_would_run_what_is_planted(planted):
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "command",
     [

@@ -32,7 +32,6 @@ from tests.properties.harness import train_arguments
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(not has_no_gpu(), reason="where a GPU may be, nothing is forked"),
 ]
 PROBE = Path(__file__).with_name("startup_state.py")

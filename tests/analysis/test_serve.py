@@ -27,7 +27,7 @@ from labkit.run_directory import RunDirectory
 CLIENTS, SECONDS = 200, 6
 PATIENCE = 120
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 class Served:

@@ -212,7 +212,6 @@ def test_an_impossible_rate_is_refused(rate):
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.alone
-@pytest.mark.timeout(300)
 def test_a_cluster_of_hosts_trains_every_step_once(tmp_path, shapes):
     run_directory = RunDirectory(tmp_path / "run")
     training = ["train", "--sync", "--dataset", "shapes", "--num-layers", "8", "--train-batch-size", "16",

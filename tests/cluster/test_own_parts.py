@@ -8,7 +8,7 @@ import pytest
 from labkit.run_directory import RunDirectory
 from tests import own_nets
 
-pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.slow]
 PARTS = ["--model", "functional", "--loss", "plain_loss", "--metrics", "METRICS"]
 
 

@@ -24,7 +24,7 @@ from tests.analysis.test_timeline import assert_is_trace
 from tests.listening import listening_addresses
 from tests.properties.harness import SMALL
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 STEPS = 40
 FIELDS = SMALL | {

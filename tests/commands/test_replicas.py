@@ -137,7 +137,6 @@ def test_ctrl_c_ends_the_trainings_processes_and_the_same_command_continues(pret
 
 @pytest.mark.slow
 @pytest.mark.long  # the replicas of one run are compared by tests/properties, too
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("layout", "flag", "own"),
     [

@@ -57,7 +57,6 @@ def weights_of(job_dir: Path, image_shape: tuple[int, int, int], step: int) -> d
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_killed_and_resumed_it_has_labkits_losses_and_weights(tmp_path) -> None:
     steps = 60
     manifest = prepare_tiny(tmp_path / "data")

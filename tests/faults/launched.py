@@ -43,9 +43,7 @@ SMALL = {
     "peer_timeout_seconds": 5.0,
 }
 # The marks of a file whose tests hurt a cluster.
-HURTS = [getattr(pytest.mark, name) for name in ("long", "faults", "slow", "alone")] + [
-    pytest.mark.timeout(300)
-]
+HURTS = [getattr(pytest.mark, name) for name in ("long", "faults", "slow", "alone")]
 MARK = "LABKIT_TEST_CLUSTER"  # a variable that every process of a cluster inherits
 LIMIT = 100.0  # seconds until a test gives up; nothing waits for it to pass
 LOOK = 0.01  # seconds between two looks

@@ -30,7 +30,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.alone,
     pytest.mark.browser,
-    pytest.mark.timeout(600),
 ]
 
 

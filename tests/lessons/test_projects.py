@@ -61,7 +61,6 @@ POOR = {
     "nothing to call": ("predict_it = 3", "the program defines no predict(worker, cases)"),
     "below 0": ("def predict(worker, cases):\n    return [-0.1, 1, 2]", "a prediction is -0.1 s"),
 }
-timed = pytest.mark.timeout(300)
 
 
 def check(program, capsys, project="project.1", *words):
@@ -72,7 +71,6 @@ def check(program, capsys, project="project.1", *words):
 # ---- project 1 -----------------------------------------------------------------------------------------
 
 
-@timed
 @pytest.mark.long
 def test_a_program_that_survives_passes(capsys):
     code, said = check(SOLUTION, capsys)
@@ -80,7 +78,6 @@ def test_a_program_that_survives_passes(capsys):
     assert "✓ exercise project.1: the losses are those of one process" in said
 
 
-@timed
 @pytest.mark.long
 @pytest.mark.parametrize("name", WRONG)
 def test_what_a_program_lacks_is_said(name, capsys, tmp_path):
@@ -113,7 +110,6 @@ def test_a_seed_draws_another_step_for_the_kill(monkeypatch):
 # ---- project 2 -----------------------------------------------------------------------------------------
 
 
-@timed
 @pytest.mark.long
 @pytest.mark.parametrize("why", [None, "not allowed here"])
 def test_a_program_that_measures_and_predicts_passes(why, capsys, monkeypatch):
@@ -125,7 +121,6 @@ def test_a_program_that_measures_and_predicts_passes(why, capsys, monkeypatch):
     assert ("over loopback that wait as on a link of a drawn rate: not allowed here" in said) is bool(why)
 
 
-@timed
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "after", "hint"),

@@ -24,7 +24,7 @@ EXERCISES = [
     for path in lesson_files()
     for exercise in exercises(int(path.name[:2]))
 ]
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.long
 
 
 class Recorded:

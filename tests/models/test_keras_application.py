@@ -74,16 +74,9 @@ def test_layouts_and_precisions_give_the_same_logits(plain, fields, tolerance):
 
 
 ONE_OF_EACH = ["MobileNet", "MobileNetV3Small"]
-DEEPER = [
-    "MobileNetV2",
-    "ResNet50V2",
-    "ResNet101V2",
-    "ResNet152V2",
-    "DenseNet121",
-    "DenseNet169",
-    "DenseNet201",
-]
-DEEPER += ["MobileNetV3Large", "NASNetMobile", "EfficientNetB0", "EfficientNetV2B0", "EfficientNetV2S"]
+# ResNet101V2, ResNet152V2, DenseNet169 and DenseNet201 have the same layers more often.
+DEEPER = ["MobileNetV2", "ResNet50V2", "DenseNet121", "MobileNetV3Large", "NASNetMobile"]
+DEEPER += ["EfficientNetB0", "EfficientNetV2B0", "EfficientNetV2S"]
 DEEPER += ["ConvNeXtTiny", "Xception", "InceptionV3", "InceptionResNetV2"]
 
 
@@ -105,17 +98,21 @@ def test_features_are_those_of_keras_with_the_same_weights(application):
         if isinstance(layer, keras.layers.Normalization) and layer.weights:  # which the file of weights has
             layer.set_weights([mean, std, np.array(0)])
             layer.finalize_state()
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer.momentum = 0.0
+    images = random.normal(size=(8, side, side, 3)) + random.normal(scale=2.0, size=(8, 1, 1, 3))
+    prepare = importlib.import_module(getattr(keras.applications, application).__module__).preprocess_input
+    prepared = prepare((255 * (images * std + mean)).astype(np.float32))
+    theirs(prepared, training=True)  # keeps the statistics of these images: the features depend on them
     arrays, own = application_weights(application, theirs), weights_by_name(ours)
     for name, array in arrays.items():
         own.pop(name).assign(array)
     assert own.keys() == {"logits/kernel", "logits/bias"}
-    images = np.random.default_rng(0).normal(size=(2, side, side, 3))
-    prepare = importlib.import_module(getattr(keras.applications, application).__module__).preprocess_input
-    expected = theirs(prepare((255 * (images * std + mean)).astype(np.float32))).numpy()
+    expected = theirs(prepared).numpy()
     features = keras.Model(ours.inputs, ours.get_layer("logits").input)(images.astype(np.float32)).numpy()
-    # Rounding reached 4e-4 of the largest feature in this one; a shift by a pixel changes it by 0.58 of that.
-    tolerance = 1e-3 if application == "EfficientNetV2S" else 1e-4
-    np.testing.assert_allclose(features, expected, rtol=1e-3, atol=tolerance * np.abs(expected).max())
+    tolerance = 1e-4 * np.abs(expected).max()
+    assert np.ptp(expected, axis=0).max() > 50 * tolerance
+    np.testing.assert_allclose(features, expected, rtol=1e-3, atol=tolerance)
 
 
 @pytest.mark.long

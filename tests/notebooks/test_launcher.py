@@ -132,7 +132,6 @@ def listening_beside(port: int) -> set[int]:
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.alone
-@pytest.mark.timeout(400)
 def test_the_tiles_answer_behind_the_token_and_end_with_the_server(tmp_path):
     with jupyter(tmp_path, "/user/ada/") as address:
         status, text = fetch(f"{address}server-proxy/servers-info")

@@ -36,7 +36,7 @@ OPTIMIZERS = {
 }
 EACH = ["functional", *(pytest.param(name, marks=LONG) for name in NETWORKS[1:])]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 def fields_of(name: str) -> dict:

@@ -19,7 +19,7 @@ from tests.properties.harness import TIME_LIMIT, labkit, start, train_arguments
 STEPS = 80
 FIGURES = ("loss", "accuracy", "top5_accuracy", "examples")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 def watch(job_dir: Path) -> subprocess.Popen:

@@ -12,7 +12,7 @@ from tests.properties.test_large_images import INTERRUPTING
 
 VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 def labkit(folder, *arguments, **environment) -> str:

@@ -91,7 +91,7 @@ ROUNDING = {"compiled": 1e-4}  # of a loss, where it isn't that of float64
 SAVED = {"fast": 4, "averaged": 4, "transfer": 10, "compiled": 4}
 LAST = {name: fields["train_steps"] for name, fields in RECIPES.items()}
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ LAYOUTS = [(1, "CPU"), (2, "GPU"), (4, "CPU")]
 INSPECTED = 2  # replicas at most: an inspected step is compiled beside the others, for each of them
 MIRRORED_ON_GPUS = pytest.param(2, "GPU", marks=pytest.mark.long)
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,6 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("replicas", "ghosts"), [(0, 1), (0, 2), *(pytest.param(2, n, marks=pytest.mark.long) for n in (1, 2))]
 )
@@ -67,7 +66,6 @@ def layers(run) -> dict[str, Any]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_ghost_batches_are_the_passes_of_an_accumulation(tmp_path):
     """With normalization, whose statistics are those of a part, and dropout."""
     fields = {"model": "resnet", "num_layers": 8, "dropout_rate": 0.3, "train_steps": 3}
@@ -81,7 +79,6 @@ def test_ghost_batches_are_the_passes_of_an_accumulation(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_an_inspected_step_of_passes_shows_the_whole_batch(tmp_path):
     fields = {**FIELDS, "train_steps": 1, "inspect_every_steps": 1}
     train(tmp_path / "whole", train_batch_size=12, **fields)
@@ -94,7 +91,6 @@ def test_an_inspected_step_of_passes_shows_the_whole_batch(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_batch_normalization_has_the_statistics_of_a_pass_and_verifies(tmp_path):
     fields = {"train_steps": 4, "train_batch_size": 16, "accumulate_steps": 2, "validate_every_steps": 0}
     fields |= {"ghost_batches": 2, "checkpoint_every_steps": 2}
@@ -104,7 +100,6 @@ def test_batch_normalization_has_the_statistics_of_a_pass_and_verifies(tmp_path)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_each_session_of_a_run_is_verified_with_its_own_threads(tmp_path):
     fields = {"train_steps": 8, "validate_every_steps": 0, "checkpoint_every_steps": 4, "keep_checkpoints": 9}
     fields |= {"num_layers": 8, "train_batch_size": 64, "ghost_batches": 2, "evaluate_test": False}
