@@ -47,11 +47,10 @@ def is_running(run: RunDirectory) -> bool:
 
 
 @contextmanager
-def training(run: RunDirectory) -> Iterator[subprocess.Popen]:
+def training(run: RunDirectory, *flags: str) -> Iterator[subprocess.Popen]:
     """Train or resume ``run`` with the real command, for longer than the test takes. It runs in the block."""
     fields = "--dataset shapes --num-layers 8 --train-batch-size 16 --train-steps 1000000"
-    train = [sys.executable, "-m", "labkit", "train", "--job-dir", str(run.path), *fields.split()]
-    train += ["--callbacks", str(Path(__file__).with_name("unhurried.py"))]
+    train = [sys.executable, "-m", "labkit", "train", "--job-dir", str(run.path), *fields.split(), *flags]
     command = ["nice", "-n", "10", *train]  # it trains without end, beside other tests
     log = run.path.with_suffix(".log")
     with open(log, "ab") as output, process(command, cwd=CHECKOUT, stdout=output, stderr=output) as trainer:

@@ -1,6 +1,7 @@
 """Every page of the dashboard in a browser while a run trains: readable, within the window, by keyboard."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -54,7 +55,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     prepare_tiny(home / "data")
     for seed in (1, 2):
         train(home, f"seed-{seed}", inspect_every_steps=2, seed=seed)
-    with training(RunDirectory(home / "runs" / "training")), dashboard(home) as (address, _):
+    unhurried = ("--callbacks", str(Path(__file__).with_name("unhurried.py")))
+    with training(RunDirectory(home / "runs" / "training"), *unhurried), dashboard(home) as (address, _):
         yield address
 
 

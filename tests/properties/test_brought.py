@@ -68,7 +68,7 @@ def test_going_on_equals_no_interruption(whole, name):
 
 
 @LONG
-@pytest.mark.parametrize("name", ["subclassed", "mlp", "own", "nadam"])
+@pytest.mark.parametrize("name", ["subclassed", "mlp", *OPTIMIZERS])
 def test_two_replicas_equal_one(whole, name, tmp_path):
     replicas = {"num_gpus": 2, "simulate_missing_gpus": True}
     train(tmp_path / "two", **fields_of(name) | replicas)

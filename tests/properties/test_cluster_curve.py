@@ -11,7 +11,7 @@ from labkit.experiments.replicas import Layout, LayoutLosses, compare_replicas
 from labkit.run_directory import RunDirectory
 from tests.properties.harness import TIME_LIMIT, checkpoint_values, killed_behind, losses, metrics
 
-STEPS, SAVED = 30, 15
+STEPS, SAVED = 50, 25
 ONE, DEVICES, PROCESSES, BOTH = (
     "1 replica",
     "2 logical devices",
@@ -24,7 +24,7 @@ VALUES = {
     "dataset": "shapes",
     "num_layers": 8,
     "train_batch_size": 128,
-    "learning_rate": 3e-4,
+    "learning_rate": 2e-4,
     "learning_rate_schedule": "constant",
     "batch_norm_decay": 0.9,
     "eval_batch_size": 500,
@@ -56,7 +56,7 @@ def test_the_losses_are_equal_while_the_network_learns(comparison):
         assert apart.shape == (STEPS,)
         assert apart.max() < 1e-5, layout
     curve = comparison.losses[ONE]
-    assert curve[-10:].mean() < curve[:10].mean() - 0.03
+    assert curve[-10:].mean() < curve[:10].mean() - 0.1
     # Equal, and yet not the same computation: else this would compare a training with itself.
     assert comparison.largest > 0
 
@@ -81,9 +81,9 @@ def test_weights_velocities_and_moving_averages_are_close(comparison, folder):
 @pytest.mark.long
 def test_in_float64_nothing_but_rounding_was_apart_at_a_rate_that_learns(tmp_path):
     values = VALUES | {"precision": "float64", "learning_rate": 0.1, "train_batch_size": 64}
-    # Of devices, test_recipes.py and test_brought.py show it.
+    # test_recipes.py and test_brought.py compare two devices in float64.
     found = compare_replicas(
-        (ONE, PROCESSES), steps=STEPS, output=tmp_path, sync_batch_norm=True, **values
+        (ONE, PROCESSES), steps=30, output=tmp_path, sync_batch_norm=True, **values
     ).synchronized
     assert 0 < found.largest < 1e-9
     curve = found.losses[ONE]
