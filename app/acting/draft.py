@@ -353,6 +353,7 @@ SAME = (  # what the time of a step depends on most
     "accumulate_steps",
     "ghost_batches",
     "precision",
+    "progressive_resizing",
     "optimizer",
     "num_gpus",
 )

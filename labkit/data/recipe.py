@@ -18,7 +18,7 @@ from labkit.errors import InputError
 from labkit.parts.trust import check_preset_file
 
 CIFAR10_EXAMPLES = 45_000
-# Passes over CIFAR-10 of the recipe that this one is made from. The images seen grow with this power of the
+# Passes over CIFAR-10, all of whole images. The images seen grow with this power of the
 # examples: a tenth of the examples is seen in a quarter of the images.
 CIFAR10_EPOCHS, GROWTH = 12, 0.6
 # AdamW's learning rate for batches of 128. Each of its steps is about as large as the rate.
@@ -40,10 +40,10 @@ def fitting_recipe(
 ) -> dict[str, Any]:
     """Return the values of a recipe for a data set; the network's head fits any number of classes.
 
-    It is ``resnet20_muon``. The batch grows with the number of examples. So does the number of images that
-    the run sees, but slower. The rates grow with the batch: SGD's in proportion, Muon's, whose steps all
-    have one size, with its square root. Larger images are made smaller for the first part of the run, which
-    takes a fraction of the time.
+    It is ``resnet20_muon`` on whole images. The batch grows with the number of examples. So does the number
+    of images that the run sees, but slower. The rates grow with the batch: SGD's in proportion, Muon's, whose
+    steps all have one size, with its square root. Only images of at least 48 pixels are made smaller for the
+    first part of the run, which takes a fraction of the time.
 
     Args:
         data: what the recipe depends on.
@@ -55,7 +55,8 @@ def fitting_recipe(
     batch = 32 if examples < 1_000 else 64 if examples < 10_000 else 128
     batch = batch_size or min(batch, 2 ** int(math.log2(max(1, examples // passes))))
     epochs = CIFAR10_EPOCHS * (CIFAR10_EXAMPLES / examples) ** (1 - GROWTH)
-    base = preset_values("resnet20_muon")
+    base = dict(preset_values("resnet20_muon"))
+    del base["progressive_resizing"]
     share = batch * passes / base["train_batch_size"]
     rate = ADAMW_RATE * share**0.5 if is_adaptive(optimizer) else base["learning_rate"] * share
     values = {

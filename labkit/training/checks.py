@@ -91,7 +91,7 @@ def check_fits(config: Config, manifest: Manifest) -> None:
             raise InputError(
                 f"{flag} has {value} pixels; allowed with images of {whole} x {whole}"
                 f"{f' and --crop-size {side}' if side < whole else ''}: at most {limit}"
-                f"{', or none, for whole images throughout' if resized else ''}"
+                f"{', or --progressive-resizing none, for whole images throughout' if resized else ''}"
             )
 
 

@@ -291,8 +291,8 @@ def lines_at_start(network: "Network", run: RunDirectory, step: int, *, resumed:
         side, whole = config.data.image_sizes[0][0], math.ceil(config.data.image_sizes[-1][1] * total_steps)
         if step < whole:
             lines.append(
-                f"note: training begins with images of {side} pixels; evaluations use whole images, and "
-                f"their accuracy can stay near guessing until step {whole:,}"
+                f"note: training begins with images of {side} pixels; later steps take longer than the ETA "
+                f"says; evaluations use whole images and can stay near guessing until step {whole:,}"
             )
     if devices.asynchronous_workers > 1:
         guessing = network.loss.chance(manifest.num_classes)

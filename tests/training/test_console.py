@@ -119,7 +119,7 @@ def said(tmp_path, step: int = 0, **fields: object) -> str:
         ),
         (
             {"train_steps": 10, "progressive_resizing": "16:0.5,24:0.8"},
-            ["images of 16 pixels; evaluations use whole images, and", "near guessing until step 8"],
+            ["images of 16 pixels; later steps take longer", "near guessing until step 8"],
         ),
     ],
 )
