@@ -74,7 +74,7 @@ def _print_times(profile: "Profile") -> None:
     if profile.image_size is not None:
         print(
             f"images of {profile.image_size} x {profile.image_size} pixels, with which "
-            "--progressive-resizing begins; give it as none for a step with the whole ones"
+            "--progressive-resizing begins; set it to none for a step with the whole ones"
         )
     times = profile.times
     if times is None:
