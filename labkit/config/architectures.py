@@ -99,6 +99,7 @@ def _residual(default: int, default_bottleneck: int) -> Mapping[str, Depths]:
 
 
 _OF_RESIDUAL = ("num_layers", "resnet_version", "block")
+_OF_FAST = ("width_factor", "whitening", "dirac", "activation")
 
 ARCHITECTURES: dict[str, Architecture] = {
     architecture.name: architecture
@@ -163,7 +164,15 @@ ARCHITECTURES: dict[str, Architecture] = {
             "few wide layers after a whitening convolution, for short training runs",
             "Jordan 2024, arXiv:2404.00498",
             {"basic": Depths(8, listed=(8,))},
-            takes=("width_factor", "whitening", "dirac", "activation"),
+            takes=_OF_FAST,
+        ),
+        Architecture(
+            "fast_residual",
+            "labkit.models.convnets:fast_residual",
+            "fast with a third convolution and a shortcut in each stage, for longer training runs",
+            "airbench96 of Jordan 2024, github.com/KellerJordan/cifar10-airbench",
+            {"basic": Depths(11, listed=(11,))},
+            takes=_OF_FAST,
         ),
         Architecture(
             "vit",

@@ -34,19 +34,7 @@ class KerasLayerFactory(LayerFactory):
     activation_layer = keras.layers.Activation
     whitening_layer = keras.layers.Conv2D  # the trained weights include the whitening kernel
     dropout_layer = keras.layers.Dropout
-
-    def conv(
-        self,
-        x,
-        filters: int,
-        kernel_size: int,
-        stride: int = 1,
-        *,
-        padding: str = "same",
-        dirac: bool = False,
-    ):
-        """As in ``LayerFactory``, but ``dirac`` is ignored, because the weights are replaced anyway."""
-        return super().conv(x, filters, kernel_size, stride, padding=padding)
+    dirac = staticmethod(lambda initializer: initializer)  # the weights are replaced anyway
 
     def norm_layer(
         self,

@@ -24,6 +24,7 @@ from labkit.config import ModelConfig
 from labkit.config.architectures import model_name
 from labkit.config.fields import arguments_of
 from labkit.errors import InputError, short
+from labkit.models.keras_application import keras_settings
 from labkit.models.layers import BatchNormalization, Dropout, norms_of, recorded_batch_statistics
 from labkit.parts.code import allowed_content, first_line, named_object
 from labkit.startup.tf_compat import (
@@ -150,21 +151,13 @@ def _as_configured(precision: str, seed: int) -> Iterator[None]:
 
     What the process had before is there again after the block.
     """
-    policy, layout = keras.config.dtype_policy(), keras.config.image_data_format()
-    floatx = keras.config.floatx()
     drawn, drawn_by_numpy = random.getstate(), np.random.get_state()
     try:
-        keras.config.set_floatx("float64" if precision == "float64" else "float32")
-        keras.config.set_image_data_format("channels_last")
-        keras.config.set_dtype_policy(precision)
         random.seed(seed)  # of which Keras draws the seeds of initializers that have none
         np.random.seed(seed)
-        with names_from_the_beginning():
+        with keras_settings(precision), names_from_the_beginning():
             yield
     finally:
-        keras.config.set_floatx(floatx)
-        keras.config.set_image_data_format(layout)
-        keras.config.set_dtype_policy(policy)
         random.setstate(drawn)
         np.random.set_state(drawn_by_numpy)
 

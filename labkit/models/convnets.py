@@ -32,9 +32,11 @@ weight decay of the dense layers alone and averaged weights are part of its trai
 ``fast_net``: airbench's network, with widths that suit a CPU's vector units.
 Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU" (2024), arXiv:2404.00498, section 3: a frozen
 whitening convolution, then three stages of two 3x3 convolutions with max pooling between them, batch
-normalization without a trained scale, and convolutions initialized to the identity.
+normalization without a trained scale, and convolutions initialized to the identity. ``fast_residual`` has
+the stages of airbench96: a third convolution, and a shortcut around the second and the third.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -250,6 +252,7 @@ def fast_net(
     whitening: bool = True,
     dirac: bool = True,
     activation: str = "gelu",
+    residual: bool = False,
 ) -> keras.KerasTensor:
     """Return the logits of the fast network for ``images``, float32 [batch, num_classes].
 
@@ -261,6 +264,7 @@ def fast_net(
         whitening: whether the first layer is a frozen whitening convolution; otherwise it is trained.
         dirac: whether convolutions are initialized to the identity.
         activation: ``relu``, ``silu`` or ``gelu``.
+        residual: whether each stage has a third convolution, and a shortcut around its last two.
     """
 
     def activate(x):
@@ -274,7 +278,13 @@ def fast_net(
     for stage, width in enumerate(FAST_WIDTHS, start=1):
         filters = max(16, round(width * width_factor / 16) * 16)
         with layers.name_scope(f"stage{stage}"):
-            x = norm_activate(layers.max_pool(layers.conv(x, filters, 3, dirac=dirac), 2))
+            x = shortcut = norm_activate(layers.max_pool(layers.conv(x, filters, 3, dirac=dirac), 2))
             x = norm_activate(layers.conv(x, filters, 3, dirac=dirac))
+            if residual:
+                x = layers.norm(layers.conv(x, filters, 3, dirac=dirac), scale=False)
+                x = activate(layers.add(x, shortcut))
     with layers.name_scope("head"):
         return layers.logits(layers.global_max(x), num_classes, use_bias=False, scale=FAST_LOGIT_SCALE)
+
+
+fast_residual = functools.partial(fast_net, residual=True)

@@ -103,22 +103,22 @@ def bare_application(
         weights: ``imagenet``, which Keras downloads into its cache; None for random weights.
     """
     make = getattr(keras.applications, application)
-    with default_keras_settings(), names_from_the_beginning():
+    with keras_settings(), names_from_the_beginning():
         return make(include_top=False, weights=weights, input_shape=image_shape, pooling="avg")
 
 
 @contextlib.contextmanager
-def default_keras_settings() -> Iterator[None]:
-    """Make networks of ``keras.applications``, which have no arguments for dtype and layout, in Keras's own.
+def keras_settings(precision: str = "float32") -> Iterator[None]:
+    """Let Keras make layers of a precision, channels last, where they have no arguments for that.
 
     Another project may have set others, in ``keras.json`` or in this process; they are back after the block.
     """
     floatx, layout = keras.config.floatx(), keras.config.image_data_format()
     policy = keras.config.dtype_policy()
     try:
-        keras.config.set_floatx("float32")
+        keras.config.set_floatx("float64" if precision == "float64" else "float32")
         keras.config.set_image_data_format("channels_last")
-        keras.config.set_dtype_policy("float32")
+        keras.config.set_dtype_policy(precision)
         yield
     finally:
         keras.config.set_floatx(floatx)
@@ -221,7 +221,7 @@ def published_network(
     """
     make: Any = getattr(keras.applications, application)
     has_dense = application.startswith("VGG") and image_shape == PUBLISHED_SHAPE
-    with default_keras_settings():
+    with keras_settings():
         return make(include_top=has_dense, weights=weights, input_shape=PUBLISHED_SHAPE)
 
 

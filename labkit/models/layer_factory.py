@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -58,6 +58,7 @@ class LayerFactory:
     whitening_layer: type[keras.layers.Conv2D] = Whitening
     activation_layer: type[keras.layers.Activation] = Activation
     dropout_layer: type[keras.layers.Layer] = Dropout
+    dirac: Callable[[Any], Any] = Dirac
 
     def __init__(
         self,
@@ -161,7 +162,7 @@ class LayerFactory:
         """
         initializer = self._normal(None)
         x, padding = self._padded(x, kernel_size, stride, padding)
-        options = {"kernel_initializer": Dirac(initializer) if dirac else initializer, **self._layout}
+        options = {"kernel_initializer": self.dirac(initializer) if dirac else initializer, **self._layout}
         return self._apply(
             self.conv_layer, "conv", x, filters, kernel_size, stride, padding, use_bias=False, **options
         )

@@ -27,6 +27,8 @@ NAMES = {
     "convnext": {"model": "convnext"},
     "fast": {"model": "fast"},
     "fast_0.5": {"model": "fast", "width_factor": 0.5},
+    "fast_residual": {"model": "fast_residual"},
+    "fast_residual_1.5": {"model": "fast_residual", "width_factor": 1.5},
     "mobilenetv2": {"model": "keras_application"},
     "imagenet_resnet18": {"model": "imagenet_resnet", "num_layers": 18},
     "imagenet_resnet50": {"model": "imagenet_resnet"},

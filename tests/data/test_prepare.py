@@ -45,7 +45,7 @@ def test_a_differing_checksum_is_reported_and_recorded_not_fatal(tmp_path, archi
     assert any("not one of the published" in line for line in result.messages)
     sha256 = CIFAR10.sha256(archive)
     monkeypatch.setitem(
-        sources.PUBLISHED, "cifar-10-python.tar.gz", sources.Published("http://x/", sha256, 1)
+        sources.PUBLISHED, "cifar-10-python.tar.gz", sources.Published("http://x/", sha256, 1, "CIFAR-10")
     )
     result = prepare("cifar10", tmp_path / "2", archive=archive, **OPTIONS)
     assert result.manifest.source["matches_published"] is True

@@ -48,6 +48,7 @@ CASES = [
     "vit",
     "convnext",
     "fast_0.25",
+    "fast_residual_0.25",
     "imagenet_resnet18",
     "imagenet_se_resnet18",
     "imagenet_vgg11",

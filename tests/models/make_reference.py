@@ -32,6 +32,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "tutorial_cnn": reference.TutorialCNN,
     "fast_0.25": functools.partial(reference.FastNet, (16, 64, 64), functional.gelu),
     "fast_0.5": functools.partial(reference.FastNet, (32, 128, 128), functional.silu),
+    "fast_residual_0.25": functools.partial(reference.FastNet, (16, 64, 64), functional.gelu, depth=3),
     "lenet": reference.lenet,
 }
 

@@ -20,6 +20,7 @@ NETWORKS = {
     "bottleneck": ({"num_layers": 11, "block": "bottleneck"}, 13, 13),
     "vgg11": ({"model": "vgg", "num_layers": 11}, 8, 8),
     "fast": ({"model": "fast", "width_factor": 0.25}, 3, 6),
+    "fast_residual": ({"model": "fast_residual", "width_factor": 0.25}, 6, 9),
     "imagenet_resnet18": ({"model": "imagenet_resnet", "num_layers": 18}, 20, 20),
     "tutorial_cnn": ({"model": "tutorial_cnn"}, 0, 0),
     "mobilenetv2": ({"model": "keras_application"}, 35, 52),  # not those after its 17 depthwise convolutions

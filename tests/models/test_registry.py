@@ -33,6 +33,7 @@ WITH_REFERENCE: dict[str, dict] = {
     "tutorial_cnn": {"model": "tutorial_cnn"},
     "fast_0.25": {"model": "fast", "width_factor": 0.25, "activation": "gelu"},
     "fast_0.5": {"model": "fast", "width_factor": 0.5, "activation": "silu"},
+    "fast_residual_0.25": {"model": "fast_residual", "width_factor": 0.25, "activation": "gelu"},
     "lenet": {"model": "lenet"},
 }  # fmt: skip
 # These are compared with other implementations in test_published_size.py.
@@ -47,7 +48,7 @@ TRANSFORMERS: dict[str, dict] = {"vit": {"model": "vit"}, "convnext": {"model": 
 ALEXNET: dict[str, dict] = {"alexnet": {"model": "alexnet"}}
 CASES = WITH_REFERENCE | PUBLISHED_SIZE | TRANSFORMERS | ALEXNET
 ONE_OF_EACH = ["resnet8", "se_resnet8", "wide_resnet10_2", "vgg11", "tutorial_cnn", "fast_0.25", "lenet"]
-ONE_OF_EACH += [*PUBLISHED_SIZE, *TRANSFORMERS, *ALEXNET]
+ONE_OF_EACH += ["fast_residual_0.25", *PUBLISHED_SIZE, *TRANSFORMERS, *ALEXNET]
 # make test has the small ones.
 LARGE = PUBLISHED_SIZE | TRANSFORMERS | ALEXNET
 EACH = [pytest.param(name, marks=pytest.mark.long if name in LARGE else ()) for name in ONE_OF_EACH]

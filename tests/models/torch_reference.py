@@ -188,30 +188,36 @@ class TutorialCNN(nn.Module):
 
 
 class FastNet(nn.Module):
-    """airbench94's network: whitening, three stages of two convolutions, a maximum, scaled logits."""
+    """airbench94's network: whitening, three stages of two convolutions, a maximum, scaled logits.
+
+    With ``depth`` 3 it is airbench96's: the third convolution is added to the output of the first.
+    """
 
     def __init__(
-        self, widths: Sequence[int], activate: Callable[[torch.Tensor], torch.Tensor], classes: int = 10
+        self, widths: Sequence[int], activate: Callable[[torch.Tensor], torch.Tensor], depth: int = 2
     ) -> None:
         super().__init__()
-        self.activate = activate
+        self.activate, self.depth = activate, depth
         self.whitening = nn.Conv2d(3, 24, 2, bias=False)
         self.convolutions, self.norms = nn.ModuleList(), nn.ModuleList()
         before = 24
         for width in widths:
-            for inputs in (before, width):
+            for inputs in (before, *[width] * (depth - 1)):
                 self.convolutions.append(Convolution(inputs, width, 3))
                 self.norms.append(norm(width))
             before = width
-        self.logits = nn.Linear(before, classes, bias=False)
+        self.logits = nn.Linear(before, 10, bias=False)
 
     def forward(self, x):
         x = self.activate(self.whitening(x))
         for index, (convolution, normalize) in enumerate(zip(self.convolutions, self.norms, strict=True)):
             x = convolution(x)
-            if index % 2 == 0:
-                x = functional.max_pool2d(x, 2)
-            x = self.activate(normalize(x))
+            if index % self.depth == 0:
+                first = x = self.activate(normalize(functional.max_pool2d(x, 2)))
+            elif index % self.depth == 1:
+                x = self.activate(normalize(x))
+            else:
+                x = self.activate(normalize(x) + first)
         return self.logits(x.amax(dim=(2, 3))) / 9
 
 

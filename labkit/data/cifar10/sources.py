@@ -31,7 +31,12 @@ class Published:
     url: str
     sha256: str
     bytes: int
-    title: str = "CIFAR-10"
+    title: str
+
+
+def _cifar(name: str, sha256: str, size: int) -> Published:
+    url = f"https://www.cs.toronto.edu/~kriz/cifar-{name}.tar.gz"
+    return Published(url, sha256, size, f"CIFAR-{name.partition('-')[0]}")
 
 
 def _fashion(name: str, sha256: str, size: int) -> Published:
@@ -48,57 +53,32 @@ def _svhn(split: str, sha256: str, size: int) -> Published:
 # and c32a1d4ab5d03f1284b67883e8d87530). The SHA-256 sums are those that other projects pin for the same
 # files: the first from Keras (keras.datasets.cifar10), the second from torchvision for Ruby and GoMLX. Those
 # of CIFAR-100 (eb9058c3a382ffc7106e4002c42a8d85, 03b5dce01913d631647c71ecec9e9cb8) are from the same three.
-PUBLISHED: dict[str, Published] = {
-    "cifar-10-python.tar.gz": Published(
-        url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-        sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-        bytes=170_498_071,
-    ),
-    "cifar-10-binary.tar.gz": Published(
-        url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-        sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-        bytes=170_052_171,
-    ),
-    "cifar-100-python.tar.gz": Published(
-        url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
-        sha256="85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
-        bytes=169_001_437,
-        title="CIFAR-100",
-    ),
-    "cifar-100-binary.tar.gz": Published(
-        url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-        sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-        bytes=168_513_733,
-        title="CIFAR-100",
-    ),
+_ARCHIVES = (
+    _cifar("10-python", "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce", 170_498_071),
+    _cifar("10-binary", "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd", 170_052_171),
+    _cifar("100-python", "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7", 169_001_437),
+    _cifar("100-binary", "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec", 168_513_733),
     # As Keras has it (keras.datasets.mnist), with its sum.
-    "mnist.npz": Published(
+    Published(
         url="https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz",
         sha256="731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1",
         bytes=11_490_434,
         title="MNIST",
     ),
     # The authors publish MD5 sums of these files; the SHA-256 sums are those that Flux.jl and GluonTS pin.
-    "train-images-idx3-ubyte.gz": _fashion(
+    _fashion(
         "train-images-idx3", "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 26_421_880
     ),
-    "train-labels-idx1-ubyte.gz": _fashion(
-        "train-labels-idx1", "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 29_515
-    ),
-    "t10k-images-idx3-ubyte.gz": _fashion(
+    _fashion("train-labels-idx1", "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 29_515),
+    _fashion(
         "t10k-images-idx3", "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073", 4_422_102
     ),
-    "t10k-labels-idx1-ubyte.gz": _fashion(
-        "t10k-labels-idx1", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 5_148
-    ),
+    _fashion("t10k-labels-idx1", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 5_148),
     # The authors publish no sums; these are the ones of TensorFlow Datasets and torchvision.
-    "train_32x32.mat": _svhn(
-        "train", "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8", 182_040_794
-    ),
-    "test_32x32.mat": _svhn(
-        "test", "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b", 64_275_384
-    ),
-}
+    _svhn("train", "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8", 182_040_794),
+    _svhn("test", "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b", 64_275_384),
+)
+PUBLISHED = {published.url.rpartition("/")[2]: published for published in _ARCHIVES}  # by name
 Form = CifarForm | GreyForm | SvhnForm
 FORMS: dict[str, Form] = {
     "cifar10": CIFAR10,

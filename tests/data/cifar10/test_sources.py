@@ -119,7 +119,7 @@ def published(monkeypatch):
     """Make CONTENT the published archive, and don't wait between attempts."""
     sha256 = hashlib.sha256(CONTENT).hexdigest()
     monkeypatch.setitem(
-        sources.PUBLISHED, NAME, sources.Published("http://127.0.0.1:9/", sha256, len(CONTENT))
+        sources.PUBLISHED, NAME, sources.Published("http://127.0.0.1:9/", sha256, len(CONTENT), "CIFAR-10")
     )
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
