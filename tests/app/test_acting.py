@@ -136,6 +136,10 @@ def test_the_time_of_trainings_is_told_by_a_run_like_them(make_run):
     assert check(draft).config is not None
     assert expected(check(draft), draft, [summary]) is None, "workers share the cores"
     draft.workers = 1
+    draft.shown["progressive_resizing"] = "16:0.5"
+    assert check(draft).config is not None
+    assert expected(check(draft), draft, [summary]) is None, "steps of smaller images are quicker"
+    del draft.shown["progressive_resizing"]
     in_cluster(run)
     assert expected(check(draft), draft, [summary]) is None, "several processes have another speed"
     shutil.rmtree(run.cluster_path)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.config import Config
+from labkit.config.presets import merged_with_preset
 from labkit.errors import InputError
 from labkit.optim.network import build_model_to_train
 from labkit.training.checks import check_fits
@@ -35,6 +36,13 @@ def test_the_most_is_accepted_and_one_more_refused(flag, most, fields):
     check_fits(Config.from_flat(fields(most)), MANIFEST)
     with pytest.raises(InputError, match=f"^{flag} .*{most + 1}.*allowed.*at most {most}"):
         check_fits(Config.from_flat(fields(most + 1)), MANIFEST)
+
+
+def test_smaller_images_of_a_preset_are_refused_with_the_flag_that_leaves_images_whole():
+    small = SimpleNamespace(**{**vars(MANIFEST), "image_shape": (28, 28, 1)})
+    with pytest.raises(InputError, match="^--progressive-resizing has 28 .* --progressive-resizing none, "):
+        check_fits(Config.from_flat(merged_with_preset("resnet20_muon", {})), small)
+    check_fits(Config.from_flat(merged_with_preset("resnet20_muon", {"progressive_resizing": None})), small)
 
 
 def test_padding_has_as_many_pixels_as_there_are_to_mirror():
