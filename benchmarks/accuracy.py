@@ -7,11 +7,14 @@ PyTorch (torch_recipes.py), each seed of the one is followed by a seed of the ot
 Finished runs are reused. A plot shows test accuracy against minutes of training, from checkpoints that are
 evaluated after the training. Recipes that are not named keep their figures and curves from the result that is
 already in the output folder, if it was measured under the same conditions: the hours may be spread over days.
+So may be the seeds of one recipe: `--first-seed 1` adds to the result of seed 0.
 Uses CIFAR-10 if it is available, else `shapes`.
 """
 
 import argparse
+import datetime
 import json
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +41,7 @@ from labkit.data.manifest import Manifest
 from labkit.data.prepare import prepare
 
 POINTS = 12  # checkpoints of a curve
+TESTED = {"accuracy": "test accuracy", "tta_accuracy": "test accuracy with test-time augmentation"}
 # What has to be equal for earlier results to be kept.
 CONDITIONS = {
     "configuration": ("dataset", "precision", "steps"),
@@ -66,14 +70,8 @@ class Recipe:
 RECIPES = {
     "fast": Recipe("fast", {"train_steps": 230}, peer="airbench94_muon", share=0.75),  # 9.2 epochs of 50,000
     "fast, an hour": Recipe(
-        "fast",
-        {
-            "width_factor": 1.5,
-            "train_steps": 1200,  # 48 epochs of 50,000
-            "crop_padding": 4,
-            "cutmix_alpha": 0.5,
-            "batch_norm_decay": 0.8,
-        },
+        "fast_residual",
+        {"train_steps": 875},  # 35 epochs of 50,000
         accuracy=91.5,
         minutes=60.0,
     ),
@@ -95,6 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__, of_resnet=False)
     parser.set_defaults(repeats=3)
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
+    parser.add_argument("--first-seed", type=int, default=0, help="lower seeds keep their earlier results")
     parser.add_argument("--steps", type=int, help="steps of every training, to try the script out")
     add_runs_flag(parser, "accuracy")
     options = parser.parse_args(arguments)
@@ -103,13 +102,17 @@ def main(arguments: list[str] | None = None) -> None:
     report = Report("accuracy", __doc__, vars(options) | chosen)
     path = options.output / "accuracy.json"
     rows, details = earlier(path, report.configuration)  # before the hours
+    kept = {name: lower_seeds(options, name, rows, details) for name in options.recipes}
     found: dict[str, list[Trained]] = {}
     for name in options.recipes:
-        found |= measure(options, manifest, name)
+        measured = measure(options, manifest, name)
+        found |= measured | {name: kept[name] + measured[name]}
     with_goals = manifest.dataset == "cifar10"
     rows = [row for row in rows if side_of(row) not in found]
     rows += [row for name in options.recipes for row in figures(name, found, with_goals=with_goals)]
     details |= {side: details_of(runs) for side, runs in found.items()}
+    for name in options.recipes:
+        details[name]["recipe"] = values_of(options, name)
     order = [side for name in RECIPES for side in (name, peer_name(name)) if side in details]
     report.configuration["details"] = {side: details[side] for side in order}
     report.finish([row for side in order for row in rows if side_of(row) == side], options.output)
@@ -145,6 +148,37 @@ def earlier(path: Path, conditions: dict[str, Any]) -> tuple[list[Figure], dict[
     return read_figures(path), before["configuration"]["details"]
 
 
+def lower_seeds(
+    options: argparse.Namespace, name: str, rows: list[Figure], details: dict[str, dict[str, Any]]
+) -> list[Trained]:
+    """Return the earlier results of a recipe for the seeds below ``--first-seed``.
+
+    Ends the program where these are other seeds or of another recipe, and where the recipe has a peer, with
+    which it is trained in turn.
+    """
+    known = details.get(name, {"curves": []})
+    if not options.first_seed:
+        return []
+    if RECIPES[name].peer or len(known["curves"]) != options.first_seed:
+        sys.exit(
+            f"--first-seed is {options.first_seed}; {name!r} has {len(known['curves'])} seeds, or a peer"
+        )
+    if known.get("recipe") != values_of(options, name):
+        sys.exit(
+            f"--first-seed is {options.first_seed}, but the earlier seeds of {name!r} had another recipe"
+        )
+    found = {row.name.partition(": ")[2]: row.repeats for row in rows if side_of(row) == name}
+    return [
+        Trained(
+            {key: found[words][seed] / 100 for key, words in TESTED.items() if words in found},
+            found["training"][seed] * 60,
+            known["curves"][seed],
+            datetime.date.fromisoformat(known["date"]),
+        )
+        for seed in range(options.first_seed)
+    ]
+
+
 def measure(options: argparse.Namespace, manifest: Manifest, name: str) -> dict[str, list[Trained]]:
     """Train a recipe, and its peer if it has one, once for each seed."""
     peer = RECIPES[name].peer
@@ -154,7 +188,7 @@ def measure(options: argparse.Namespace, manifest: Manifest, name: str) -> dict[
     elif peer is not None:
         theirs = TorchTrainings(peer, options.runs, manifest, options.steps)
     found: dict[str, list[Trained]] = {name: []}
-    for seed in range(options.repeats):
+    for seed in range(options.first_seed, options.first_seed + options.repeats):
         found[name].append(train(options, manifest, name, seed))
         if theirs is not None:
             found.setdefault(peer_name(name), []).append(theirs.train(seed))
@@ -172,10 +206,7 @@ def peer_name(name: str) -> str:
 
 def train(options: argparse.Namespace, manifest: Manifest, name: str, seed: int) -> Trained:
     """Train a recipe of labkit with a seed."""
-    recipe = RECIPES[name]
-    values = merged_with_preset(recipe.preset, {**recipe.changes, "precision": fast_precisions()[-1]})
-    if options.steps:
-        values["train_steps"] = options.steps
+    values = values_of(options, name)
     values["keep_checkpoints"] = POINTS + 1
     values["checkpoint_every_steps"] = max(1, values["train_steps"] // POINTS)
     values["checkpoint_every_seconds"] = None
@@ -183,6 +214,13 @@ def train(options: argparse.Namespace, manifest: Manifest, name: str, seed: int)
     config = config_of(manifest, job_dir, {**values, "seed": seed})
     train_to_end(config)
     return evaluate_checkpoints(config, "test")
+
+
+def values_of(options: argparse.Namespace, name: str) -> dict[str, Any]:
+    """Return the configuration of a recipe, without its seed and its checkpoints."""
+    recipe = RECIPES[name]
+    values = merged_with_preset(recipe.preset, {**recipe.changes, "precision": fast_precisions()[-1]})
+    return values | ({"train_steps": options.steps} if options.steps else {})
 
 
 def all_images(options: argparse.Namespace) -> Manifest:
@@ -213,10 +251,7 @@ def figures(name: str, found: dict[str, list[Trained]], *, with_goals: bool = Tr
 def figures_of(name: str, runs: list[Trained], recipe: Recipe) -> list[Figure]:
     """Return accuracies and minutes for each seed, with the goals of ``recipe``."""
     rows = []
-    for key, words, goal in (
-        ("accuracy", "test accuracy", recipe.accuracy),
-        ("tta_accuracy", "test accuracy with test-time augmentation", recipe.augmented),
-    ):
+    for (key, words), goal in zip(TESTED.items(), (recipe.accuracy, recipe.augmented), strict=True):
         values = [100 * run.test[key] for run in runs if run.test and key in run.test]
         if values:
             bound = None if goal is None else Goal("at least", goal)

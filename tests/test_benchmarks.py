@@ -268,6 +268,37 @@ def test_recipes_measured_under_the_same_conditions_keep_their_figures(tmp_path,
     assert "will be replaced: steps was None and is 5" in capsys.readouterr().out
 
 
+def test_the_seeds_of_a_recipe_may_be_spread_over_days(tmp_path, monkeypatch, shapes):
+    first = trainings.Trained(
+        {"accuracy": 0.8, "tta_accuracy": 0.82}, 60.0, [(30.0, 0.5), (60.0, 0.8)], date(2026, 11, 24)
+    )
+    second = dataclasses.replace(first, test={"accuracy": 0.9, "tta_accuracy": 0.91}, date=date(2026, 11, 25))
+    monkeypatch.setattr(accuracy, "all_images", lambda options: shapes)
+
+    def measured(run, *flags):
+        monkeypatch.setattr(accuracy, "measure", lambda options, manifest, name: {name: [run]})
+        accuracy.main(["--repeats", "1", "--output", str(tmp_path), *flags])
+        return {row.name: row.repeats for row in read_figures(tmp_path / "accuracy.json")}
+
+    hour = ("--recipes", "fast, an hour")
+    measured(first, *hour)
+    with pytest.raises(SystemExit, match="'fast, an hour' has 1 seeds"):
+        measured(second, *hour, "--first-seed", "2")
+    rows = measured(second, *hour, "--first-seed", "1")
+    assert rows["fast, an hour: test accuracy"] == pytest.approx((80.0, 90.0))
+    assert rows["fast, an hour: test accuracy with test-time augmentation"] == pytest.approx((82.0, 91.0))
+    assert rows["fast, an hour: training"] == (1.0, 1.0)
+    details = json.loads((tmp_path / "accuracy.json").read_text())["configuration"]["details"]
+    assert details["fast, an hour"]["curves"] == [[[30.0, 0.5], [60.0, 0.8]]] * 2
+    changed = accuracy.Recipe("fast_residual", {"train_steps": 5})
+    monkeypatch.setitem(accuracy.RECIPES, "fast, an hour", changed)
+    with pytest.raises(SystemExit, match="the earlier seeds of 'fast, an hour' had another recipe"):
+        measured(second, *hour, "--first-seed", "2")
+    measured(first, "--recipes", "fast")
+    with pytest.raises(SystemExit, match="or a peer"):
+        measured(second, "--recipes", "fast", "--first-seed", "1")
+
+
 def test_every_variant_of_the_ablation_and_every_recipe_can_be_run():
     for changes in ablation.VARIANTS.values():
         assert Config.from_flat({**preset_values("fast"), **changes})
