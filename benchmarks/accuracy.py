@@ -7,7 +7,7 @@ PyTorch (torch_recipes.py), each seed of the one is followed by a seed of the ot
 Finished runs are reused. A plot shows test accuracy against minutes of training, from checkpoints that are
 evaluated after the training. Recipes that are not named keep their figures and curves from the result that is
 already in the output folder, if it was measured under the same conditions: the hours may be spread over days.
-So may be the seeds of one recipe: `--first-seed 1` adds to the result of seed 0.
+So may be the seeds of a recipe without a peer: `--recipes NAME --first-seed 1 --repeats 2` adds two.
 Uses CIFAR-10 if it is available, else `shapes`.
 """
 
@@ -29,6 +29,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from benchmarks.common import (
     add_runs_flag,
     archive_of,
+    at_least,
     fast_precisions,
     make_parser,
     missing,
@@ -93,7 +94,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__, of_resnet=False)
     parser.set_defaults(repeats=3)
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
-    parser.add_argument("--first-seed", type=int, default=0, help="lower seeds keep their earlier results")
+    parser.add_argument(
+        "--first-seed", type=at_least(0), default=0, help="lower seeds keep their earlier results"
+    )
     parser.add_argument("--steps", type=int, help="steps of every training, to try the script out")
     add_runs_flag(parser, "accuracy")
     options = parser.parse_args(arguments)
@@ -154,18 +157,19 @@ def lower_seeds(
     """Return the earlier results of a recipe for the seeds below ``--first-seed``.
 
     Ends the program where these are other seeds or of another recipe, and where the recipe has a peer, with
-    which it is trained in turn.
+    which it is trained in turn. The code may have changed since: see the dates.
     """
-    known = details.get(name, {"curves": []})
-    if not options.first_seed:
+    known, first = details.get(name, {"curves": []}), options.first_seed
+    if not first:
         return []
-    if RECIPES[name].peer or len(known["curves"]) != options.first_seed:
-        sys.exit(
-            f"--first-seed is {options.first_seed}; {name!r} has {len(known['curves'])} seeds, or a peer"
-        )
+    if RECIPES[name].peer:
+        sys.exit(f"{name!r} and its peer are trained in turn; leave --first-seed out")
+    if len(known["curves"]) != first:
+        seeds = len(known["curves"])
+        sys.exit(f"the earlier result of {name!r} has {seeds} seeds, so --first-seed must be {seeds}")
     if known.get("recipe") != values_of(options, name):
         sys.exit(
-            f"--first-seed is {options.first_seed}, but the earlier seeds of {name!r} had another recipe"
+            f"the earlier seeds of {name!r} had another recipe, or none is recorded; leave --first-seed out"
         )
     found = {row.name.partition(": ")[2]: row.repeats for row in rows if side_of(row) == name}
     return [
@@ -175,7 +179,7 @@ def lower_seeds(
             known["curves"][seed],
             datetime.date.fromisoformat(known["date"]),
         )
-        for seed in range(options.first_seed)
+        for seed in range(first)
     ]
 
 

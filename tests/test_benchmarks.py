@@ -276,13 +276,15 @@ def test_the_seeds_of_a_recipe_may_be_spread_over_days(tmp_path, monkeypatch, sh
     monkeypatch.setattr(accuracy, "all_images", lambda options: shapes)
 
     def measured(run, *flags):
-        monkeypatch.setattr(accuracy, "measure", lambda options, manifest, name: {name: [run]})
+        monkeypatch.setattr(
+            accuracy, "train", lambda options, manifest, name, seed: seeds.append(seed) or run
+        )
         accuracy.main(["--repeats", "1", "--output", str(tmp_path), *flags])
         return {row.name: row.repeats for row in read_figures(tmp_path / "accuracy.json")}
 
-    hour = ("--recipes", "fast, an hour")
+    hour, seeds = ("--recipes", "fast, an hour"), []
     measured(first, *hour)
-    with pytest.raises(SystemExit, match="'fast, an hour' has 1 seeds"):
+    with pytest.raises(SystemExit, match="the earlier result of 'fast, an hour' has 1 seeds"):
         measured(second, *hour, "--first-seed", "2")
     rows = measured(second, *hour, "--first-seed", "1")
     assert rows["fast, an hour: test accuracy"] == pytest.approx((80.0, 90.0))
@@ -290,12 +292,12 @@ def test_the_seeds_of_a_recipe_may_be_spread_over_days(tmp_path, monkeypatch, sh
     assert rows["fast, an hour: training"] == (1.0, 1.0)
     details = json.loads((tmp_path / "accuracy.json").read_text())["configuration"]["details"]
     assert details["fast, an hour"]["curves"] == [[[30.0, 0.5], [60.0, 0.8]]] * 2
+    assert (details["fast, an hour"]["date"], seeds) == ("2026-11-25", [0, 1])
     changed = accuracy.Recipe("fast_residual", {"train_steps": 5})
     monkeypatch.setitem(accuracy.RECIPES, "fast, an hour", changed)
     with pytest.raises(SystemExit, match="the earlier seeds of 'fast, an hour' had another recipe"):
         measured(second, *hour, "--first-seed", "2")
-    measured(first, "--recipes", "fast")
-    with pytest.raises(SystemExit, match="or a peer"):
+    with pytest.raises(SystemExit, match="'fast' and its peer are trained in turn"):
         measured(second, "--recipes", "fast", "--first-seed", "1")
 
 

@@ -169,7 +169,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         Architecture(
             "fast_residual",
             "labkit.models.convnets:fast_residual",
-            "fast with a third convolution and a shortcut in each stage, for longer training runs",
+            "the network fast with a third convolution and a shortcut in each stage, for longer training",
             "airbench96 of Jordan 2024, github.com/KellerJordan/cifar10-airbench",
             {"basic": Depths(11, listed=(11,))},
             takes=_OF_FAST,

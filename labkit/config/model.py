@@ -58,7 +58,7 @@ class ModelConfig(FieldOwner):
     )
     width_factor: float = option(
         1.0,
-        "Multiplies the channels of wide_resnet and fast; WRN-16-4 has 4.",
+        "Multiplies the channels of wide_resnet, fast and fast_residual; WRN-16-4 has 4.",
         minimum=0.125,
         below=100,
         only_with=_taken_by_model("width_factor"),
@@ -66,20 +66,20 @@ class ModelConfig(FieldOwner):
     )
     activation: str = option(
         "relu",
-        "Activation function of --model fast. The other architectures use the published one.",
+        "Activation function of fast and fast_residual. The other architectures use the published one.",
         choices=("relu", "silu", "gelu"),
         fork=OF_THE_NETWORK,
         only_with=_taken_by_model("activation"),
     )
     whitening: bool = option(
         True,
-        "Makes the first convolution of --model fast whiten the images, with frozen weights.",
+        "Makes the first convolution of fast and fast_residual whiten the images, with frozen weights.",
         fork=OF_THE_NETWORK,
         only_with=_taken_by_model("whitening"),
     )
     dirac: bool = option(
         True,
-        "Initializes the convolutions of --model fast as the identity.",
+        "Initializes the convolutions of --model fast and fast_residual as the identity.",
         fork=OF_THE_NETWORK,
         only_with=_taken_by_model("dirac"),
     )

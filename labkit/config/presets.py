@@ -147,6 +147,23 @@ def fast() -> Mapping[str, Any]:
     }
 
 
+def fast_residual() -> Mapping[str, Any]:
+    """The fast network with shortcuts, for the most accuracy on CIFAR-10 in an hour, mixed_bfloat16.
+
+    Command: ``labkit train --preset fast_residual --dataset cifar10``; add ``--precision auto`` as for
+    ``fast``. It differs from ``fast`` in: a third convolution and a shortcut in each stage, as in airbench96
+    (the same repository), 35 epochs, padding of 4 pixels, cutout of 12, slower averages of the statistics.
+    """
+    return {
+        **fast(),
+        "model": "fast_residual",
+        "epochs": 35.0,
+        "batch_norm_decay": 0.8,
+        "crop_padding": 4,
+        "cutout_size": 12,
+    }
+
+
 def smoke() -> Mapping[str, Any]:
     """A quick check that training works: ResNet-8 for 20 steps on the generated shapes, under a minute.
 
@@ -166,8 +183,10 @@ def smoke() -> Mapping[str, Any]:
 AUTO = "auto"  # fits the data set: see labkit.data.recipe
 PRESETS: dict[str, Callable[[], Mapping[str, Any]]] = {
     preset.__name__: preset
-    for preset in (estimator_2017, tutorial_2017, resnet20_one_cycle, resnet20_muon, fast, smoke)
-}
+    for preset in (
+        estimator_2017, tutorial_2017, resnet20_one_cycle, resnet20_muon, fast, fast_residual, smoke,
+    )
+}  # fmt: skip
 
 
 def preset_values(name: str) -> Mapping[str, Any]:

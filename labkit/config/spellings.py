@@ -138,7 +138,7 @@ ANSWERS = {
         ("ckpt ckpt_path checkpoint checkpoint_file weights load_weights pretrained finetune init_from "
          "pretrained_model",
          "--start-from takes initial weights; labkit resume RUN continues a run"),
-        ("width", "--width-factor multiplies the channels of wide_resnet and fast"),
+        ("width", "--width-factor multiplies the channels of wide_resnet, fast and fast_residual"),
         ("backbone", "--model names the network"),
         ("freeze_layers freeze_backbone freeze_base", "--freeze names the stages or layers to hold fixed"),
         ("base_lr blr", "--learning-rate is the rate itself, whatever the batch size"),

@@ -86,7 +86,7 @@ def _make_cifar10_or_shapes(
     data_dir: Path, timeout: float, announce: Callable[[str], None]
 ) -> tuple[Manifest, str]:
     try:
-        sources.check_connection(sources.DEFAULT_URL, timeout)
+        sources.check_connection(sources.default_url(sources.CIFAR10), timeout)
         prepared = prepare("cifar10", data_dir, timeout=timeout, attempts=1, progress=announce)
         return prepared.manifest, _choice(prepared.manifest)
     except InputError as error:

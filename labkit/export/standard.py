@@ -34,7 +34,7 @@ class KerasLayerFactory(LayerFactory):
     activation_layer = keras.layers.Activation
     whitening_layer = keras.layers.Conv2D  # the trained weights include the whitening kernel
     dropout_layer = keras.layers.Dropout
-    dirac = staticmethod(lambda initializer: initializer)  # the weights are replaced anyway
+    dirac_initializer = staticmethod(lambda initializer: initializer)  # the weights are replaced anyway
 
     def norm_layer(
         self,

@@ -1,4 +1,4 @@
-"""Networks without shortcuts: LeNet, AlexNet, VGG, that of TensorFlow's tutorial, one that trains in seconds.
+"""LeNet, AlexNet, VGG, the network of TensorFlow's tutorial, and two that learn in minutes.
 
 ``lenet``: LeNet-5 of LeCun, Bottou, Bengio & Haffner, "Gradient-Based Learning Applied to Document
 Recognition" (1998), section II.B, in the form that is common today: plain averages in place of trained
@@ -287,4 +287,5 @@ def fast_net(
         return layers.logits(layers.global_max(x), num_classes, use_bias=False, scale=FAST_LOGIT_SCALE)
 
 
+# The stages of airbench96 with the widths of ``fast``.
 fast_residual = functools.partial(fast_net, residual=True)

@@ -111,7 +111,7 @@ def bare_application(
 def keras_settings(precision: str = "float32") -> Iterator[None]:
     """Let Keras make layers of a precision, channels last, where they have no arguments for that.
 
-    Another project may have set others, in ``keras.json`` or in this process; they are back after the block.
+    Other values, from ``keras.json`` or another project in this process, are back after the block.
     """
     floatx, layout = keras.config.floatx(), keras.config.image_data_format()
     policy = keras.config.dtype_policy()

@@ -58,7 +58,7 @@ class LayerFactory:
     whitening_layer: type[keras.layers.Conv2D] = Whitening
     activation_layer: type[keras.layers.Activation] = Activation
     dropout_layer: type[keras.layers.Layer] = Dropout
-    dirac: Callable[[Any], Any] = Dirac
+    dirac_initializer: Callable[[Any], Any] = Dirac
 
     def __init__(
         self,
@@ -162,7 +162,8 @@ class LayerFactory:
         """
         initializer = self._normal(None)
         x, padding = self._padded(x, kernel_size, stride, padding)
-        options = {"kernel_initializer": self.dirac(initializer) if dirac else initializer, **self._layout}
+        initializer = self.dirac_initializer(initializer) if dirac else initializer
+        options = {"kernel_initializer": initializer, **self._layout}
         return self._apply(
             self.conv_layer, "conv", x, filters, kernel_size, stride, padding, use_bias=False, **options
         )

@@ -57,7 +57,9 @@ def test_a_layer_that_is_called_twice_draws_other_masks_the_second_time():
             np.testing.assert_array_equal(first, layer(ones, training=True))
 
 
-@pytest.mark.parametrize("name", ["resnet8", "wide_resnet10_1", "vgg11", "tutorial_cnn", "fast_0.25"])
+@pytest.mark.parametrize(
+    "name", ["resnet8", "wide_resnet10_1", "vgg11", "tutorial_cnn", "fast_0.25", "fast_residual_0.25"]
+)
 def test_every_network_has_it_before_the_logits(name):
     config = ModelConfig(**parse_model_name(name), dropout_rate=0.5)
     model = build_model(config, num_classes=10, image_shape=(32, 32, 3), seed=1)

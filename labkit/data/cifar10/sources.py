@@ -96,9 +96,6 @@ def default_url(form: Form) -> str:
     return first if len(form.downloads) == 1 else first.rpartition("/")[0]
 
 
-DEFAULT_URL = default_url(CIFAR10)
-
-
 def matches_published(sha256: str, form: Form = CIFAR10) -> bool:
     """Return whether `sha256` is the checksum of one of the published archives of a data set."""
     return any(sha256 == one.sha256 for one in PUBLISHED.values() if one.title == form.title)

@@ -11,7 +11,7 @@ from labkit.data.cifar10 import sources
 from labkit.errors import InputError
 
 NAME = "cifar-10-python.tar.gz"
-ADDRESS = sources.default_url(sources.CIFAR10)  # before ``published`` puts another in its place
+CIFAR10_ADDRESS = sources.default_url(sources.CIFAR10)  # before ``published`` puts another in its place
 CONTENT = bytes(range(256)) * 4000  # 1 MB
 
 
@@ -215,5 +215,5 @@ def test_connection_probe(monkeypatch):
 
 
 def test_the_published_archives_have_the_documented_addresses():
-    assert ADDRESS == "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
+    assert CIFAR10_ADDRESS == "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
     assert all(len(p.sha256) == 64 for p in sources.PUBLISHED.values())
