@@ -161,6 +161,8 @@ def lower_seeds(
     """
     known, first = details.get(name, {"curves": []}), options.first_seed
     if not first:
+        if known["curves"]:
+            print(f"{name!r} is measured again: its {len(known['curves'])} earlier seeds leave the result")
         return []
     if RECIPES[name].peer:
         sys.exit(f"{name!r} and its peer are trained in turn; leave --first-seed out")

@@ -268,7 +268,7 @@ def test_recipes_measured_under_the_same_conditions_keep_their_figures(tmp_path,
     assert "will be replaced: steps was None and is 5" in capsys.readouterr().out
 
 
-def test_the_seeds_of_a_recipe_may_be_spread_over_days(tmp_path, monkeypatch, shapes):
+def test_the_seeds_of_a_recipe_may_be_spread_over_days(tmp_path, monkeypatch, shapes, capsys):
     first = trainings.Trained(
         {"accuracy": 0.8, "tta_accuracy": 0.82}, 60.0, [(30.0, 0.5), (60.0, 0.8)], date(2026, 11, 24)
     )
@@ -297,6 +297,12 @@ def test_the_seeds_of_a_recipe_may_be_spread_over_days(tmp_path, monkeypatch, sh
     monkeypatch.setitem(accuracy.RECIPES, "fast, an hour", changed)
     with pytest.raises(SystemExit, match="the earlier seeds of 'fast, an hour' had another recipe"):
         measured(second, *hour, "--first-seed", "2")
+    measured(second, "--recipes", "resnet20, muon")
+    assert "leave the result" not in capsys.readouterr().out
+    measured(second, "--recipes", "resnet20, muon")
+    assert (
+        "'resnet20, muon' is measured again: its 1 earlier seeds leave the result" in capsys.readouterr().out
+    )
     with pytest.raises(SystemExit, match="'fast' and its peer are trained in turn"):
         measured(second, "--recipes", "fast", "--first-seed", "1")
 
