@@ -47,9 +47,9 @@ def start_server(folder: Path, port: int, prefix: str | None = None, host: str =
             address = board.launch()
     except program.TensorBoardPortInUseError:
         raise InputError(f"--port is {port}, which can't be used: it is taken; name another") from None
+    no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever http_proxy says
     try:
-        with urllib.request.urlopen(f"{address}data/runs", timeout=SECONDS_TO_ANSWER) as answer:
-            answer.read()
+        no_proxy.open(f"{address}data/runs", timeout=SECONDS_TO_ANSWER).read()
     except OSError as error:
         raise InputError(f"TensorBoard doesn't answer at {address}: {error}; try again") from None
     return address

@@ -65,7 +65,9 @@ def ask(trained, damaged, dumped, tmp_path_factory) -> Ask:
     """Return a function that asks the server for the data of a page."""
     # It stays, because threads of TensorBoard read it until the process ends.
     folder = LogFolder(tmp_path_factory.mktemp("logs"), lambda: [*trained.values(), *damaged, dumped])
-    address = start_server(folder.path, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("http_proxy", "http://127.0.0.1:9")  # as on many clusters; nothing answers there
+        address = start_server(folder.path, 0)
 
     def ask(path: str, body: Any = None, **words: Any) -> Any:
         data = None if body is None else json.dumps(body).encode()
