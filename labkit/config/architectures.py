@@ -169,8 +169,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         Architecture(
             "fast_residual",
             "labkit.models.convnets:fast_residual",
-            "the network fast with a third convolution and a shortcut in each stage, for longer training",
-            "airbench96 of Jordan 2024, github.com/KellerJordan/cifar10-airbench",
+            "the network fast with a third convolution, squeeze and excitation and a shortcut in each stage",
+            "after airbench96, github.com/KellerJordan/cifar10-airbench; Hu et al. 2017, arXiv:1709.01507",
             {"basic": Depths(11, listed=(11,))},
             takes=_OF_FAST,
         ),

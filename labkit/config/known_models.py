@@ -68,7 +68,7 @@ KNOWN_MODELS = (
     KnownModel(
         "fast", 1_971_328, 118_147_360, 51, 0.9401, "Jordan 2024, airbench94_muon.py, six views of each image"
     ),
-    KnownModel("fast_residual", 3_188_416, 160_651_552, 79),
+    KnownModel("fast_residual", 3_205_924, 160_668_448, 79),
     KnownModel("vit", 5_350_090, 340_330_368, 4),
     KnownModel("convnext", 3_376_290, 44_288_640, 568),
     KnownModel("mobilenetv2", 2_236_682, 6_124_928, 491),

@@ -33,7 +33,8 @@ weight decay of the dense layers alone and averaged weights are part of its trai
 Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU" (2024), arXiv:2404.00498, section 3: a frozen
 whitening convolution, then three stages of two 3x3 convolutions with max pooling between them, batch
 normalization without a trained scale, and convolutions initialized to the identity. ``fast_residual`` has
-the stages of airbench96: a third convolution, and a shortcut around the second and the third.
+the stages of airbench96: a third convolution, and a shortcut around the second and the third; in addition,
+squeeze and excitation weights the channels before the shortcut is added.
 """
 
 import functools
@@ -264,7 +265,7 @@ def fast_net(
         whitening: whether the first layer is a frozen whitening convolution; otherwise it is trained.
         dirac: whether convolutions are initialized to the identity.
         activation: ``relu``, ``silu`` or ``gelu``.
-        residual: whether each stage has a third convolution, and a shortcut around its last two.
+        residual: whether each stage has a third convolution, squeeze and excitation, and a shortcut.
     """
 
     def activate(x):
@@ -282,10 +283,10 @@ def fast_net(
             x = norm_activate(layers.conv(x, filters, 3, dirac=dirac))
             if residual:
                 x = layers.norm(layers.conv(x, filters, 3, dirac=dirac), scale=False)
-                x = activate(layers.add(x, shortcut))
+                x = activate(layers.add(layers.squeeze_excite(x), shortcut))
     with layers.name_scope("head"):
         return layers.logits(layers.global_max(x), num_classes, use_bias=False, scale=FAST_LOGIT_SCALE)
 
 
-# The stages of airbench96 with the widths of ``fast``.
+# The stages of airbench96 with the widths of ``fast``, and squeeze and excitation.
 fast_residual = functools.partial(fast_net, residual=True)

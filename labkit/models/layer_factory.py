@@ -14,6 +14,9 @@ from labkit.models.attention import Attention, ChannelScale, Positions
 from labkit.models.convolution import Conv2D, Dirac, Whitening
 from labkit.models.layers import BatchNormalization, Dropout, LocalResponseNormalization
 
+# Of squeeze and excitation (Hu et al., section 3.3): 16 channels have one hidden unit, as in PyTorchCV.
+REDUCTION = 16
+
 
 def in_scope(layer: Any, scope: str) -> Any:
     """Return ``layer``, whose nodes from now on stand in a scope of the graph, for TensorBoard.
@@ -369,9 +372,15 @@ class LayerFactory:
         swapped = "channels_first" if last else "channels_last"
         return self._apply(keras.layers.ZeroPadding2D, "pad", x, padding, data_format=swapped)
 
-    def scale_channels(self, x, factors):
-        """Multiply each channel of ``x`` by its factor; ``factors``: [batch, channels]."""
+    def squeeze_excite(self, x):
+        """Squeeze and excitation: multiply each channel by a factor that depends on all channels' averages.
+
+        Hu et al., "Squeeze-and-Excitation Networks" (2017), arXiv:1709.01507: the averages over the image, a
+        dense layer, ReLU, a second dense layer, sigmoid.
+        """
         channels = self.channels(x)
+        hidden = self.relu(self.dense(self.global_average(x), max(1, channels // REDUCTION)))
+        factors = self.activation(self.dense(hidden, channels), "sigmoid")
         shape = (1, 1, channels) if self.data_format == "channels_last" else (channels, 1, 1)
         factors = self._apply(keras.layers.Reshape, "reshape", factors, shape)
         return self._apply(keras.layers.Multiply, "multiply", [x, factors])

@@ -20,8 +20,6 @@ d = 6n+4 and width factor k. The paper also tries dropout between the convolutio
 """
 
 import functools
-from collections.abc import Callable
-from typing import Any
 
 import keras
 
@@ -49,7 +47,7 @@ def resnet(
     resnet_version: int,
     block: str,
     num_classes: int,
-    recalibrate: Callable[[LayerFactory, Any], Any] | None = None,
+    squeeze_excite: bool = False,
 ) -> keras.KerasTensor:
     """Return the logits of a ResNet for ``images``, float32 [batch, num_classes].
 
@@ -60,7 +58,7 @@ def resnet(
         resnet_version: 1 (activation after the sum) or 2 (activation before the convolutions).
         block: ``basic`` or ``bottleneck``.
         num_classes: number of logits.
-        recalibrate: applied to a block's residual before the shortcut is added (see ``se_resnet``).
+        squeeze_excite: whether a block's channels are weighted before its shortcut is added (``se_resnet``).
     """
     bottleneck = block == "bottleneck"
     blocks_per_stage = (num_layers - 2) // (9 if bottleneck else 6)
@@ -75,8 +73,8 @@ def resnet(
             stride = 2 if stage > 1 and index == 0 else 1
             with layers.name_scope(f"stage{stage}_block{index + 1}"):
                 residual, shortcut = residual_block(layers, x, width, stride, bottleneck)
-                if recalibrate is not None:
-                    residual = recalibrate(layers, residual)
+                if squeeze_excite:
+                    residual = layers.squeeze_excite(residual)
                 x = layers.add(residual, shortcut)
                 if resnet_version == 1:
                     x = layers.relu(x)
@@ -94,7 +92,7 @@ def imagenet_resnet(
     num_layers: int,
     num_classes: int,
     bottleneck_stride: str = "first",
-    recalibrate: Callable[[LayerFactory, Any], Any] | None = None,
+    squeeze_excite: bool = False,
 ) -> keras.KerasTensor:
     """Return the logits of a ResNet at the size published for ImageNet, float32 [batch, num_classes].
 
@@ -107,7 +105,7 @@ def imagenet_resnet(
         num_layers: 18, 34, 50, 101 or 152.
         num_classes: number of logits.
         bottleneck_stride: which convolution of a bottleneck halves the image, ``first`` or ``second``.
-        recalibrate: as in ``resnet``.
+        squeeze_excite: as in ``resnet``.
     """
     bottleneck = num_layers >= SHALLOWEST_BOTTLENECK
 
@@ -123,8 +121,8 @@ def imagenet_resnet(
                     layers, x, width, stride, bottleneck, project=True, padding="symmetric",
                     stride_in=bottleneck_stride,
                 )  # fmt: skip
-                if recalibrate is not None:
-                    residual = recalibrate(layers, residual)
+                if squeeze_excite:
+                    residual = layers.squeeze_excite(residual)
                 x = layers.relu(layers.add(residual, shortcut))
     with layers.name_scope("head"):
         return layers.logits(layers.global_average(x), num_classes)
@@ -191,21 +189,9 @@ def _shortcut(layers: LayerFactory, x, out_channels: int, stride: int, project: 
 
 # ---- squeeze and excitation
 
-# Hu et al. (2017), section 3.3. A stage of 16 channels then has one hidden unit, as in PyTorchCV for CIFAR.
-REDUCTION = 16
-
-
-def _squeeze_excite(layers: LayerFactory, x):
-    """Multiply each channel by a factor: average, dense, ReLU, dense, sigmoid."""
-    channels = layers.channels(x)
-    squeezed = layers.global_average(x)
-    hidden = layers.relu(layers.dense(squeezed, max(1, channels // REDUCTION)))
-    return layers.scale_channels(x, layers.activation(layers.dense(hidden, channels), "sigmoid"))
-
-
-# They take the arguments of ``resnet`` and ``imagenet_resnet`` except ``recalibrate``.
-se_resnet = functools.partial(resnet, recalibrate=_squeeze_excite)
-imagenet_se_resnet = functools.partial(imagenet_resnet, recalibrate=_squeeze_excite)
+# They take the other arguments of ``resnet`` and ``imagenet_resnet``.
+se_resnet = functools.partial(resnet, squeeze_excite=True)
+imagenet_se_resnet = functools.partial(imagenet_resnet, squeeze_excite=True)
 
 
 # ---- wide networks

@@ -190,7 +190,8 @@ class TutorialCNN(nn.Module):
 class FastNet(nn.Module):
     """airbench94's network: whitening, three stages of two convolutions, a maximum, scaled logits.
 
-    With ``depth`` 3 it is airbench96's: the third convolution is added to the output of the first.
+    With ``depth`` 3 it is airbench96's: the third convolution, its channels weighted by squeeze and
+    excitation, is added to the output of the first.
     """
 
     def __init__(
@@ -199,12 +200,13 @@ class FastNet(nn.Module):
         super().__init__()
         self.activate, self.depth = activate, depth
         self.whitening = nn.Conv2d(3, 24, 2, bias=False)
-        self.convolutions, self.norms = nn.ModuleList(), nn.ModuleList()
+        self.convolutions, self.norms, self.squeezes = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         before = 24
         for width in widths:
             for inputs in (before, *[width] * (depth - 1)):
                 self.convolutions.append(Convolution(inputs, width, 3))
                 self.norms.append(norm(width))
+            self.squeezes.append(SqueezeExcite(width) if depth > 2 else nn.Identity())
             before = width
         self.logits = nn.Linear(before, 10, bias=False)
 
@@ -217,7 +219,7 @@ class FastNet(nn.Module):
             elif index % self.depth == 1:
                 x = self.activate(normalize(x))
             else:
-                x = self.activate(normalize(x) + first)
+                x = self.activate(self.squeezes[index // self.depth](normalize(x)) + first)
         return self.logits(x.amax(dim=(2, 3))) / 9
 
 
