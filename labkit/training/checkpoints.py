@@ -197,7 +197,8 @@ class CheckpointStore:
         return InputError(
             f"checkpoint {self.path(step)} is whole, but doesn't fit the network of "
             f"{self._folder.parent / 'config.json'} ({reason}); keep both: restore the config.json that it "
-            "was trained with, or train the other network in another --job-dir"
+            "was trained with, take the commit of labkit in environment.json if its code has changed, "
+            "or train the other network in another --job-dir"
         )
 
     def _damaged(self, step: int, error: Any) -> InputError:
