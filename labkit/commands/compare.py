@@ -229,8 +229,9 @@ def replicas(
 
     Without other flags, ResNet-8 is trained on the generated data set shapes, with batches of 128 at a
     constant learning rate of 2e-4, with and without synchronized batch normalization; --sync-batch-norm and
-    --no-sync-batch-norm train one of the two. The other flags are those of labkit train that don't choose
-    steps, a directory, devices or a cluster: see labkit train --help-all.
+    --no-sync-batch-norm train one of the two. The ghost batches of a preset stay only with
+    --no-sync-batch-norm. The other flags are those of labkit train that don't choose steps, a directory,
+    devices or a cluster: see labkit train --help-all.
 
     Args:
         output: Folder for runs and results. Default: <home>/comparisons/<name made from the settings>.

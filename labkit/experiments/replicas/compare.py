@@ -106,8 +106,8 @@ def compare_replicas(
         tolerance: Largest difference of two losses that agree, in nats.
         output: Folder of the run directories; finished runs there aren't trained again. None: a folder of
             labkit's home, whose name follows from the settings.
-        preset: A named set of values; without one, ``model`` (ResNet-8) is trained on ``shapes`` with batches
-            of 128 at a constant learning rate of 2e-4.
+        preset: A named set of values; its ghost batches stay only with ``sync_batch_norm=False``. Without
+            one, ``model`` (ResNet-8) is trained on ``shapes`` with batches of 128 at a constant rate of 2e-4.
         announce: takes lines for people, two for each training.
         **flags: any flag of ``labkit train`` by its name, and objects where ``labkit.train`` takes them.
             ``sync_batch_norm`` True or False trains with or without it alone.
