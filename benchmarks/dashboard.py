@@ -1,7 +1,8 @@
 """How soon does the dashboard show what happens, and what does that take?
 
 Pages are opened and used in Chromium. A time ends with the first frame in which the page has what was asked
-for. TensorBoard is measured beside it with the same scalars.
+for. TensorBoard is measured beside it with the same scalars. With ``--parts``, the result goes into a folder
+that is named after the parts, so that the result of all parts stays as it is.
 """
 
 import argparse
@@ -65,7 +66,8 @@ def main(arguments: list[str] | None = None) -> None:
         for figure in found:
             print(f"   {figure.name}: {figure.median:.3g} {figure.unit}", flush=True)
     if measured:
-        report.finish(measured, options.output)
+        some = [] if set(options.parts) == set(PARTS) else sorted(set(options.parts))
+        report.finish(measured, options.output / "_".join(some))
     if failed:
         sys.exit("a part could not be measured: see above")
 

@@ -61,7 +61,7 @@ def seconds_of_telemetry(rows: list[Row], count: int, folder: Path) -> float:
     run.create()
     write_json_atomic(run.config_path, Config().to_json())
     telemetry = Telemetry(run, total_steps=count, first_step=0, resumed=False)
-    pace = Pace(128)
+    pace = Pace(128, lambda step: (0.0, 0))
 
     def record(row: Row) -> None:
         # One second after the last status, so that a status is written for every row.

@@ -85,10 +85,6 @@ class Architecture:
         return len(self.depths) > 1
 
     @property
-    def has_width_factor(self) -> bool:
-        return "width_factor" in self.takes
-
-    @property
     def has_one_depth(self) -> bool:
         return len(self.depths["basic"].listed) == 1
 
@@ -329,9 +325,9 @@ def model_name(config: Any) -> str:
         path, _, name = config.model.rpartition(":")
         return f"{PurePath(path).stem}.{name}" if path else PurePath(name).stem
     depth = "" if architecture.has_one_depth else str(config.num_layers)
-    width = f"_{config.width_factor!r}".removesuffix(".0") if architecture.has_width_factor else ""
-    if architecture.has_one_depth and config.width_factor == 1:
-        width = ""
+    width = ""
+    if "width_factor" in architecture.takes and not (architecture.has_one_depth and config.width_factor == 1):
+        width = f"_{config.width_factor!r}".removesuffix(".0")
     variant = ""
     if architecture.has_residual_variants:
         variant = "" if config.resnet_version == 1 else f"-v{config.resnet_version}"

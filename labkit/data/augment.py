@@ -55,7 +55,7 @@ def augment(
         images = crop_and_flip(images, *offsets, augmentation)
     if augmentation.trivial:
         images = trivially_augmented(images, key=key, epoch=epoch, index=index)
-    if augmentation.changes_colors:
+    if augmentation.brightness > 0 or augmentation.contrast > 0:
         images = change_colors(images, augmentation, key=key, epoch=epoch, index=index)
     if augmentation.cutout_size:
         mean = np.round(255 * np.asarray(manifest.channel_mean)).astype(np.uint8)

@@ -99,11 +99,6 @@ class Augmentation:
     rotation: float = 0.0
     trivial: bool = False
 
-    @property
-    def changes_colors(self) -> bool:
-        """Whether images become float32 with values below 0 and above 255."""
-        return self.brightness > 0 or self.contrast > 0
-
     def positions(self, height: int, width: int) -> tuple[int, int]:
         """Return how many rows, and how many columns, a crop of an image of this size can begin at."""
         top, left = (side + 2 * self.crop_padding - (self.crop_size or side) + 1 for side in (height, width))

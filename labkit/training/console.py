@@ -154,7 +154,7 @@ class Progress(Callback):
     def after_step(self, training: TrainingView, row: Mapping[str, Any]) -> None:
         step, total_steps = row["step"], training.total_steps
         self._console.progress(step, losses_in_words(row), row["loss"])
-        eta, now = self._pace.seconds_left(step, total_steps), time.monotonic()
+        eta, now = self._pace.seconds_left(step), time.monotonic()
         if eta is not None and not self._is_expected and now - self._started > SECONDS_TO_EXPECTATION:
             self._is_expected = True
             if eta > SECONDS_TO_EXPECTATION:
@@ -172,13 +172,12 @@ class Progress(Callback):
 
 
 def _terminal_bar(completed: int, total: int) -> Any:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     bar = Progress(
         TextColumn("training"),
         BarColumn(),
         MofNCompleteColumn(),
-        TimeRemainingColumn(),
         TextColumn("{task.fields[text]}"),
     )
     bar.add_task("training", total=total, completed=completed, text="")
@@ -291,8 +290,8 @@ def lines_at_start(network: "Network", run: RunDirectory, step: int, *, resumed:
         side, whole = config.data.image_sizes[0][0], math.ceil(config.data.image_sizes[-1][1] * total_steps)
         if step < whole:
             lines.append(
-                f"note: training begins with images of {side} pixels; later steps take longer than the ETA "
-                f"says; evaluations use whole images and can stay near guessing until step {whole:,}"
+                f"note: training begins with images of {side} pixels; evaluations use whole images and can "
+                f"stay near guessing until step {whole:,}"
             )
     if devices.asynchronous_workers > 1:
         guessing = network.loss.chance(manifest.num_classes)

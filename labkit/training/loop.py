@@ -82,7 +82,7 @@ class TrainLoop:
         self.validated_step = self.saved_step = -1  # in this process
         self.saved_at = time.monotonic()
         self.stopped_by = ""
-        self.pace = Pace(self.config.data.images_per_step, self._evaluated_after)
+        self.pace = Pace(self.config.data.images_per_step, self._left_after)
         validates = bool(self.manifest.splits.get("validation"))
         self.triggers = Triggers(self.config.run, network.steps_per_epoch, validates)
         self.workers: WorkerTelemetry | None = None
@@ -166,12 +166,13 @@ class TrainLoop:
             callbacks = [progress, *builtin_callbacks(self.config.run), *users]
         return Calls(callbacks, training, heartbeat=self.telemetry.heartbeat, say=self.console.line)
 
-    def _evaluated_after(self, step: int) -> int:
-        """Return how many examples are evaluated after ``step``; each augmented view counts as one."""
+    def _left_after(self, step: int) -> tuple[float, int]:
+        """Return the work after ``step`` and the number of evaluated examples; each augmented view is one."""
         until, config = self.triggers.validations_until, self.config.run
         views = {"none": 1, "mirror": 3, "mirror_and_shift": 7}[config.test_time_augmentation]
         tested = views * self.manifest.count("test") if config.evaluate_test else 0
-        return (until(self.total_steps) - until(step)) * self.manifest.count("validation") + tested
+        validated = (until(self.total_steps) - until(step)) * self.manifest.count("validation")
+        return self.network.work_after(step), validated + tested
 
     def _busy(self, activity: str) -> None:
         if self.membership:
@@ -269,7 +270,7 @@ class TrainLoop:
             row["staleness"] = float(result.staleness)
             row["worker"] = float(result.worker.partition(":")[2])
             row["worker_seconds"] = result.worker_seconds
-        self.pace.add(seconds, result.waited)
+        self.pace.add(result.step, seconds, result.waited)
         self.calls.training.observation = result.observation
         row |= self.calls.after_step(row)
         self.telemetry.train_row(row, self.pace)

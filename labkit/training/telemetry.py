@@ -27,9 +27,10 @@ SECONDS_TO_START = 300.0  # a first step may compile for minutes
 
 @dataclass
 class _Sum:
-    """Some steps: how many, their seconds, and how many of these they waited for their input."""
+    """Some steps: how many, their work, their seconds, and how many of these they waited for their input."""
 
     steps: int = 0
+    work: float = 0.0
     seconds: float = 0.0
     waited: float = 0.0
 
@@ -41,21 +42,20 @@ class Pace:
 
     Args:
         global_batch_size: examples of a step.
-        evaluated_after: returns how many examples the run evaluates after a step.
+        left_after: returns the work after a step, in steps of whole images, and the examples evaluated.
     """
 
-    def __init__(
-        self, global_batch_size: int, evaluated_after: Callable[[int], int] = lambda step: 0
-    ) -> None:
-        self._global_batch_size, self._evaluated_after = global_batch_size, evaluated_after
+    def __init__(self, global_batch_size: int, left_after: Callable[[int], tuple[float, int]]) -> None:
+        self._global_batch_size, self._left_after = global_batch_size, left_after
         self._session, self._lap = _Sum(), _Sum()
         self._compiled = False
         self._evaluation_seconds: float | None = None  # of an example
 
-    def add(self, seconds: float, waited: float) -> None:
-        """Count a step that took ``seconds``, including ``waited`` seconds for its input."""
+    def add(self, step: int, seconds: float, waited: float) -> None:
+        """Count ``step``, which took ``seconds``, including ``waited`` seconds for its input."""
         for total in (self._session, self._lap) if self._compiled else ():
             total.steps += 1
+            total.work += self._left_after(step - 1)[0] - self._left_after(step)[0]
             total.seconds += seconds
             total.waited += waited
         self._compiled = True
@@ -69,15 +69,16 @@ class Pace:
         """Note how long an evaluation took."""
         self._evaluation_seconds = seconds / examples
 
-    def seconds_left(self, step: int, total_steps: int) -> float | None:
+    def seconds_left(self, step: int) -> float | None:
         """Return the expected time from ``step`` to the end, evaluations included; None before two steps."""
-        per_step = self.seconds_per_step()
-        if per_step is None:
+        if not self._session.work:
             return None
+        work, evaluated = self._left_after(step)
+        per_step = self._session.seconds / self._session.work
         per_example = self._evaluation_seconds
         if per_example is None:  # forward is about a third of a step
             per_example = per_step / self._global_batch_size / 3
-        return per_step * (total_steps - step) + per_example * self._evaluated_after(step)
+        return per_step * work + per_example * evaluated
 
     def leave_out_next(self) -> None:
         """Leave out the next step as well, because it compiles."""
@@ -150,7 +151,7 @@ class Telemetry:
             message="training",
             step=row["step"],
             examples_per_second=pace.average_examples_per_second(),
-            eta_seconds=pace.seconds_left(row["step"], self._status.total_steps),
+            eta_seconds=pace.seconds_left(row["step"]),
             stalled_after_seconds=SECONDS_TO_START if seconds is None else max(15.0, 20 * seconds),
         )
 

@@ -41,7 +41,7 @@ def record(run: RunDirectory, **values: object) -> None:
     telemetry = Telemetry(run, total_steps=STEPS, first_step=0, resumed=False)
     for step in range(1, STEPS + 1):
         row = {"split": "train", "step": step, "loss": 3.0 / step, "wall_time": time.time()}
-        telemetry.train_row(row, Pace(16))
+        telemetry.train_row(row, Pace(16, lambda step: (0.0, 0)))
     for split in ("validation", "test"):
         row = {"split": split, "step": STEPS, "loss": 0.5, "accuracy": 0.8, "wall_time": time.time()}
         telemetry.evaluation_row(row)

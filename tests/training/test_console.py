@@ -13,6 +13,7 @@ from labkit.run_directory import RunDirectory
 from labkit.training.console import _NotebookBar, lines_at_start, note_of_new_averages
 from labkit.training.network import Network
 from labkit.training.plan import on_one_device
+from labkit.training.telemetry import Pace
 
 
 class Handle:
@@ -93,10 +94,14 @@ MANIFEST = SimpleNamespace(
 )
 
 
-def said(tmp_path, step: int = 0, **fields: object) -> str:
+def network_of(**fields: object) -> Network:
     config = Config.from_flat({"train_steps": 20, **fields})
     config, devices, data_format = on_one_device(config, num_gpus=0)
-    network = Network(config, MANIFEST, devices, data_format)
+    return Network(config, MANIFEST, devices, data_format)
+
+
+def said(tmp_path, step: int = 0, **fields: object) -> str:
+    network = network_of(**fields)
     return "\n".join(lines_at_start(network, RunDirectory(tmp_path), step, resumed=step > 0))
 
 
@@ -119,7 +124,7 @@ def said(tmp_path, step: int = 0, **fields: object) -> str:
         ),
         (
             {"train_steps": 10, "progressive_resizing": "16:0.5,24:0.8"},
-            ["images of 16 pixels; later steps take longer", "near guessing until step 8"],
+            ["images of 16 pixels; evaluations use whole images", "near guessing until step 8"],
         ),
     ],
 )
@@ -128,6 +133,21 @@ def test_the_length_is_said_and_what_lags_is_noted(fields, noted, tmp_path):
     assert all(words in text for words in noted), text
     assert ("note: with --batch-norm-decay" in text) == (fields.get("batch_norm_decay") == 0.997)
     assert ("evaluations use" in text) == ("progressive_resizing" in fields)
+
+
+@pytest.mark.parametrize("stages", ["16:0.32,24:0.7", "16:0.3,28:1"])
+def test_the_time_left_grows_with_the_pixels_of_the_images(stages):
+    network = network_of(num_layers=8, progressive_resizing=stages)
+    sizes = [network.image_size_at(step) or 32 for step in range(20)]
+    seconds = [0.15 + 0.85 * (size / 32) ** 2 for size in sizes]
+    pace = Pace(10, lambda step: (network.work_after(step), 0))
+    for step in range(1, 21):
+        compiles = step == 1 or sizes[step - 1] != sizes[step - 2]
+        if compiles:
+            pace.leave_out_next()
+        pace.add(step, 30.0 if compiles else seconds[step - 1], 0.0)
+        if step > 1:
+            assert pace.seconds_left(step) == pytest.approx(sum(seconds[step:]))
 
 
 def test_new_averages_beside_loaded_weights_are_noted():

@@ -30,10 +30,14 @@ def row(step: int, loss: float) -> dict:
     }
 
 
+def nothing_left(step: int) -> tuple[float, int]:
+    return 0.0, 0
+
+
 def session(run: RunDirectory, steps, first_step: int = 0, resumed: bool = False) -> Telemetry:
     telemetry = Telemetry(run, total_steps=10, first_step=first_step, resumed=resumed)
     for step, loss in steps:
-        telemetry.train_row(row(step, loss), Pace(32))
+        telemetry.train_row(row(step, loss), Pace(32, nothing_left))
     return telemetry
 
 
@@ -50,7 +54,7 @@ def test_the_status_goes_on_when_the_clock_is_set_back(run, monkeypatch):
     now = time.time() - 3600
     monkeypatch.setattr("labkit.training.telemetry.SECONDS_BETWEEN_STATUSES", 0.0)
     monkeypatch.setattr("labkit.training.telemetry.time.time", lambda: now)
-    telemetry.train_row(row(2, 2.4), Pace(32))
+    telemetry.train_row(row(2, 2.4), Pace(32, nothing_left))
     assert (run.read_status().step, run.read_status().heartbeat) == (2, now)
     telemetry.heartbeat("validation")
     assert run.read_status().message == "validation"
@@ -83,7 +87,7 @@ def test_a_resumed_run_is_one_curve_in_both(run):
 def test_status_follows_the_run(run):
     telemetry = session(run, [])
     assert run.read_status().liveness() == "starting"
-    telemetry.train_row(row(1, 2.0), Pace(32))
+    telemetry.train_row(row(1, 2.0), Pace(32, nothing_left))
     telemetry.state("running")
     assert (run.read_status().state, run.read_status().step) == ("running", 1)
     telemetry.state("failed", "loss is nan at step 1")
@@ -96,12 +100,12 @@ def test_status_follows_the_run(run):
 
 
 def test_pace_leaves_the_compiling_step_out_and_averages_by_time():
-    pace = Pace(global_batch_size=100)
+    pace = Pace(100, nothing_left)
     assert pace.lap() is None
-    pace.add(30.0, 1.0)
+    pace.add(1, 30.0, 1.0)
     assert pace.average_examples_per_second() is None
-    pace.add(1.0, 0.5)
-    pace.add(3.0, 0.5)
+    pace.add(2, 1.0, 0.5)
+    pace.add(3, 3.0, 0.5)
     assert pace.average_examples_per_second() == pytest.approx(50.0)
     assert pace.lap() == {
         "examples_per_second": pytest.approx(50.0),
@@ -109,7 +113,7 @@ def test_pace_leaves_the_compiling_step_out_and_averages_by_time():
         "input_wait_fraction": pytest.approx(0.25),
     }
     assert pace.lap() is None
-    pace.add(1.0, 0.0)
+    pace.add(4, 1.0, 0.0)
     assert pace.lap()["examples_per_second"] == pytest.approx(100.0)
     assert pace.average_examples_per_second() == pytest.approx(60.0)
 
@@ -128,13 +132,13 @@ def test_an_evaluation_is_recorded_once_a_step(run):
 
 
 def test_the_time_left_counts_evaluations(monkeypatch):
-    pace = Pace(100, evaluated_after=lambda step: 300)
-    assert pace.seconds_left(1, 11) is None
-    pace.add(30.0, 0.0)
-    pace.add(3.0, 0.0)
-    assert pace.seconds_left(2, 12) == pytest.approx(10 * 3.0 + 3.0)  # an example costs a third of a step's
+    pace = Pace(100, lambda step: (12 - step, 300))
+    assert pace.seconds_left(1) is None
+    pace.add(1, 30.0, 0.0)
+    pace.add(2, 3.0, 0.0)
+    assert pace.seconds_left(2) == pytest.approx(10 * 3.0 + 3.0)  # an example costs a third of a step's
     pace.add_evaluation(50.0, 100)
-    assert pace.seconds_left(2, 12) == pytest.approx(10 * 3.0 + 150.0)
+    assert pace.seconds_left(2) == pytest.approx(10 * 3.0 + 150.0)
 
 
 @pytest.mark.parametrize(("every_seconds", "lines"), [(10.0, [1, 2, 3]), (25.0, [3]), (None, [])])
@@ -143,13 +147,13 @@ def test_lines_come_by_time_where_steps_are_slow(monkeypatch, every_seconds, lin
     monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
     said: list[str] = []
     shown = SimpleNamespace(line=said.append, start_progress=lambda *_: None, progress=lambda *_: None)
-    pace = Pace(32)
+    pace = Pace(32, lambda step: (100 - step, 0))
     progress = console.Progress(shown, pace, every_steps=50, every_seconds=every_seconds)
     training = SimpleNamespace(step=0, total_steps=100)
     progress.on_start(training)
     for step in (1, 2, 3):
         now[0] += 11.0
-        pace.add(11.0, 0.0)
+        pace.add(step, 11.0, 0.0)
         progress.after_step(training, row(step, 2.0))
     assert [line.split("/")[0] for line in said if line.startswith("step")] == [f"step {n}" for n in lines]
     assert sum(line.startswith("expected time left") for line in said) == 1
