@@ -260,7 +260,7 @@ class FieldInfo:
         if self.words:
             return self.words
         if self.choices:
-            own = f", or {IN_A_FILE}" if self.is_code else ""
+            own = f", or {IN_A_FILE}" if self.is_code else ", or auto (labkit train)" if self.measured else ""
             names = [str(choice) for choice in self.choices]
             many = len(names) > MOST_LISTED  # --help-all has all
             return "one of " + listed(names, MOST_LISTED // 2 if many else MOST_LISTED) + own

@@ -71,7 +71,7 @@ def with_measured(
         else:
             print("--train-batch-size auto: measuring how much memory batches take")
             value, why = _measured(first)
-        print(f"{fields_by_name()[name].flag} {value}: {why}")
+        print(f"{fields_by_name()[name].flag} {MEASURED} takes {value}: {why}")
         named[name] = value
         del unknown[name]
     return request(named)

@@ -32,7 +32,7 @@ def check_image_sizes(stages: Stages, model: keras.Model) -> None:
         except ValueError as error:
             reason = textwrap.shorten(str(error).splitlines()[0], 120, placeholder=" …")
             raise InputError(
-                f"--progressive-resizing has images of {size} pixels, which {model.name} can't take "
+                f"--progressive-resizing has images of {size} × {size} pixels, which {model.name} can't take "
                 f"({reason}); give larger sizes, or --progressive-resizing none"
             ) from None
 

@@ -280,18 +280,18 @@ def lines_at_start(network: "Network", run: RunDirectory, step: int, *, resumed:
     elif config.model.batch_norm_decay is None:
         lines.append(f"batch normalization: the decay of the moving averages grows from 0.1 to {decay:g}")
     elif initial_share > 0.05:
-        advice = "use about 0.9 for short runs" if decay > 0.9 else "lower it, or train for more steps"
+        advice = "use about 0.9 for short runs" if decay > 0.9 else "lower the decay, or train longer"
         lines.append(
             f"note: with --batch-norm-decay {decay:g}, {initial_share:.0%} of the moving averages are still "
             f"initial values after {counted(total_steps, 'step')}; expect validation and test accuracy far "
             f"below training accuracy, or {advice}"
         )
     if config.data.image_sizes:
-        side, whole = config.data.image_sizes[0][0], math.ceil(config.data.image_sizes[-1][1] * total_steps)
+        whole = math.ceil(config.data.image_sizes[-1][1] * total_steps)
         if step < whole:
             lines.append(
-                f"note: training begins with images of {side} pixels; evaluations use whole images and can "
-                f"stay near guessing until step {whole:,}"
+                f"note: --progressive-resizing makes training images smaller until step {whole:,}; "
+                "evaluations use whole images and can stay near guessing until then"
             )
     if devices.asynchronous_workers > 1:
         guessing = network.loss.chance(manifest.num_classes)

@@ -108,12 +108,12 @@ def test_a_run_records_the_number_and_keeps_it(data_dir, tmp_path, monkeypatch):
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
     code, out, err = answer("train", *flags, "--train-steps", "4")
     assert code == 0, err
-    assert "--train-batch-size 128: twice as many are more than the 180 training images" in out
+    assert "--train-batch-size auto takes 128: twice as many are more than the 180 training images" in out
     assert recorded_config(RunDirectory(tmp_path / "run")).data.train_batch_size == 128
     monkeypatch.setattr(batch_size, "_measured", None)  # it isn't measured again
     code, out, err = answer("train", *flags, "--train-steps", "4")
     assert (code, err) == (0, "")
-    assert "--train-batch-size 128: that of the run in" in out and "nothing left to do" in out
+    assert "--train-batch-size auto takes 128: that of the run in" in out and "nothing left to do" in out
 
 
 def test_what_it_refuses():

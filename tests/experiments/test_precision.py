@@ -65,10 +65,10 @@ def test_a_run_records_and_keeps_what_was_chosen(tmp_path):
     fields = FIELDS | {"deterministic": False}  # which would stay so in this process
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
     flags += ["--train-steps=1", "--precision=auto", f"--job-dir={tmp_path / 'run'}"]
-    assert "--precision float32: bfloat16 was measured at 0.50 ×" in answer("train", *flags).out
+    assert "--precision auto takes float32: bfloat16 was measured at 0.50 ×" in answer("train", *flags).out
     assert recorded_config(RunDirectory(tmp_path / "run")).model.precision == "float32"
     precision.keep_seconds(0.1, 0.05)
-    assert f"--precision float32: that of the run in {tmp_path / 'run'}" in answer("train", *flags).out
+    assert f"--precision auto takes float32: that of the run in {tmp_path / 'run'}" in answer("train", *flags).out
 
 
 def test_what_it_isnt_for_is_refused_in_one_line(monkeypatch):

@@ -124,7 +124,7 @@ def said(tmp_path, step: int = 0, **fields: object) -> str:
         ),
         (
             {"train_steps": 10, "progressive_resizing": "16:0.5,24:0.8"},
-            ["images of 16 pixels; evaluations use whole images", "near guessing until step 8"],
+            ["--progressive-resizing makes training images smaller until step 8; evaluations use whole"],
         ),
     ],
 )
