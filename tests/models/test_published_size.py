@@ -190,6 +190,6 @@ def test_stages_are_those_of_the_paper():
 
 
 def test_a_vgg_network_takes_images_of_one_size_only():
-    with pytest.raises(InputError, match="images of 32 pixels, which imagenet_vgg11 can't take"):
+    with pytest.raises(InputError, match="images of 32 × 32 pixels, which imagenet_vgg11 can't take"):
         check_image_sizes([(32, 0.5)], without_values("imagenet_vgg11"))
     check_image_sizes([(32, 0.5)], without_values("imagenet_resnet18"))
