@@ -68,7 +68,7 @@ def test_a_run_records_and_keeps_what_was_chosen(tmp_path):
     assert "--precision auto takes float32: bfloat16 was measured at 0.50 ×" in answer("train", *flags).out
     assert recorded_config(RunDirectory(tmp_path / "run")).model.precision == "float32"
     precision.keep_seconds(0.1, 0.05)
-    assert f"--precision auto takes float32: that of the run in {tmp_path / 'run'}" in answer("train", *flags).out
+    assert f"auto takes float32: that of the run in {tmp_path / 'run'}" in answer("train", *flags).out
 
 
 def test_what_it_isnt_for_is_refused_in_one_line(monkeypatch):

@@ -57,7 +57,7 @@ def test_a_model_of_another_size_shares_the_weights(flags):
 
 def test_unsuitable_sizes_are_refused():
     model = make(model="tutorial_cnn")
-    with pytest.raises(InputError, match="images of 24 × 24 pixels, which tutorial_cnn can't take") as refusal:
+    with pytest.raises(InputError, match="of 24 × 24 pixels, which tutorial_cnn can't take") as refusal:
         check_image_sizes(((24, 0.5),), model)
     with pytest.raises(ValueError) as whole:
         with_image_size(model, 24)
