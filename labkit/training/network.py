@@ -155,7 +155,7 @@ class Network(TrainedNetwork):
         pixels, work = math.prod(self.input_shape[:2]), 0.0
         for size, share in (*self.config.data.image_sizes, (math.sqrt(pixels), 1.0)):
             end = max(step, math.ceil(share * self.config.run.train_steps))
-            # A part of 0.15 doesn't depend on the pixels: 0 (fast_residual) to 0.17 (resnet20) were measured.
+            # A part of 0.15 doesn't depend on the pixels: 0 (fast_residual) to 0.19 (resnet20) were measured.
             work, step = work + (end - step) * (0.15 + 0.85 * size**2 / pixels), end
         return work
 
