@@ -342,5 +342,5 @@ def test_a_network_that_cannot_be_is_refused_before_any_training(output, faked, 
     assert cli.main(command) == 2
     shown = capfd.readouterr()
     assert shown.out == "" and shown.err.count("\n") == 1
-    assert shown.err.startswith("labkit: error: tutorial_cnn: --progressive-resizing has images of 16 pixels")
+    assert shown.err.startswith("labkit: error: tutorial_cnn: --progressive-resizing has images of 16 × 16")
     assert not output.exists() and starts(output) == []
