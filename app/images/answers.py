@@ -25,7 +25,7 @@ from labkit.run_directory import RunDirectory
 from labkit.run_directory.checkpoints import state_path
 
 T = TypeVar("T")
-KEEP_SOME = "labkit train --checkpoint-every-steps 100 --keep-checkpoints 20"
+KEEP_SOME = "--checkpoint-every-steps 100 --keep-checkpoints 20"
 
 
 class Asked(Job[T]):
@@ -131,5 +131,5 @@ def no_checkpoint(run: RunDirectory) -> None:
     if recorded_by(run):
         st.info("Another program trains this run, so labkit can't ask its network.")
         return
-    st.info("This run has kept no checkpoint, so its network can't be asked. To keep some:")
+    st.info("This run has kept no checkpoint, so its network can't be asked. To keep some, train with:")
     show_command(KEEP_SOME)

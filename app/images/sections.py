@@ -20,6 +20,7 @@ from app.markup import number_text, plain, show_command
 from app.predictions.source import evaluate_command
 from labkit.analysis.predictions import load_predictions
 from labkit.errors import InputError
+from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
 
 
@@ -173,7 +174,7 @@ def history(run: RunDirectory, step: int, subject: Subject, shares: NDArray[Any]
             st.caption(f"Step {found.step:,}: {plain(found.problem)}")
     if len(moments) < 4:
         st.caption(
-            f"This run kept {len(moments)} checkpoint{'s' * (len(moments) != 1)}. With more, this says more:"
+            f"This run kept {counted(len(moments), 'checkpoint')}. With more, this says more; train with:"
         )
         show_command(answers.KEEP_SOME)
 

@@ -129,8 +129,8 @@ def _panel(run: RunDirectory) -> None:
         if recorded_by(run):
             st.info("Another program recorded this run; only trainings by labkit have values of layers.")
             return
-        st.info("This run has recorded no values of its layers. To record them every 50 steps:")
-        show_command("labkit train --inspect-every-steps 50")
+        st.info("This run has recorded no values of its layers. To record them every 50 steps, train with:")
+        show_command("--inspect-every-steps 50")
         return
     quantity, row, chosen = _options(run, layers)
     if not layers.of(quantity)[0]:
@@ -163,8 +163,8 @@ def _distributions(run: RunDirectory, layers: Layers) -> None:
     """Draw how the weights, gradients and outputs of one layer are distributed over the steps."""
     names, values = layers.quantiles[-1]
     if not np.isfinite(values).any():
-        st.caption("This run recorded no distributions of its layers. A new run records them:")
-        show_command("labkit train --inspect-every-steps 50")
+        st.caption("This run recorded no distributions of its layers. A new run records them with:")
+        show_command("--inspect-every-steps 50")
         return
     weighted = np.isfinite(values[DISTRIBUTIONS.index("weight_quantiles")]).all(axis=1)
     layer = st.selectbox(

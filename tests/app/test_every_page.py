@@ -99,7 +99,7 @@ RUNS_OF = {
 SENTENCES = {
     "runs": "1 run",
     "live": "Step 120 of 200",
-    "layers": "labkit train --inspect-every-steps 50",
+    "layers": "every 50 steps, train with:",
     "predictions": "labkit evaluate",
     "image": "no prepared 'shapes' data set",
     "data": "no prepared 'shapes' data set",
