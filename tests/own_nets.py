@@ -1,5 +1,7 @@
 """Networks of one's own, as people write them: for ``--model tests/own_nets.py:NAME``."""
 
+import functools
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -179,6 +181,79 @@ def divides_in_its_call(input_shape, num_classes):
     return DividesInItsCall(num_classes)
 
 
+def prepares_as_resnet(input_shape, num_classes):
+    images = keras.Input(input_shape)
+    prepared = keras.applications.resnet.preprocess_input(images)
+    return keras.Model(images, layers.Dense(num_classes)(layers.Flatten()(prepared)))
+
+
+class Centred(layers.Layer):
+    def call(self, x):
+        return x - tf.reduce_mean(x, axis=0, keepdims=True)
+
+
+def centres_a_batch(input_shape, num_classes):
+    return keras.Sequential([Centred(), layers.Flatten(), layers.Dense(num_classes)])
+
+
+class DroppedRarely(layers.Layer):
+    """Drops one image of a thousand, so that two calls seldom differ."""
+
+    def call(self, x, training=False):
+        kept = tf.random.uniform([tf.shape(x)[0], 1]) < 0.999
+        return tf.where(kept, x, 0.0) if training else x
+
+
+def drops_rarely(input_shape, num_classes):
+    return keras.Sequential([layers.Flatten(), DroppedRarely(), layers.Dense(num_classes)])
+
+
+class Misspells(keras.Model):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.dense = layers.Dense(num_classes)
+
+    def call(self, x):
+        return self.dence(x)
+
+
+def misspells(input_shape, num_classes):
+    return Misspells(num_classes)
+
+
+class WithoutGradient(keras.Model):
+    """Has a layer behind ``stop_gradient``: with ``model.fit``, its weights stay as they are."""
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.still, self.dense = layers.Conv2D(4, 3), layers.Dense(num_classes)
+
+    def call(self, x):
+        return self.dense(tf.reshape(tf.stop_gradient(self.still(x)), [-1, 30 * 30 * 4]))
+
+
+def without_gradient(input_shape, num_classes):
+    return WithoutGradient(num_classes)
+
+
+@functools.cache
+def the_same(input_shape, num_classes):
+    return keras.Sequential([keras.Input(input_shape), layers.Flatten(), layers.Dense(num_classes)])
+
+
+def _logged(function):
+    @functools.wraps(function)
+    def logged(*arguments, **options):
+        return function(*arguments, **options)
+
+    return logged
+
+
+@_logged
+def decorated(shape, classes):
+    return keras.Sequential([keras.Input(shape), layers.Flatten(), layers.Dense(classes)])
+
+
 class TrainsItself(keras.Sequential):
     def train_step(self, data):
         return {}
@@ -299,11 +374,54 @@ class NoUpdate(keras.optimizers.Optimizer):
     pass
 
 
+class Plain(keras.optimizers.Optimizer):
+    def __init__(self, learning_rate=0.01, **kwargs):
+        super().__init__(learning_rate=learning_rate, **kwargs)
+
+    def update_step(self, gradient, variable, learning_rate):
+        variable.assign_sub(tf.cast(self.learning_rate, variable.dtype) * gradient)
+
+
+class Hidden(Plain):
+    """Has slots that Keras doesn't know of."""
+
+    def build(self, variables):
+        super().build(variables)
+        self.slots = [tf.Variable(tf.zeros(variable.shape)) for variable in variables]
+
+
+class OwnApply(Plain):
+    def apply(self, gradients, trainable_variables=None):
+        return super().apply([2 * gradient for gradient in gradients], trainable_variables)
+
+
 # ---- losses and metrics
 
 
 def plain_loss(labels, logits, scale=1.0):
     return scale * keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+
+
+def centred_loss(labels, logits):
+    losses = plain_loss(labels, logits)
+    return losses - tf.reduce_mean(losses) + 1
+
+
+CALLS = tf.Variable(0.0)
+
+
+def counting_loss(labels, logits):
+    return plain_loss(labels, logits) * CALLS.assign_add(1.0)
+
+
+def branching_loss(labels, logits):
+    losses = plain_loss(labels, logits)
+    return 2 * losses if tf.reduce_mean(losses) > 1 else losses
+
+
+class OwnCall(keras.losses.CategoricalCrossentropy):
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return 2 * super().__call__(y_true, y_pred, sample_weight)
 
 
 class TemperedLoss(keras.losses.Loss):
@@ -400,6 +518,10 @@ def mixes_images(images, seeds):
 
 def crops_images(images, seeds):
     return images[:, 1:]
+
+
+def scales_to_one(images, seeds):
+    return tf.cast(images, tf.float32) / 255.0
 
 
 def shows_seeds(images, seeds):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import fmean
+from statistics import mean
 
 import streamlit as st
 
@@ -153,11 +153,11 @@ def best_first(groups: Sequence[Group], measure: str) -> list[Group]:
     sign = 0 if told_apart(groups, measure) else MEASURES[measure].better
     known = [group for group in groups if sign and group.values(measure)]
     finished = [group for group in known if any(result.finished for result in group.results)]
-    return sorted(finished or known, key=lambda group: -sign * fmean(group.values(measure)))
+    return sorted(finished or known, key=lambda group: -sign * mean(group.values(measure)))
 
 
 def _best(groups: Sequence[Group], measure: str) -> list[Group]:
     """Return the configurations with the best mean; none where all have the same."""
     ranked = best_first(groups, measure)
-    equal = [group for group in ranked if fmean(group.values(measure)) == fmean(ranked[0].values(measure))]
+    equal = [group for group in ranked if mean(group.values(measure)) == mean(ranked[0].values(measure))]
     return equal if len(equal) < len(ranked) else []

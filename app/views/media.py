@@ -41,14 +41,16 @@ class _Media:
 
 
 def _panel(run: RunDirectory) -> None:
+    path = run.metrics_path
     try:
         resume_points = state.curves(run).resume_points
+        path = run.media_path
         kept = store_of(_Media, run.media_path / INDEX)
         with kept.lock:
             kept.reader.poll()
             found = media_that_count(kept.reader.rows, resume_points)
     except OSError as error:
-        st.error(f"{state.as_code(run.media_path)} can't be read: {error.strerror}")
+        st.error(f"{state.as_code(path)} can't be read: {error.strerror}")
         return
     if not found and recorded_by(run):
         st.info(

@@ -48,7 +48,7 @@ def spread(values: Iterable[float | None]) -> Spread | None:
     std = None if len(known) == 1 else math.nan
     if len(known) > 1 and all(map(math.isfinite, known)):
         std = statistics.stdev(known)
-    return Spread(statistics.fmean(known), std, len(known))
+    return Spread(float(statistics.mean(known)), std, len(known))  # fmean would round
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def mean_interval(values: ArrayLike) -> Interval:
 def _moments(values: ArrayLike) -> tuple[float, float, int]:
     """Return mean, sample variance and number of values. Equal ones have the variance 0, without rounding."""
     known = np.asarray(values, np.float64).tolist()
-    return statistics.fmean(known), statistics.variance(known), len(known)
+    return statistics.mean(known), statistics.variance(known), len(known)
 
 
 def fold_interval(values: ArrayLike, folds: int) -> Interval:

@@ -205,7 +205,7 @@ class Predictions:
             wanted = np.where(self.has, shares, 1 - shares)
         else:
             wanted = shares[np.arange(len(self)), self.labels][:, None]
-        return np.asarray(-np.log(np.clip(wanted, SMALLEST_SHARE, 1.0)).sum(axis=1))
+        return np.asarray(0.0 - np.log(np.clip(wanted, SMALLEST_SHARE, 1.0)).sum(axis=1))
 
     @cached_property
     def undefined(self) -> NDArray[np.bool_]:
@@ -254,7 +254,10 @@ def of_another_checkpoint(run: RunDirectory, predictions: Predictions) -> str:
     step = predictions.summary.get("checkpoint_step")
     if predictions.summary.get("split") != "test" or not isinstance(step, int):
         return ""
-    own = own_test_step_of(run)
+    try:
+        own = own_test_step_of(run)
+    except OSError as error:
+        return f"the metrics of {run.name} can't be read ({error.strerror}), nor the step of its test result"
     if own is None or own == step:
         return ""
     return (

@@ -15,6 +15,7 @@ from labkit.config.config import describe
 from labkit.errors import InputError
 from labkit.plurals import counted
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.notes import read_lineage
 from labkit.run_directory.rows import number
 from labkit.run_directory.summary import RunSummary, Summaries
 
@@ -148,14 +149,20 @@ def _settings(run: RunDirectory, summary: RunSummary) -> tuple[dict[str, Any], A
     Of another program's run all matter. Where it recorded none, nothing tells that it repeats another run.
     """
     if summary.recorded_by:
-        kept = {name: value for name, value in summary.values.items() if name != "seed"}
+        kept = {
+            name: int(value) if type(value) is float and value % 1 == 0 else value  # 1.0 is written 1, too
+            for name, value in summary.values.items()
+            if name != "seed"
+        }
         named = {"recorded_by": summary.recorded_by} if summary.values else {}
         return {**kept, **named}, summary.values.get("seed")
     if summary.settings is not None:
         known = fields_by_name()
         matter = [name for name, field in known.items() if field.identity and name not in _LEFT_OUT]
         values = {name: summary.values.get(name) for name in (*matter, *_ADDED)}
-        return {"model": summary.model, **values}, summary.values.get("seed")
+        past = read_lineage(run)  # without the parent's name, so that forks of several seeds are one group
+        fork = past and f"at step {past.step}, {past.describe()}"
+        return {"model": summary.model, "fork": fork, **values}, summary.values.get("seed")
     try:
         flat = dict(_leaves(run.read_config()))
     except (InputError, RecursionError):

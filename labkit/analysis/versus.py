@@ -316,7 +316,7 @@ def amount(measure: str, value: float, *, sign: bool = True) -> str:
 
 def difference_text(measure: str, value: float) -> str:
     """Return a difference in words: ``1.20 points higher``."""
-    if value == 0:
+    if abs(value) < 1e-12:  # rounding of two means
         return "the same"
     more, less = ("longer", "shorter") if MEASURES[measure].unit == "seconds" else ("higher", "lower")
     return f"{amount(measure, abs(value), sign=False)} {more if value > 0 else less}"

@@ -16,7 +16,7 @@ from labkit.callbacks.callback import METHODS, Callback, Requests, TrainingFaile
 
 SECONDS_UNTIL_REPORTED = 5.0  # a call that takes longer appears in the run's status and on the console
 # What readers of the metrics take for something else.
-RESERVED = ("resumed_at_step", "split", "step", "epoch", "wall_time")
+RESERVED = ("resumed_at_step", "split", "step", "epoch", "wall_time", "f1_micro")
 _NAME = re.compile(r"[A-Za-z][\w./-]*", re.ASCII)
 
 

@@ -17,6 +17,7 @@ from labkit.data.recipe import fits_the_data
 from labkit.distributed.heartbeat import read_heartbeats
 from labkit.errors import InputError
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.notes import read_lineage
 from labkit.training.checks import check_together
 
 
@@ -78,9 +79,15 @@ def making_command(run: RunDirectory) -> list[str]:
 
     A recorded command that runs a file or opens ports isn't taken: only the configuration is consented to.
 
-    A run of a notebook or a comparison, and one that was resumed, hasn't recorded such a command.
+    A run of a notebook or a comparison, and one that was resumed, hasn't recorded such a command. Of a
+    fork it is the one that makes the fork, which ``labkit resume`` then trains.
     Raises InputError if the configuration is needed and damaged.
     """
+    known, past = fields_by_name(), read_lineage(run)
+    if past and not any(name in known and known[name].acts for name in past.changes):
+        changes = [f"{name}={new}" for name, (_, new) in past.changes.items()]
+        words = ["labkit", "fork", past.parent, "--at", str(past.step), "--job-dir", str(run.path)]
+        return words + ["--set", *changes] * bool(changes)
     recorded = run.read_environment().get("command")
     words = [str(word) for word in recorded] if isinstance(recorded, list) else []
     ours = len(words) > 1 and Path(words[0]).name in ("labkit", "__main__.py") and words[1] == "train"

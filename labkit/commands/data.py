@@ -41,7 +41,7 @@ def data_correct(**given: Any) -> int:
 
 def _say_next(manifest: Manifest, data_dir: str | None) -> None:
     where = "" if data_dir is None else f" --data-dir {shlex.quote(data_dir)}"
-    loss = {"class": "", "classes": " --loss sigmoid", "numbers": " --loss mse"}[manifest.targets]
+    loss = {"class": "", "classes": " --loss sigmoid", "numbers": " --loss mse --flip none"}[manifest.targets]
     print(f"next: labkit train --dataset {shlex.quote(manifest.dataset)} --preset auto{loss}{where}")
 
 

@@ -123,8 +123,7 @@ class Config:
         """Inverse of ``to_json``. Raises InputError for unknown names and bad values.
 
         An older labkit may have written the JSON. A missing part ``transfer`` and missing values get their
-        defaults. Renamed fields are read. A removed one is ignored if its value matches this version's
-        behaviour.
+        defaults.
         """
         return cls.from_flat(cls.recorded_values(value))
 
@@ -132,30 +131,14 @@ class Config:
     def recorded_values(value: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Return the values in the JSON of a configuration by the names of today's fields, unchecked.
 
-        Raises InputError where ``from_json`` does for missing parts and removed fields.
+        Raises InputError where ``from_json`` does for missing parts.
         """
         _check_mapping(value)
         owners = value.values()
         known = _OWNERS.keys() - {"transfer"} <= value.keys() <= _OWNERS.keys()
         if not known or not all(isinstance(owner, Mapping) for owner in owners):
             raise InputError(f"a configuration of a run has the parts {', '.join(_OWNERS)}, and no others")
-        values = {name: item for owner in owners for name, item in owner.items()}
-        if "histograms_every_steps" in values:
-            values["inspect_every_steps"] = values.pop("histograms_every_steps")
-        if values.get("learning_rate_schedule") != "one_cycle":  # with which alone it has an effect
-            values.pop("one_cycle_peak", None)
-        if not values.get("use_distortion_for_training", True):  # as above
-            unused = ("brightness", "contrast", "crop_padding", "crop_padding_mode", "flip")
-            values = {name: value for name, value in values.items() if name not in unused}
-        if "decay_norm_and_bias" in values:
-            values["weight_decay_of"] = "all" if values.pop("decay_norm_and_bias") else "kernels"
-        for name, default in _REMOVED.items():
-            if values.pop(name, default) not in (default, None):
-                flag = "--" + name.replace("_", "-")
-                raise InputError(
-                    f"{flag} was given, which this labkit doesn't have; use the one that wrote it"
-                )
-        return values
+        return {name: item for owner in owners for name, item in owner.items()}
 
     def identity(self) -> dict[str, Any]:
         """Return the fields that determine the training result; a run can't be resumed with other values.
@@ -189,14 +172,6 @@ def _check_mapping(values: Any) -> None:
     if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
         raise InputError(f"a configuration is {short(values)}; allowed: a dict of values by name")
 
-
-# Removed fields that older versions recorded, with the value that matches this version's behaviour.
-_REMOVED: dict[str, Any] = {
-    "lookahead_decay": 0.95,
-    "lookahead_every_steps": 0,
-    "muon_momentum": 0.6,
-    "shuffle_buffer_size": 16384,
-}
 
 # Fields that older versions hadn't, with their defaults: with these, the same command finds the same run.
 _LATER: dict[str, Any] = {

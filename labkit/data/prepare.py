@@ -285,7 +285,7 @@ def _changes(request: Request, present: Manifest) -> list[str]:
         ("training examples", request.train_examples, present.train_examples or "all"),
     ]
     if request.classes is not None:
-        names = class_names(request.classes, present.all_classes or present.classes)
+        names = class_names(request.classes, request.class_names or present.all_classes or present.classes)
         if names != present.classes:
             now, was = (listed([*map(shown, each)]) for each in (names, present.classes))
             pairs.append(("classes", now, was))

@@ -122,7 +122,7 @@ def make_asynchronous_step(
             shown = standardize(images) if image_size is None else shrunk(standardize(images), image_size)
             logits = network(shown, training=True)
             metrics = metrics_of(labels, logits)
-        gradients = tape.gradient(metrics[0], weights)
+        gradients = tape.gradient(metrics[0], weights, unconnected_gradients="zero")
         if slow_worker is not None:
             gradients = slowed_down(gradients, slow_worker, since=read_at)
         computed_at = time_after(gradients)

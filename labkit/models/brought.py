@@ -42,6 +42,7 @@ _DROPOUTS: dict[type, tuple[int, ...]] = {
     keras.layers.SpatialDropout2D: (1, 2),
 }
 _ELEMENTWISE = ("Mul", "RealDiv", "Sub", "AddV2", "Cast", "Identity", "Transpose")  # TensorFlow's operations
+_MEANS = 103.939, 116.779, 123.68  # of ImageNet's pixels, which keras.applications subtracts
 
 
 def brought_model(
@@ -94,7 +95,11 @@ def plain_model(
         except (Exception, SystemExit) as error:
             raise InputError(f"{flag} failed for images of {image_shape}: {first_line(error)}") from None
         name = model_name(config).replace(".", "_").replace("-", "_")
-        return _over_images(flag, model, name, num_classes, image_shape)
+        made = _over_images(flag, model, name, num_classes, image_shape)
+        if vars(model).get("given_to_labkit"):  # with the weights of an earlier training
+            raise InputError(f"{flag} returned the same model again; make a new one in each call")
+        model.given_to_labkit = True
+        return made
 
 
 def _saved_model(config: ModelConfig) -> Callable[..., keras.Model]:
@@ -133,7 +138,7 @@ def _check_call(flag: str, build: Any, arguments: dict[str, Any]) -> None:
     if not callable(build):
         raise InputError(f"{flag} is {short(build)}; allowed: a function (input_shape, num_classes)")
     try:
-        signature = inspect.signature(build)
+        signature = inspect.signature(build, follow_wrapped=False)
     except ValueError:  # of something that isn't written in Python
         return
     try:
@@ -282,6 +287,12 @@ def _check_nothing_is_left_out(flag: str, model: keras.Model) -> None:
             f"{flag} gives NaN or infinite numbers for standardized images (mean 0, deviation 1), with the "
             "weights that it begins with; allowed: finite logits"
         )
+    slack = 1e-2 * np.abs(outputs).max()  # for bfloat16
+    if not np.allclose(outputs[:2], np.asarray(model(images[:2]), np.float64), 0, slack):
+        raise InputError(
+            f"{flag} makes what it says of an image depend on the others of its batch, so an evaluation "
+            "would depend on --eval-batch-size; allowed: that each image counts alone"
+        )
     if ((outputs >= 0) & (outputs <= 1)).all() and _stays_between_0_and_1(model, images, random):
         end = "softmax" if np.allclose(outputs.sum(axis=1), 1, atol=1e-2) else "sigmoid"
         raise InputError(
@@ -293,10 +304,10 @@ def _check_nothing_is_left_out(flag: str, model: keras.Model) -> None:
             f"{flag} prepares pixels in {prepares[0]!r}, and labkit gives it standardized images; leave it "
             "out (in keras.applications: include_preprocessing=False)"
         )
-    if _divides_pixels(model):
+    if _scales_pixels(model):
         raise InputError(
-            f"{flag} divides its images by 255 or 127.5, as pixels would be, and labkit gives it "
-            "standardized images; leave it out"
+            f"{flag} divides its images by 255 or 127.5, or subtracts the means of ImageNet, as of pixels, "
+            "and labkit gives it standardized images; leave it out"
         )
     if held := [weight.path for weight in model.trainable_weights if weight.constraint is not None]:
         raise InputError(f"{flag} has a constraint on {held[0]!r}, which labkit doesn't apply; leave it out")
@@ -328,15 +339,24 @@ def _prepares_pixels(layer: Any) -> bool:
     return isinstance(layer, keras.layers.Normalization)
 
 
-def _divides_pixels(model: keras.Model) -> bool:
-    """Return whether code of one's own scales the images by a number for pixels, before anything else."""
-    known = ("keras.src.layers.", BatchNormalization.__module__)
+def _operations(model: keras.Model, *, training: bool) -> list[tf.Operation]:
+    """Return the operations of a call, each after those of its inputs; none if all are those of Keras."""
+    known = ("keras.src.layers.", BatchNormalization.__module__, Dropout.__module__)
     if all(type(part).__module__.startswith(known) for part in model.operations):
-        return False  # so that most models needn't be traced
+        return []  # so that most models needn't be traced
     images = tf.TensorSpec((1, *model.input_shape[1:]), tf.float32)
-    graph = tf.function(model).get_concrete_function(images).graph
-    scaled = {graph.inputs[0].ref()}
-    for operation in graph.get_operations():  # each after those that it takes its inputs from
+    return tf.function(model).get_concrete_function(images, training=training).graph.get_operations()
+
+
+def _scales_pixels(model: keras.Model) -> bool:
+    """Return whether code of one's own scales the images by numbers for pixels, before anything else."""
+    scaled: set[Any] = set()
+    for operation in _operations(model, training=False):
+        scaled |= {tensor.ref() for tensor in operation.outputs if not scaled}  # the images come first
+        if operation.type == "Const" and operation.outputs[0].dtype == tf.float32:
+            value = np.ravel(np.asarray(tf.get_static_value(operation.outputs[0])))
+            if len(value) == 3 and np.allclose(np.sort(np.abs(value)), _MEANS, 0.01):
+                return True
         if operation.type in _ELEMENTWISE and any(tensor.ref() in scaled for tensor in operation.inputs):
             scaled |= {tensor.ref() for tensor in operation.outputs}
             numbers = [tf.get_static_value(tensor) for tensor in operation.inputs]
@@ -358,6 +378,7 @@ def _effects_of_a_call(model: keras.Model) -> tuple[str, int]:
             losses = len(scope.losses)
             with recorded_batch_statistics():
                 second = np.asarray(model(images, training=True), np.float64)
+                operations = _operations(model, training=True)
     except Exception as error:  # TensorFlow refuses what is random where a run is to be deterministic
         return f"a step that fails ({first_line(error)})", 0
     changed = {
@@ -365,7 +386,8 @@ def _effects_of_a_call(model: keras.Model) -> tuple[str, int]:
         for variable in model.variables
         if scope.get_current_value(variable) is not None
     }
-    if not np.allclose(first, second, rtol=1e-3, atol=1e-5):
+    draws = any("seed" in one.node_def.attr for one in operations if one.op_def.is_stateful)
+    if draws or not np.allclose(first, second, rtol=1e-3, atol=1e-5):
         changed.add("numbers that it draws by itself")
     calls = Counter(id(layer) for layer, _, _ in recorded)
     changed |= {

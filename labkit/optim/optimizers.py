@@ -173,6 +173,7 @@ class KerasOptimizer(Optimizer):
                     strategy.extended.update(variable, self._update, args=arguments, group=False)
 
             variables = [self._variables[index] for index in indices]
+            optimizer.learning_rate.assign(learning_rate)  # for classes of one's own that read it there
             update_by_keras(optimizer, gradients, variables, learning_rate, update_each)
             optimizer.iterations.assign_add(1)
         return []
@@ -222,6 +223,14 @@ def _built(config: OptimizerConfig, weights: list[keras.Variable]) -> keras.opti
         optimizer = make(**arguments)
         _check(flag, optimizer, config)
         optimizer.build(weights)
+        known = {id(variable) for variable in (*optimizer.variables, *weights)}
+        kinds = (tf.Variable, keras.Variable, keras.random.SeedGenerator)
+        for held in tf.nest.flatten(list(vars(optimizer).values())):
+            if isinstance(held, kinds) and id(held) not in known:
+                raise InputError(
+                    f"{flag} keeps a {type(held).__name__} that Keras doesn't know of, so checkpoints would "
+                    "leave it out; make it in build with self.add_variable"
+                )
     except InputError:
         raise
     except Exception as error:
@@ -239,6 +248,9 @@ def _check(flag: str, optimizer: Any, config: OptimizerConfig) -> None:
     for name, instead in LEFT_TO_LABKIT.items():
         if (value := getattr(optimizer, name)) not in (None, False):
             raise InputError(f"{flag} has {name}={value!r}, which labkit does instead; {instead}")
+    for own in ("apply", "apply_gradients", "_get_current_learning_rate"):
+        if getattr(type(optimizer), own) is not getattr(keras.optimizers.Optimizer, own):
+            raise InputError(f"{flag} has its own {own}, which labkit doesn't call; write update_step alone")
     rate = optimizer.get_config()["learning_rate"]
     if not isinstance(rate, float):
         raise InputError(f"{flag} has a schedule of its own; give a number and --learning-rate-schedule")
@@ -339,7 +351,7 @@ class AdamW(Optimizer):
     def _step(self, variable, slots, counters, gradient, learning_rate, index: int):
         (mean, square), [updates] = slots, counters
         beta1, beta2 = self._config.adamw_beta1, self._config.adamw_beta2
-        count = updates[index]
+        count = tf.cast(updates[index], variable.dtype)
         return tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=mean.handle,

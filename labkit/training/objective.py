@@ -127,6 +127,8 @@ def _in_standard_units(per_example: PerExample, manifest: Manifest) -> PerExampl
 
 def _of_keras(flag: str, loss: keras.losses.Loss) -> PerExample:
     settings = loss.get_config()
+    if type(loss).__call__ is not keras.losses.Loss.__call__:
+        raise InputError(f"{flag} has its own __call__, which labkit doesn't call; write call alone")
     if settings.get("from_logits", True) is not True:
         raise InputError(
             f"{flag} takes probabilities, and labkit gives logits; make it with from_logits=True"
@@ -146,7 +148,8 @@ def _check(flag: str, per_example: PerExample, labels: tf.Tensor, logits: tf.Ten
     try:
         with tf.GradientTape() as tape:
             tape.watch(logits)
-            losses = tf.convert_to_tensor(per_example(labels, logits))
+            losses = tf.convert_to_tensor(tf.function(per_example, autograph=False)(labels, logits))
+        alone = np.asarray(per_example(labels[:2], logits[:2]))
         gradient = tape.gradient(losses, logits)
     except InputError:
         raise
@@ -157,6 +160,11 @@ def _check(flag: str, per_example: PerExample, labels: tf.Tensor, logits: tf.Ten
         raise InputError(
             f"{flag} returned {losses.dtype.name} {list(losses.shape)} for a batch of {len(labels)}; "
             "allowed: a float for each image, [batch], without a mean over the batch"
+        )
+    if not np.allclose(alone, losses[:2], 1e-3, 1e-5, equal_nan=True):
+        raise InputError(
+            f"{flag} gives two images other losses without their batch, or when it is called again, so that "
+            "replicas or a resumed run would differ; let it depend on each image alone"
         )
     if gradient is None:
         raise InputError(

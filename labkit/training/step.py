@@ -60,7 +60,7 @@ def make_train_step(
             metrics = loss.step_metrics_of(labels, logits, label_smoothing, global_batch_size)
         statistics = statistics_of(model, recorded)
         with tf.name_scope("gradient_tape/"):  # where the tape's own operations stand
-            gradients = tape.gradient(metrics[0], weights)
+            gradients = tape.gradient(metrics[0], weights, unconnected_gradients="zero")
             if passes > 1:  # those of embeddings are sparse, and can't be added so
                 gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         return metrics, gradients, statistics, observer.activations()

@@ -29,6 +29,7 @@ from labkit.analysis.versus import (
 from labkit.config.config import RECORDED_BY
 from labkit.errors import InputError
 from labkit.run_directory import write_json_atomic
+from labkit.run_directory.notes import Lineage, write_lineage
 from tests.app.conftest import rewrite_predictions, write_predictions
 from tests.commands.made_runs import evaluation, make_run
 
@@ -320,3 +321,24 @@ def test_errors_in_the_unit_of_the_labels_keep_their_digits(tmp_path):
         runs.append(make_run(tmp_path, f"seed-{seed}", rows=[row], seed=seed))
     header, [cells] = result_rows(grouped(read(*runs)))
     assert dict(zip(header, cells, strict=True))["test mean absolute error"] == "0.1334 ± 0.01414 (2)"
+
+
+def test_a_fork_is_no_repetition_of_a_training_from_its_beginning(tmp_path):
+    whole = [made(tmp_path, f"whole{seed}", seed=seed, learning_rate=0.5) for seed in (1, 2)]
+    forks = [made(tmp_path, f"fork{seed}", seed=seed, learning_rate=0.5) for seed in (1, 2)]
+    for fork in forks:
+        write_lineage(fork, Lineage(str(tmp_path / f"of-{fork.name}"), 10, {"learning_rate": (0.1, 0.5)}))
+    groups = grouped(read(*whole, *forks))
+    assert [len(group.results) for group in groups] == [2, 2]
+    assert "learning_rate 0.1 → 0.5" in str(differing(read(*whole, *forks)))
+
+
+def test_equal_results_of_another_number_of_runs_are_equal(tmp_path):
+    """The mean of four times 0.4 is 0.4; that of three, as fmean rounds it, isn't."""
+    runs = [
+        made(tmp_path, f"{rate}-{n}", 0.4, seed=n, learning_rate=rate)
+        for rate in (0.1, 0.3)
+        for n in range(4)
+    ]
+    first, second = grouped(read(*runs[:7]))
+    assert "accuracy is the same" in " ".join(told_of_two(first, second, "best_validation"))

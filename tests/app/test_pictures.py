@@ -81,6 +81,12 @@ def test_sixteen_bits_become_eight_by_depth():
     assert "16 bits" in " ".join(found.notes)
 
 
+def test_values_beyond_sixteen_bits_are_refused_as_in_preparation():
+    for values in (np.full((32, 32), 0.5, np.float32), np.full((32, 32), 70_000, np.int32)):
+        with pytest.raises(InputError, match="values other than 0 to 65,535; save it with 8 or 16 bits"):
+            read_picture(saved(Image.fromarray(values), "TIFF"), SHAPE)
+
+
 def test_grey_of_twelve_bits_is_as_bright_as_in_the_data_set():
     """With the value that is white there; by the picture's own bits where the data set has no such grey."""
     values = np.full((32, 32), 2000, np.uint16)

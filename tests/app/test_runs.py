@@ -116,6 +116,12 @@ def test_a_click_on_a_name_opens_its_run_whatever_the_browser_says(three, monkey
     assert opened == [("live", ["second"])]
 
 
+def test_a_filter_means_what_it_means_on_the_command_line():
+    """There each condition is an argument, so that a space before a unit says nothing."""
+    assert state.conditions_in("accuracy > 50 % age<2 h resnet") == ["accuracy>50%", "age<2h", "resnet"]
+    assert state.conditions_in("seed=1 name='a b'") == ["seed=1", "name=a b"]
+
+
 def test_runs_that_a_filter_hid_come_back_to_their_places(three):
     at = open_main(filter="second")
     assert names(at) == ["second"]

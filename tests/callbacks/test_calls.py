@@ -77,6 +77,7 @@ def test_a_number_of_any_kind_is_a_metric(made, value):
         ([1], "it returned [1]; allowed: None, or a dict of numbers by name"),
         ({"loss": 1.0}, "it named a metric 'loss', which the metrics row already has; choose another name"),
         ({"step": 1.0}, "it named a metric 'step', which labkit uses itself; choose another name"),
+        ({"f1_micro": 1.0}, "it named a metric 'f1_micro', which labkit uses itself"),
         ({"resumed_at_step": 1.0}, "it named a metric 'resumed_at_step', which labkit uses itself"),
         ({"noise": 10**400}, "its metric 'noise' is 1000"),
         ({"a b": 1.0}, "it named a metric 'a b'; allowed: letters, digits, _ . - and /, with a letter first"),

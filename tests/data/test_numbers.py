@@ -116,7 +116,7 @@ def test_a_table_gives_splits_beside_numbers(faces, tmp_path):
         ("path,age", "old", "'old' in the column age of 3.png, which is no finite number; for classes"),
         ("path,age", "", "'' in the column age of 3.png"),
         ("path,age", "nan", "no finite number"),
-        ("path,age", "1e99", "no finite number"),
+        ("path,age", "1e99", "beyond float32"),
         ("path,age,age", "1,2", "such as path,age"),
         ("path", "", "such as path,age"),
         ("name,age", "4", "such as path,age"),
@@ -130,6 +130,20 @@ def test_what_is_no_number_is_refused(faces, tmp_path, header, cell, said):
         prepare(None, tmp_path / "data", images=write(faces, header, rows))
     assert said in str(caught.value) and "\n" not in str(caught.value)
     assert not list((tmp_path / "data" / "faces").glob("*.tfrecord"))
+
+
+def test_numbers_that_float32_would_round_are_refused(faces, tmp_path):
+    """Seconds since 1970 became multiples of 128, and errors were measured against these."""
+    taken = 1.7e9 + np.arange(20)
+    table = write(faces, "path,taken", [f"{number}.png,{taken[number]:.0f}" for number in range(20)])
+    words = "from 1700000000 to 1700000019, which float32 rounds by up to .*; subtract the lowest from all"
+    with pytest.raises(InputError, match=words):
+        prepare(None, tmp_path / "data", images=table)
+    images = np.zeros((20, 8, 8, 3), np.uint8) + np.arange(20, dtype=np.uint8)[:, None, None, None] + 100
+    with pytest.raises(InputError, match=f"the labels of train: {words}"):
+        prepare("mine", tmp_path / "data", examples={"train": (images, taken)})
+    made = prepare("mine", tmp_path / "data", examples={"train": (images, taken - taken.min())}).manifest
+    assert made.targets == "numbers"
 
 
 def test_classes_of_numbers_cant_be_chosen(faces, tmp_path):

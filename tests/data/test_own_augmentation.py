@@ -75,6 +75,7 @@ def test_seeds_differ_by_example_and_epoch_and_nothing_else():
         ("draws_anew", "in two ways"),
         ("mixes_images", "others of its batch"),
         ("crops_images", "of the same shape"),
+        ("scales_to_one", "returned numbers up to 1 for pixels up to 255"),
         ("nowhere", "has no 'nowhere'"),
     ],
 )

@@ -20,7 +20,7 @@ from labkit.errors import InputError
 from labkit.experiments.search import request as planning
 from labkit.experiments.search import work
 from labkit.experiments.search.board import _conclusion
-from labkit.experiments.search.decide import decided, proposed
+from labkit.experiments.search.decide import decided, proposed, update
 from labkit.experiments.search.files import (
     Dimension,
     Request,
@@ -326,13 +326,16 @@ def record(number: int, *values: float, state: str = "paused", rate: float = 0.1
 
 
 def test_a_single_repeat_is_said_to_have_luck_of_its_own():
-    best = record(0, 0.8, 0.8, 0.9)
+    best, other = record(0, 0.8, 0.8, 0.9), record(1, 0.7)
     for count in (1, 2):
         repeat = record(0)
         repeat.parts = {str(seed): {"value": 0.8, "test": 0.8} for seed in range(count)}
-        told = " ".join(_conclusion(request(), [best], best, repeat)["words"])
-        assert "The difference, 0.1, is luck" in told
+        told = " ".join(_conclusion(request(), [best, other], best, repeat)["words"])
+        assert "The difference, 0.1, is luck" in told and "better than the median of 2 trials" in told
         assert ("a single repeat has luck of its own" in told) == (count == 1)
+        alone = " ".join(_conclusion(request(), [best], best, repeat)["words"])
+        assert "The difference, 0.1, is that of the seeds." in alone
+        assert "luck" not in alone and "median" not in alone
 
 
 def test_a_proposal_depends_on_earlier_results_alone():
@@ -392,6 +395,16 @@ def test_a_trial_that_failed_after_its_first_rung_is_never_the_best():
     assert best_first(request(), [failed, good]) == [good, failed]
     assert best_trial(request(), [failed]) is None
     assert equals_of_best(request(), [record(2, 0.5, state="failed"), good, record(3, 0.5)]) == 1
+
+
+def test_trials_with_the_same_seeds_results_in_another_order_are_equal():
+    trials = [TrialRecord(number, {}, 0, [f"{number}-{seed}" for seed in range(3)]) for number in range(2)]
+    for trial, values in zip(trials, ([0.3, 0.2, 0.1], [0.1, 0.2, 0.3]), strict=True):
+        for run, value in zip(trial.runs, values, strict=True):
+            found = {"state": "finished", "value": value, "seconds": 1.0, "at": 1.0, "step": 8}
+            update(request(seeds=3), trial, run, found)
+    assert best_trial(request(), trials) is trials[0]
+    assert equals_of_best(request(), trials) == 1
 
 
 def test_asha_goes_on_at_once():

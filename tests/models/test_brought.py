@@ -79,7 +79,7 @@ def test_a_model_of_known_layers_is_not_traced(monkeypatch):
     """Tracing took half of the time that a ResNet-20 of one's own needs to be checked."""
     model = build("sequential")
     monkeypatch.setattr(tf, "function", lambda *arguments, **options: pytest.fail("traced"))
-    assert not brought._divides_pixels(model)
+    assert brought._operations(model, training=True) == []
 
 
 def test_a_sigmoid_inside_is_no_end():
@@ -142,8 +142,12 @@ REFUSED = {
     "saturated": "as a softmax does, and labkit's losses take logits",
     "constrained": "has a constraint on 'dense/kernel', which labkit doesn't apply",
     "rescaled": "prepares pixels in 'rescaling', and labkit gives it standardized images",
-    "divides": "divides its images by 255 or 127.5, as pixels would be",
-    "divides_in_its_call": "divides its images by 255 or 127.5, as pixels would be",
+    "divides": "divides its images by 255 or 127.5",
+    "divides_in_its_call": "divides its images by 255 or 127.5",
+    "prepares_as_resnet": "or subtracts the means of ImageNet, as of pixels, and labkit gives it",
+    "centres_a_batch": "makes what it says of an image depend on the others of its batch",
+    "drops_rarely": "has numbers that it draws by itself",
+    "misspells": "AttributeError: 'Misspells' object has no attribute 'dence'",
     "trains_itself": "has a train_step, that of TrainsItself, which labkit doesn't call",
     "loses_itself": "has a compute_loss, that of LosesItself, which labkit doesn't call",
     "two_inputs": "has 2 inputs, and labkit gives it one, the images",
@@ -160,6 +164,16 @@ REFUSED = {
     "normalizes_rows": "normalizes axis 2 of 4",
     "number": "is 3; allowed: a function (input_shape, num_classes)",
 }
+
+
+def test_a_model_that_was_trained_before_is_not_taken_again():
+    build("the_same")
+    with pytest.raises(InputError, match="the_same returned the same model again; make a new one in each"):
+        build("the_same")
+
+
+def test_a_decorated_function_is_called_as_it_can_be():
+    assert build("decorated")(IMAGES).shape == (8, 10)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -55,6 +55,8 @@ def test_they_do_on_two_devices(strategy):
         ({"optimizer": f"{OWN}:Signum", "optimizer_arguments": "beta=0.5,gamma=1"}, "'gamma'"),
         ({"optimizer": f"{OWN}:Signun"}, "did you mean 'Signum'"),
         ({"optimizer": f"{OWN}:NoUpdate"}, "can't make an update"),
+        ({"optimizer": f"{OWN}:Hidden"}, "keeps a ResourceVariable that Keras doesn't know of"),
+        ({"optimizer": f"{OWN}:OwnApply"}, "has its own apply, which labkit doesn't call"),
         ({"optimizer": "adam", "optimizer_arguments": "beta_1=abc"}, "can't make an update"),
     ],
 )

@@ -20,6 +20,7 @@ from labkit.errors import InputError
 from labkit.experiments.fork import fork
 from labkit.parts.trust import accept, check_trust, digest_of, files_of, is_accepted
 from labkit.run_directory import RunDirectory
+from labkit.run_directory.notes import Lineage, write_lineage
 from tests.app.conftest import in_cluster
 from tests.commands.in_process import ends_well, refused
 from tests.commands.made_runs import make_run
@@ -226,3 +227,11 @@ def test_a_command_to_copy_asks_for_consent(tmp_path, state, code, capsys):
         json.dumps({"command": ["labkit", "train", "--callbacks", str(code)]})
     )
     assert "callbacks" not in " ".join(making_command(other))
+    for number, (changes, said) in enumerate(
+        (({"learning_rate": (0.1, 0.5)}, "--set learning_rate=0.5"), ({"callbacks": ("", str(code))}, ""))
+    ):
+        forked = foreign(tmp_path / f"fork{number}")
+        write_lineage(forked, Lineage(str(other.path), 3, changes))
+        words = " ".join(making_command(forked))
+        begin = f"labkit fork {other.path} --at 3 --job-dir {forked.path} {said}"
+        assert words == begin if said else "callbacks" not in words and words.startswith("labkit train")

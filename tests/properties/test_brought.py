@@ -56,6 +56,15 @@ def whole(tmp_path_factory):
     return made
 
 
+def test_weights_without_a_gradient_stay_as_they_are(tmp_path):
+    own = {"model": f"{OWN}:without_gradient", "weight_decay": 0.0, "checkpoint_every_steps": 1}
+    train(tmp_path / "run", **FIELDS | own)
+    run = RunDirectory(tmp_path / "run")
+    first, last = (checkpoint_values(run.path, step) for step in (run.checkpoint_steps()[0], STEPS))
+    changed = {first[name].shape: not np.array_equal(first[name], last[name]) for name in first}
+    assert (changed[3, 3, 3, 4], changed[3600, 10]) == (False, True)
+
+
 @pytest.mark.parametrize("name", [*EACH, *(pytest.param(name, marks=LONG) for name in ("own", "nadam"))])
 def test_going_on_equals_no_interruption(whole, name):
     stopped = killed_behind(whole(name), SAVED)

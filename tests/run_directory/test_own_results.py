@@ -146,3 +146,6 @@ def test_predictions_of_another_checkpoint_are_told_from_the_runs_own(run):
     with pytest.warns(UserWarning, match="are of step 20"):
         shown.predictions()
     assert "are of step 20" in said and "of a is that of step 10" in said and "--checkpoint 10" in said
+    kept = run.metrics_path.rename(run.path / "kept.jsonl")
+    run.metrics_path.symlink_to(kept)
+    assert "the metrics of a can't be read" in of_another_checkpoint(run, load_predictions(run))

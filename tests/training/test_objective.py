@@ -134,6 +134,10 @@ def test_metrics_of_ones_own_and_of_keras(shapes):
     [
         ({"loss": f"{OWN}:mean_loss"}, "without a mean over the batch"),
         ({"loss": f"{OWN}:labels_as_loss"}, "no gradient"),
+        ({"loss": f"{OWN}:centred_loss"}, "gives two images other losses without their batch"),
+        ({"loss": f"{OWN}:counting_loss"}, "or when it is called again"),
+        ({"loss": f"{OWN}:branching_loss"}, "failed for labels .*OperatorNotAllowedInGraphError"),
+        ({"loss": f"{OWN}:OwnCall"}, "has its own __call__, which labkit doesn't call"),
         ({"loss": f"{OWN}:plain_loss", "loss_arguments": "gamma=1"}, "'gamma'"),
         ({"loss": f"{OWN}:plain_loss", "cutmix_alpha": 1.0}, "plain_loss with mixup or CutMix, .* shares"),
         ({"loss": "focal", "loss_arguments": "from_logits=False"}, "from_logits=True"),

@@ -3,10 +3,8 @@ the TFRecords of TensorFlow's ``cifar10_estimator`` of 2017.
 """
 
 import hashlib
-import mmap
-import struct
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
@@ -14,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from labkit.data.images.layouts import MAX_CLASSES, SPLITS
+from labkit.data.images.layouts import MAX_CLASSES, SPLITS, in_float32
 from labkit.data.images.walk import shown
-from labkit.data.tfrecord import FOOTER, HEADER, masked_checksums
 from labkit.errors import InputError, short
 from labkit.plurals import counted, listed
 from labkit.startup.quiet_import import import_tensorflow
@@ -79,13 +76,13 @@ def as_text(value: Any) -> str | None:
     return str(value) if isinstance(value, str | int | float) else None
 
 
-def part_of_named_arrays(where: str, arrays: Mapping[str, Any]) -> Part:
+def part_of_named_arrays(where: str, arrays: Mapping[str, Any], part_of: Callable[..., Part]) -> Part:
     """Return the examples of a dict of arrays: images, labels, and columns, each with a value for a row.
 
-    Raises InputError as ``part_of_arrays`` does, and for a column of another length or without texts.
+    Raises InputError as ``part_of``, which takes (images, labels), and for a column of another length.
     """
     image, label = entries(where, arrays)
-    part = part_of_arrays(where, arrays[image], arrays[label])
+    part = part_of((arrays[image], arrays[label]))
     columns = {}
     for name in arrays:
         if name not in (image, label):
@@ -174,9 +171,9 @@ def as_pixels(what: str, images: np.ndarray, scale: int | None = None) -> tuple[
     if images.dtype == bool or not (low >= 0 and high <= _WHITE):
         raise InputError(f"{what}: {images.dtype} from {low} to {high}; allowed: {_SCALES}")
     factor = scale or (1 if whole or high > 1 else _WHITE)
-    if scale == _WHITE and high > 1:
+    if (scale == _WHITE and high > 1) or (scale == 1 and not whole and 0 < high <= 1):
         raise InputError(
-            f"{what}: floats up to {high:.4g}, and those before up to 1; allowed: {_SCALES}, the same for all"
+            f"{what}: floats up to {high:.4g}, others up to {_WHITE // scale}; allowed: {_SCALES}, for all"
         )
     pixels = np.empty(images.shape, np.uint8)
     for start in range(0, len(images), _BLOCK):
@@ -224,10 +221,7 @@ def as_labels(what: str, labels: np.ndarray) -> np.ndarray:
 def _numbers(what: str, labels: np.ndarray) -> np.ndarray:
     if labels.ndim not in (1, 2) or not labels.size:
         raise InputError(f"{what}: {labels.dtype} {list(labels.shape)}; allowed: {_LABELS}")
-    with np.errstate(over="ignore"):
-        numbers = labels.astype(np.float32).reshape(len(labels), -1)
-    if not np.isfinite(numbers).all():
-        raise InputError(f"{what}: NaN, or beyond float32; give finite numbers")
+    numbers = in_float32(what, labels.reshape(len(labels), -1))
     if numbers.shape[1] > 1 and (numbers >= 0).all() and np.allclose(numbers.sum(axis=1), 1, atol=1e-3):
         raise InputError(f"{what}: shares of classes, which sum to 1; give the class of each image")
     return numbers
@@ -309,32 +303,12 @@ def _part_of_tfrecord(split: str, path: Path) -> Part:
 
     form = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
     try:
-        parsed = tf.io.parse_example(_payloads(path), form)
+        payloads = list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
+        parsed = tf.io.parse_example(payloads, form)
         planes = np.frombuffer(b"".join(parsed["image"].numpy().tolist()), np.uint8)
         planes = planes.reshape(len(parsed["label"]), *_PLANES)
     except tf.errors.InvalidArgumentError:
         raise InputError(f"{shown(path)} has records without image, as bytes, and label, int64") from None
-    except (struct.error, ValueError) as error:
-        problem = "cut off, or no TFRecords" if isinstance(error, struct.error) else shown(str(error))
-        raise InputError(f"{shown(path)} is damaged: {problem}; write it again") from None
+    except (tf.errors.DataLossError, ValueError):
+        raise InputError(f"{shown(path)} is damaged, cut off, or no TFRecords; write it again") from None
     return replace(part_of_arrays(f"{split} in {path.name}", planes, parsed["label"]), classes=_CIFAR10)
-
-
-def _payloads(path: Path) -> list[bytes]:
-    """Return the payload of each record. Raises ValueError or struct.error for a wrong checksum or length."""
-    starts, lengths, payloads, stored = [], [], [], []
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        start = 0
-        while start < len(content):
-            length, of_length = struct.unpack_from("<QI", content, start)
-            end = start + HEADER + length
-            starts.append(start)
-            stored.append((of_length, *struct.unpack_from("<I", content, end)))
-            lengths.append(content[start : start + 8])
-            payloads.append(content[start + HEADER : end])
-            start = end + FOOTER
-    found = zip(masked_checksums(lengths), masked_checksums(payloads), strict=True)
-    for start, checksums, wanted in zip(starts, found, stored, strict=True):
-        if checksums != wanted:
-            raise ValueError(f"the checksum at byte {start:,} is wrong")
-    return payloads

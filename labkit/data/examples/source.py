@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -161,9 +161,9 @@ class ExampleSource:
         if isinstance(examples, Part):
             return examples
         if isinstance(examples, Mapping):
-            return part_of_named_arrays(split, examples)
+            return part_of_named_arrays(split, examples, lambda pair: self._part(split, pair))
         if isinstance(examples, tuple) and len(examples) == 2:
-            if not isinstance(examples[0], list | tuple):
+            if not isinstance(examples[0], Sequence):
                 return part_of_arrays(split, *examples)
             images, labels = examples
             if len(images) != len(labels):
@@ -191,7 +191,7 @@ class ExampleSource:
         if columns and _sha256_of_columns(columns) != recorded.get("columns"):
             return ["preparing again: what is known beside the labels has changed"]
         names = present.all_classes or present.classes
-        if request.class_names and request.class_names != names:
+        if (self._given.all_classes or self._given.classes) != names:
             return ["preparing again: the classes have other names"]
         return []
 

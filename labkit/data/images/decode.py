@@ -86,7 +86,7 @@ def examine(content: bytes, size: int) -> Look:
     Raises:
         DamagedError: it is no picture of a known format, is truncated or damaged, or has too many pixels.
     """
-    image, (width, height) = _usable(content, size)
+    image, (width, height) = decoded(content, size)
     grey = is_deep_grey(image)
     deep = extrema(image, grey) if grey or _has_16_bits(content) else ()
     return Look(width, height, is_transparent(image), deep, grey)
@@ -108,7 +108,7 @@ def square(content: bytes, size: int, resize: str, white: int | None = None) -> 
         DamagedError: as by :func:`examine`.
     """
     try:
-        image, _ = _usable(content, size)
+        image, _ = decoded(content, size)
         return resized(upright(image, white), size, resize)
     except MemoryError:
         raise DamagedError("not enough memory to decode it") from None
@@ -134,14 +134,6 @@ def upright(image: Image.Image, white: int | None) -> Image.Image:
     return image if method is None else image.transpose(method)
 
 
-def _usable(content: bytes, size: int) -> tuple[Image.Image, tuple[int, int]]:
-    """Return what :func:`decoded` does. Raises DamagedError also for values beyond 16 bits."""
-    image, shape = decoded(content, size)
-    if has_other_values(image):
-        raise DamagedError("values other than 0 to 65,535; save it with 8 or 16 bits a channel")
-    return image, shape
-
-
 def decoded(content: bytes, size: int, max_pixels: int = MAX_PIXELS) -> tuple[Image.Image, tuple[int, int]]:
     """Return the decoded first frame, and the width and height of the upright picture.
 
@@ -149,7 +141,7 @@ def decoded(content: bytes, size: int, max_pixels: int = MAX_PIXELS) -> tuple[Im
     but at least 3 times ``size``; 0 decodes it whole.
 
     Raises:
-        DamagedError: it is no picture of a known format, is damaged, or has too many pixels in its header.
+        DamagedError: it is no picture of a known format, is damaged, or has too many pixels or bits.
     """
     with suppress(Exception):
         return _loaded(content, size, max_pixels)
@@ -174,15 +166,10 @@ def _loaded(content: bytes, size: int, max_pixels: int) -> tuple[Image.Image, tu
     if size and isinstance(image, JpegImagePlugin.JpegImageFile):
         image.draft(None, (int(_REDUCING_GAP * size),) * 2)
     image.load()
+    low, high = extrema(image, True) if image.mode == "I" else (0, 0)
+    if image.mode == "F" or low < 0 or high > DEEPEST:
+        raise DamagedError("values other than 0 to 65,535; save it with 8 or 16 bits a channel")
     return image, ((height, width) if orientation(image) >= 5 else (width, height))
-
-
-def has_other_values(image: Image.Image) -> bool:
-    """Return whether a picture has values of grey that aren't whole numbers from 0 to 65535."""
-    if image.mode != "I":
-        return image.mode == "F"
-    low, high = extrema(image, True)
-    return low < 0 or high > DEEPEST
 
 
 def _opened(content: bytes) -> Image.Image:

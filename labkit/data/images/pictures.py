@@ -13,7 +13,6 @@ from labkit.data.images.decode import (
     DamagedError,
     decoded,
     extrema,
-    has_other_values,
     is_deep_grey,
     is_transparent,
     orientation,
@@ -97,15 +96,10 @@ def _read(
 ) -> Picture:
     opened, size = decoded(data, image_shape[0] if resize else 0, max_pixels)
     notes = ["It was turned upright, as its EXIF data ask for."] if orientation(opened) != 1 else []
-    if has_other_values(opened):
-        picture = _in_range(opened)
-        notes.append("Its values were scaled to the range 0 to 255.")
-    else:
-        picture = upright(opened, white)
-        notes += _colour_notes(opened, white)
+    notes += _colour_notes(opened, white)
     if image_shape[2] == 1:
         notes.append("Its colours became shades of grey, because the network sees no colours.")
-    image = _as_image(picture, image_shape, resize)
+    image = _as_image(upright(opened, white), image_shape, resize)
     with suppress(Exception):  # of a damaged animation
         if (frames := getattr(opened, "n_frames", 1)) > 1:  # which moves to another frame
             notes.insert(0, f"It has {frames:,} frames; this is the first.")
@@ -137,13 +131,6 @@ def _cropped(picture: Image.Image, wanted: tuple[int, int]) -> Image.Image:
     # Cut out first: a filter that sees beyond the part would mix in what lies around it.
     middle = picture.crop((left, top, left + cut[0], top + cut[1]))
     return middle.resize(wanted, Image.Resampling.LANCZOS)
-
-
-def _in_range(picture: Image.Image) -> Image.Image:
-    """Return a picture with any values as RGB: its lowest value becomes black, its highest white."""
-    values = np.nan_to_num(np.asarray(picture, np.float64), posinf=0.0, neginf=0.0)
-    values = (values - values.min()) / max(float(np.ptp(values)), 1e-30)
-    return Image.fromarray(np.rint(255 * values).astype(np.uint8)).convert("RGB")
 
 
 def _colour_notes(opened: Image.Image, white: int | None) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.data.images.layouts import Listing, check_classes, class_numbers
+from labkit.data.images.layouts import Listing, check_classes, class_numbers, in_float32
 from labkit.data.images.walk import begins_as_picture, link_problem, shown, split_of
 from labkit.errors import InputError
 from labkit.plurals import counted
@@ -65,12 +65,11 @@ def find_rows(file: Path) -> Listing:
 
 def _numbers(file: Path, names: list[str], rows: list[_Row]) -> np.ndarray:
     """Return the numbers of each row, float32 [n, names]. Raises InputError for a cell without one."""
-    found = np.empty((len(rows), len(names)), np.float32)
+    found = np.empty((len(rows), len(names)))
     for row, (path, cells, _) in enumerate(rows):
         for place, cell in enumerate(cells):
             try:
-                with np.errstate(over="ignore"):  # beyond float32
-                    found[row, place] = float(cell)
+                found[row, place] = float(cell)
             except ValueError:
                 found[row, place] = np.nan
             if not np.isfinite(found[row, place]):
@@ -78,14 +77,14 @@ def _numbers(file: Path, names: list[str], rows: list[_Row]) -> np.ndarray:
                     f"{shown(file)} has {shown(cell)[:80]!r} in the column {shown(names[place])} of "
                     f"{shown(path)[:200]}, which is no finite number; for classes, name the column label"
                 )
-    return found
+    return in_float32(f"the numbers of {shown(file)}", found)
 
 
 def _classes(file: Path, rows: list[_Row]) -> tuple[tuple[str, ...], np.ndarray]:
     """Return the names of the classes, and labels int32 [n], or zeros and ones [n, classes]."""
     labels = [[part.strip() for part in label.split(";")] for _, (label,), _ in rows]
-    several = any(len(parts) > 1 for parts in labels)
     labels = [[part for part in parts if part] for parts in labels]
+    several = any(len(parts) > 1 for parts in labels)
     for number, parts in enumerate(labels):
         if not parts and not several:
             raise InputError(

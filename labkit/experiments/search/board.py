@@ -165,10 +165,9 @@ def _conclusion(
         )
     there = [trial.results[0].value for trial in trials if trial.results]
     gain = sign * (best.results[0].value - statistics.median(there))
-    words.append(
-        f"{request.places[0].capitalize()} it was {gain:.4g} better than the median of "
-        f"{counted(len(there), 'trial')}."
-    )
+    if len(there) > 1:
+        first = request.places[0].capitalize()
+        words.append(f"{first} it was {gain:.4g} better than the median of {len(there)} trials.")
     if failed := [trial for trial in trials if trial.state == "failed"]:
         words.append(f"{counted(len(failed), 'trial')} failed; trial {failed[0].number}: {failed[0].why}.")
     parts = [*repeat.parts.values()] if repeat else []
@@ -189,6 +188,8 @@ def _conclusion(
             single = "" if again.count > 1 else ", and a single repeat has luck of its own"
             words.append(
                 f"The difference, {noise:.4g}, is luck: the best of several results was chosen{single}."
+                if len(there) > 1
+                else f"The difference, {noise:.4g}, is that of the seeds."
             )
         else:
             words.append("That is no worse than the result by which it was chosen.")

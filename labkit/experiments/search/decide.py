@@ -118,6 +118,6 @@ def update(request: Request, trial: TrialRecord, run: str, found: Mapping[str, A
         values = [part["value"] for part in parts]
         seconds, at = sum(part["seconds"] for part in parts), max(part["at"] for part in parts)
         step = max(part["step"] for part in parts)
-        trial.results.append(Result(step, sum(values) / len(values), values, seconds, at))
+        trial.results.append(Result(step, round(sum(values) / len(values), 12), values, seconds, at))
         ends = trial.rung == len(request.places) - 1 or trial.repeats is not None
         trial.state = "finished" if ends else "paused"

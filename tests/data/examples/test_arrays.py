@@ -134,6 +134,9 @@ def test_some_classes(tmp_path):
     manifest = _prepare(tmp_path, class_names=["a", "b", "c"], classes=["c", "a"]).manifest
     assert manifest.classes == ("c", "a") and manifest.all_classes == ("a", "b", "c")
     assert sum(split.count for split in manifest.splits.values()) == 30
+    _prepare(tmp_path / "there")
+    again = _prepare(tmp_path / "there", class_names=["a", "b", "c"], classes=["c", "a"]).manifest
+    assert (again.classes, again.all_classes) == (manifest.classes, manifest.all_classes)
 
 
 def test_the_same_again_does_nothing_and_other_examples_never_replace_it(tmp_path):

@@ -113,14 +113,13 @@ def test_damaged_records_are_refused(fake_cifar, tmp_path):
     content = path.read_bytes()
     wrong = bytearray(content)
     wrong[5_000] ^= 1
-    for damaged, message in (
-        (bytes(wrong), r"validation.tfrecords is damaged: the checksum at byte 3,\d+ is"),
-        (content[:-100], "validation.tfrecords is damaged: cut off, or no TFRecords; write it again"),
-        (b"", "validation.tfrecords is damaged: cannot mmap an empty file"),
-        (b"text" * 100, "validation.tfrecords is damaged: cut off, or no TFRecords; write it again"),
-    ):
+    for damaged in (bytes(wrong), content[:-100], b"", b"text" * 100):
         path.write_bytes(damaged)
-        _refused(tmp_path, message, tfrecords=folder)
+        _refused(
+            tmp_path,
+            "validation.tfrecords is damaged, cut off, or no TFRecords; write it again",
+            tfrecords=folder,
+        )
     with tf.io.TFRecordWriter(str(path)) as writer:
         writer.write(b"\x0a\x00")
     _refused(tmp_path, "has records without image, as bytes, and label, int64", tfrecords=folder)

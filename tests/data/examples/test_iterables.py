@@ -12,7 +12,7 @@ from PIL import Image
 import labkit
 from labkit.data.examples import iterables
 from labkit.data.folder import check_space
-from labkit.data.manifest import verify_shards
+from labkit.data.manifest import columns_of, verify_shards
 from labkit.data.prepare import prepare
 from labkit.errors import InputError
 
@@ -124,6 +124,39 @@ def test_names_of_classes_come_from_the_data_set_unless_they_are_given(tmp_path)
     assert given.manifest.classes == ("x", "y", "z")
 
 
+def test_other_names_of_the_data_set_itself_are_taken_over(tmp_path):
+    class Named:
+        def __init__(self, *classes):
+            self.classes = list(classes)
+
+        def __len__(self):
+            return len(IMAGES)
+
+        def __getitem__(self, row):
+            return IMAGES[row], LABELS[row]
+
+    unnamed = list(_pairs(IMAGES, LABELS))
+    for train, classes in (
+        (unnamed, ("0", "1", "2")),
+        (Named("cat", "dog", "owl"), ("cat", "dog", "owl")),
+        (unnamed, ("cat", "dog", "owl")),
+        (Named("dog", "cat", "owl"), ("dog", "cat", "owl")),
+    ):
+        assert prepare("mine", tmp_path, examples={"train": train}).manifest.classes == classes
+
+
+def test_pictures_in_the_columns_of_a_dict_are_read_as_in_pairs(tmp_path):
+    """NumPy makes an array of a list of pictures in Pillow: of a palette it holds the numbers of colours."""
+    pictures = [Image.fromarray(image).quantize(16) for image in IMAGES]
+    columns = {"image": pictures, "label": LABELS.tolist(), "camera": ["a"] * len(pictures)}
+    made = [
+        prepare(f"mine{number}", tmp_path, examples={"train": train}).manifest
+        for number, train in enumerate((columns, (pictures, LABELS)))
+    ]
+    assert made[0].splits == made[1].splits
+    assert columns_of(made[0], "train") == {"camera": ["a"] * made[0].count("train")}
+
+
 def test_splits_whose_numbers_are_other_classes_are_refused(tmp_path):
     """torchvision's ImageFolder numbers the folders that are there, and a class may lack test pictures."""
     few = OfPyTorch(IMAGES[:8], LABELS[:8] % 2, ["bee", "cow"])
@@ -211,7 +244,11 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a negative label": (_one(IMAGES[0], -1, 30), "the labels of train: from -1 to 2; allowed"),
     "two scales": (
         lambda: [(IMAGES[0] / 255, 0), (IMAGES[1].astype(float), 1)],
-        "example 1 of train: floats up to 25., and those before up to 1; allowed",
+        "example 1 of train: floats up to 25., others up to 1; allowed",
+    ),
+    "two scales, the larger one first": (
+        lambda: [(IMAGES[0].astype(float), 0), (IMAGES[1] / 255, 1)],
+        "example 1 of train: floats up to 1, others up to 255; allowed",
     ),
     "16 bits": (_one(Image.fromarray(np.full((9, 9), 4000, "u2"))), "example 1 of train: uint16 from 4000"),
     "beyond 8 bits": (_one(Image.fromarray(np.full((9, 9), 256.5, "f4"))), "float32 from 256.5 to 256.5"),
