@@ -232,9 +232,9 @@ def merged_with_preset(
             raise InputError(f"--epochs is {epochs} beside --train-steps {steps}; give one of the two")
         for length in ("train_steps", "epochs", "steps_range"):
             values.pop(length, None)
-    optimizer = given.get("optimizer", "sgd")
-    if is_adaptive(optimizer) and optimizer != values.get("optimizer"):
-        values["learning_rate"] = KERAS_LEARNING_RATE  # not that of another optimizer
+    if (optimizer := given.get("optimizer", "sgd")) != values.get("optimizer") and is_adaptive(optimizer):
+        values["learning_rate"] = KERAS_LEARNING_RATE  # not that of another optimizer, nor its factor
+        values.pop("norm_bias_learning_rate_factor", None)
     merged, known = {**values, **given}, fields_by_name()
     for name in (values.keys() & known.keys()) - given.keys():
         other, *wanted = known[name].only_with or (name,)

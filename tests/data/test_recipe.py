@@ -156,3 +156,5 @@ def test_single_flags_change_the_recipe_and_not_its_length(pets):
     assert fitting_recipe(DataFacts(40, 32), passes=3)["train_batch_size"] == 8, "3 passes of 16 are too many"
     adamw, _ = requested_values(None, {"dataset": "pets", "optimizer": "adamw"})
     assert adamw["learning_rate"] == 0.001 and Config.from_flat(adamw)
+    adam, _ = requested_values("fast", {"optimizer": "adam"})
+    assert Config.from_flat(adam).optimizer.norm_bias_learning_rate_factor == 1.0, "that is of Muon's rates"
