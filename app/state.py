@@ -92,7 +92,7 @@ def conditions_in(text: str) -> list[str]:
     """Return the words and conditions of a filter. Raises InputError for half a quotation."""
     try:
         text = re.sub(r"\s*([!<>]?=|[<>])\s*", r"\1", text)  # "accuracy > 80 %" is one condition
-        return shlex.split(re.sub(r"([<>=][\d.]+)\s+(?=(%|s|min|h|d)(\s|$))", r"\1", text))
+        return shlex.split(re.sub(r"([<>]=?[\d.]+)\s+(?=(%|s|min|h|d)(\s|$))", r"\1", text))
     except ValueError:
         raise InputError(f"{text!r} has a quotation mark without its partner") from None
 

@@ -222,7 +222,7 @@ def misspells(input_shape, num_classes):
 
 
 class WithoutGradient(keras.Model):
-    """Has a layer behind ``stop_gradient``: with ``model.fit``, its weights stay as they are."""
+    """Has a layer behind ``stop_gradient``."""
 
     def __init__(self, num_classes):
         super().__init__()
@@ -241,17 +241,29 @@ def the_same(input_shape, num_classes):
     return keras.Sequential([keras.Input(input_shape), layers.Flatten(), layers.Dense(num_classes)])
 
 
-def _logged(function):
+BACKBONE = keras.Sequential([keras.Input((32, 32, 3)), layers.Conv2D(4, 3), layers.Flatten()])
+
+
+def over_the_same(input_shape, num_classes):
+    return keras.Sequential([BACKBONE, layers.Dense(num_classes)])
+
+
+def _with_head(function):
     @functools.wraps(function)
-    def logged(*arguments, **options):
-        return function(*arguments, **options)
+    def whole(shape, classes):
+        return keras.Sequential([*function(shape), layers.Dense(classes)])
 
-    return logged
+    return whole
 
 
-@_logged
-def decorated(shape, classes):
-    return keras.Sequential([keras.Input(shape), layers.Flatten(), layers.Dense(classes)])
+@_with_head
+def decorated(shape):
+    return [keras.Input(shape), layers.Flatten()]
+
+
+def in_float64_inside(input_shape, num_classes):
+    inside = layers.Dense(8, activation="relu", dtype="float64")
+    return keras.Sequential([keras.Input(input_shape), layers.Flatten(), inside, layers.Dense(num_classes)])
 
 
 class TrainsItself(keras.Sequential):
@@ -388,6 +400,33 @@ class Hidden(Plain):
     def build(self, variables):
         super().build(variables)
         self.slots = [tf.Variable(tf.zeros(variable.shape)) for variable in variables]
+
+
+class HiddenUntilUsed(Plain):
+    def __init__(self, learning_rate=0.01, **kwargs):
+        super().__init__(learning_rate, **kwargs)
+        self.slots = {}
+
+    def update_step(self, gradient, variable, learning_rate):
+        slot = self.slots.setdefault(variable.ref(), tf.Variable(tf.zeros(variable.shape)))
+        variable.assign_sub(learning_rate * slot.assign(0.9 * slot + gradient))
+
+
+class Inner(Plain):
+    def build(self, variables):
+        super().build(variables)
+        self.inner = keras.optimizers.Adam()
+        self.inner.build(variables)
+
+
+class WithAttributes(Plain):
+    """Has attributes that hold no state of their own."""
+
+    def build(self, variables):
+        super().build(variables)
+        self.table = {1: "a", "b": 2, keras.layers.Dense: 0.5}
+        self.weights = [variable.value for variable in variables]
+        self.slots = [self.add_variable_from_reference(variable, "slot").value for variable in variables]
 
 
 class OwnApply(Plain):

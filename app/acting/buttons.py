@@ -193,7 +193,8 @@ def _commands(run: RunDirectory, liveness: str) -> None:
         try:
             words = making_command(run)
             if not acts(words) or is_accepted(config := recorded_config(run), files_of(config)):
-                show_commands({"Makes this run:": shlex.join(words)})
+                then = ", which `labkit resume` then trains" * (words[1] == "fork")
+                show_commands({f"Makes this run{then}:": shlex.join(words)})
             if liveness in RUNS:
                 show_commands({"Saves and stops it:": shlex.join(["labkit", "stop", str(run.path)])})
             elif liveness != "finished":

@@ -161,7 +161,7 @@ def _settings(run: RunDirectory, summary: RunSummary) -> tuple[dict[str, Any], A
         matter = [name for name, field in known.items() if field.identity and name not in _LEFT_OUT]
         values = {name: summary.values.get(name) for name in (*matter, *_ADDED)}
         past = read_lineage(run)  # without the parent's name, so that forks of several seeds are one group
-        fork = past and f"at step {past.step}, {past.describe()}"
+        fork = past and f"at step {past.step}, {past.describe() or 'the same settings'}"
         return {"model": summary.model, "fork": fork, **values}, summary.values.get("seed")
     try:
         flat = dict(_leaves(run.read_config()))

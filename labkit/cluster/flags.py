@@ -83,9 +83,9 @@ def making_command(run: RunDirectory) -> list[str]:
     fork it is the one that makes the fork, which ``labkit resume`` then trains.
     Raises InputError if the configuration is needed and damaged.
     """
-    known, past = fields_by_name(), read_lineage(run)
-    if past and not any(name in known and known[name].acts for name in past.changes):
-        changes = [f"{name}={new}" for name, (_, new) in past.changes.items()]
+    past = read_lineage(run)
+    changes = [f"{name}={new}" for name, (_, new) in past.changes.items()] if past else []
+    if past and not acts([f"--{change}" for change in changes]):
         words = ["labkit", "fork", past.parent, "--at", str(past.step), "--job-dir", str(run.path)]
         return words + ["--set", *changes] * bool(changes)
     recorded = run.read_environment().get("command")

@@ -122,17 +122,13 @@ class Config:
     def from_json(cls, value: Mapping[str, Mapping[str, Any]]) -> Self:
         """Inverse of ``to_json``. Raises InputError for unknown names and bad values.
 
-        An older labkit may have written the JSON. A missing part ``transfer`` and missing values get their
-        defaults.
+        Missing values, and a missing part ``transfer``, get their defaults.
         """
         return cls.from_flat(cls.recorded_values(value))
 
     @staticmethod
     def recorded_values(value: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the values in the JSON of a configuration by the names of today's fields, unchecked.
-
-        Raises InputError where ``from_json`` does for missing parts.
-        """
+        """Return the values in the JSON of a run, unchecked. Raises InputError for missing parts."""
         _check_mapping(value)
         owners = value.values()
         known = _OWNERS.keys() - {"transfer"} <= value.keys() <= _OWNERS.keys()

@@ -111,7 +111,7 @@ def check_own(reference: str, image_shape: tuple[int, int, int]) -> None:
             f"{flag} returned {whole.dtype} {list(whole.shape)} for images {list(images.shape)}; allowed: "
             "finite numbers of the same shape, 0 to 255"
         )
-    if whole.max() <= 1:
+    if whole.max() <= 16:  # scaled to 0 to 1, or standardized
         raise InputError(
             f"{flag} returned numbers up to {whole.max():.3g} for pixels up to 255; keep 0 to 255"
         )

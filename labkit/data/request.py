@@ -63,7 +63,7 @@ class Request:
             the data set was prepared from.
         examples: by split, examples of one's own that are given in Python: see ``labkit.prepare_data``.
         npz, tfrecords: such a file, or the folder of such files; see docs/data.md.
-        class_names: of these, in the order of their labels; None for those prepared, or the numbers.
+        class_names: of these, in the order of their labels; None for their own, those prepared, or numbers.
         image_size: the side of each image in pixels; None for one that suits the pictures.
         resize: ``crop`` or ``letterbox``; None for the first, or as prepared before.
         skip_damaged: leaves out files that cannot be used instead of refusing all.

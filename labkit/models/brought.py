@@ -42,7 +42,7 @@ _DROPOUTS: dict[type, tuple[int, ...]] = {
     keras.layers.SpatialDropout2D: (1, 2),
 }
 _ELEMENTWISE = ("Mul", "RealDiv", "Sub", "AddV2", "Cast", "Identity", "Transpose")  # TensorFlow's operations
-_MEANS = 103.939, 116.779, 123.68  # of ImageNet's pixels, which keras.applications subtracts
+_MEANS = 103.939, 116.779, 123.68  # of ImageNet's blue, green, red, which keras.applications subtracts
 
 
 def brought_model(
@@ -96,9 +96,12 @@ def plain_model(
             raise InputError(f"{flag} failed for images of {image_shape}: {first_line(error)}") from None
         name = model_name(config).replace(".", "_").replace("-", "_")
         made = _over_images(flag, model, name, num_classes, image_shape)
-        if vars(model).get("given_to_labkit"):  # with the weights of an earlier training
-            raise InputError(f"{flag} returned the same model again; make a new one in each call")
-        model.given_to_labkit = True
+        for layer in all_layers(made):
+            if vars(layer).get("given_to_labkit"):  # with the weights of an earlier training
+                raise InputError(
+                    f"{flag} returned the layer {layer.name!r} again; make new ones in each call"
+                )
+            layer.given_to_labkit = True
         return made
 
 

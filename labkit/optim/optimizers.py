@@ -195,15 +195,27 @@ def check_keras_optimizer(config: OptimizerConfig) -> None:
     if config.optimizer in LABKITS:
         return
     weights = [keras.Variable(tf.ones(shape), name="tried") for shape in ([3, 2], [2])]
-    optimizer = _built(config, weights)
+    optimizer, made = _built(config, weights), list[tf.Variable]()  # the file may make variables for others
+
+    def creator(create: Any, **options: Any) -> tf.Variable:
+        made.append(create(**options))
+        return made[-1]
+
     try:
-        for weight in weights:
-            optimizer.update_step(tf.ones(weight.shape), weight.value, tf.constant(1e-3))
+        with tf.variable_creator_scope(creator):
+            optimizer = _built(config, weights)
+            for weight in weights:
+                optimizer.update_step(tf.ones(weight.shape), weight.value, tf.constant(1e-3))
     except Exception as error:
         raise InputError(
             f"--optimizer {config.optimizer} can't make an update: {first_line(error)}; its arguments are "
             f"{config.optimizer_arguments or 'those of its own'}"
         ) from None
+    if {id(one) for one in made} - {id(variable.value) for variable in optimizer.variables}:
+        raise InputError(
+            f"--optimizer {config.optimizer} makes variables that Keras doesn't know of, so checkpoints "
+            "would leave them out; make them in build with self.add_variable"
+        )
 
 
 def _built(config: OptimizerConfig, weights: list[keras.Variable]) -> keras.optimizers.Optimizer:
@@ -223,14 +235,6 @@ def _built(config: OptimizerConfig, weights: list[keras.Variable]) -> keras.opti
         optimizer = make(**arguments)
         _check(flag, optimizer, config)
         optimizer.build(weights)
-        known = {id(variable) for variable in (*optimizer.variables, *weights)}
-        kinds = (tf.Variable, keras.Variable, keras.random.SeedGenerator)
-        for held in tf.nest.flatten(list(vars(optimizer).values())):
-            if isinstance(held, kinds) and id(held) not in known:
-                raise InputError(
-                    f"{flag} keeps a {type(held).__name__} that Keras doesn't know of, so checkpoints would "
-                    "leave it out; make it in build with self.add_variable"
-                )
     except InputError:
         raise
     except Exception as error:

@@ -250,9 +250,6 @@ def named_object(flag: str, reference: str) -> Any:
 
 def first_line(error: BaseException) -> str:
     """Return the kind of an error and the first line of its message, of Keras's the first with a reason."""
-    message = re.sub(
-        r"(?s)^.*Error encountered:\s+|^Exception encountered when calling [^\n]*\s+|\x1b\[\d*m",
-        "",
-        str(error),
-    )
+    before = r"(?s)^.*Error encountered:\s+|^Exception encountered when calling [^\n]*\s+|\x1b\[\d*m"
+    message = re.sub(before, "", str(error)).strip() or str(error)
     return f"{type(error).__name__}: {message}".splitlines()[0][:300]

@@ -331,6 +331,8 @@ def test_a_fork_is_no_repetition_of_a_training_from_its_beginning(tmp_path):
     groups = grouped(read(*whole, *forks))
     assert [len(group.results) for group in groups] == [2, 2]
     assert "learning_rate 0.1 → 0.5" in str(differing(read(*whole, *forks)))
+    write_lineage(forks[0], Lineage(str(whole[0].path), 10, {}))
+    assert differing(read(whole[1], forks[0]))["fork"] == [None, "at step 10, the same settings"]
 
 
 def test_equal_results_of_another_number_of_runs_are_equal(tmp_path):
@@ -342,3 +344,11 @@ def test_equal_results_of_another_number_of_runs_are_equal(tmp_path):
     ]
     first, second = grouped(read(*runs[:7]))
     assert "accuracy is the same" in " ".join(told_of_two(first, second, "best_validation"))
+
+
+def test_one_and_one_point_zero_are_one_setting(tmp_path):
+    runs = [made(tmp_path, name) for name in ("a", "b", "c")]
+    for run, rate, seed in zip(runs, (1, 1.0, 1.5), range(3), strict=True):
+        settings = {"rate": rate, "seed": seed}
+        write_json_atomic(run.config_path, {RECORDED_BY: "labkit.start_run", "settings": settings})
+    assert [len(group.results) for group in grouped(read(*runs))] == [2, 1]

@@ -166,10 +166,11 @@ REFUSED = {
 }
 
 
-def test_a_model_that_was_trained_before_is_not_taken_again():
-    build("the_same")
-    with pytest.raises(InputError, match="the_same returned the same model again; make a new one in each"):
-        build("the_same")
+@pytest.mark.parametrize("name", ["the_same", "over_the_same"])
+def test_layers_that_were_trained_before_are_not_taken_again(name):
+    build(name)
+    with pytest.raises(InputError, match=f"{name} returned the layer '.*' again; make new ones in each call"):
+        build(name)
 
 
 def test_a_decorated_function_is_called_as_it_can_be():

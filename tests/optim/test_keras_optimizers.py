@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -36,6 +37,20 @@ def test_some_steps_equal_those_of_keras(name):
     keras_updates.check(tf.distribute.get_strategy(), name)
 
 
+def test_a_class_of_ones_own_may_read_the_rate_of_the_step_and_have_any_attributes():
+    allow({str(OWN): OWN.read_bytes()})
+    steps = [keras_updates.gradients_of(number) for number in range(len(keras_updates.RATES))]
+    for name in ("Plain", "WithAttributes"):
+        config = OptimizerConfig(optimizer=f"{OWN}:{name}", weight_decay=0.0)
+        check_keras_optimizer(config)
+        found = keras_updates.by_labkit(tf.distribute.get_strategy(), config)
+        for weight, before, *gradients in zip(
+            found, keras_updates.network().get_weights(), *steps, strict=True
+        ):
+            change = sum(rate * one for rate, one in zip(keras_updates.RATES, gradients, strict=True))
+            np.testing.assert_allclose(weight, before - change, atol=1e-6)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", ["mirrored", "central"])
 def test_they_do_on_two_devices(strategy):
@@ -55,7 +70,9 @@ def test_they_do_on_two_devices(strategy):
         ({"optimizer": f"{OWN}:Signum", "optimizer_arguments": "beta=0.5,gamma=1"}, "'gamma'"),
         ({"optimizer": f"{OWN}:Signun"}, "did you mean 'Signum'"),
         ({"optimizer": f"{OWN}:NoUpdate"}, "can't make an update"),
-        ({"optimizer": f"{OWN}:Hidden"}, "keeps a ResourceVariable that Keras doesn't know of"),
+        ({"optimizer": f"{OWN}:Hidden"}, "makes variables that Keras doesn't know of"),
+        ({"optimizer": f"{OWN}:HiddenUntilUsed"}, "makes variables that Keras doesn't know of"),
+        ({"optimizer": f"{OWN}:Inner"}, "makes variables that Keras doesn't know of"),
         ({"optimizer": f"{OWN}:OwnApply"}, "has its own apply, which labkit doesn't call"),
         ({"optimizer": "adam", "optimizer_arguments": "beta_1=abc"}, "can't make an update"),
     ],

@@ -228,7 +228,11 @@ def test_a_command_to_copy_asks_for_consent(tmp_path, state, code, capsys):
     )
     assert "callbacks" not in " ".join(making_command(other))
     for number, (changes, said) in enumerate(
-        (({"learning_rate": (0.1, 0.5)}, "--set learning_rate=0.5"), ({"callbacks": ("", str(code))}, ""))
+        (
+            ({"learning_rate": (0.1, 0.5)}, "--set learning_rate=0.5"),
+            ({"optimizer": ("sgd", "adam")}, "--set optimizer=adam"),
+            ({"callbacks": ("", str(code))}, ""),
+        )
     ):
         forked = foreign(tmp_path / f"fork{number}")
         write_lineage(forked, Lineage(str(other.path), 3, changes))

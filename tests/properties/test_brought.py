@@ -65,6 +65,13 @@ def test_weights_without_a_gradient_stay_as_they_are(tmp_path):
     assert (changed[3, 3, 3, 4], changed[3600, 10]) == (False, True)
 
 
+@pytest.mark.long
+def test_a_layer_of_another_precision_is_trained_by_adamw(tmp_path):
+    own = {"model": f"{OWN}:in_float64_inside", "precision": "float32", "optimizer": "adamw"}
+    train(tmp_path / "run", **FIELDS | own)
+    assert len(losses(tmp_path / "run")) == STEPS
+
+
 @pytest.mark.parametrize("name", [*EACH, *(pytest.param(name, marks=LONG) for name in ("own", "nadam"))])
 def test_going_on_equals_no_interruption(whole, name):
     stopped = killed_behind(whole(name), SAVED)

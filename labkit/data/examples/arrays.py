@@ -172,9 +172,7 @@ def as_pixels(what: str, images: np.ndarray, scale: int | None = None) -> tuple[
         raise InputError(f"{what}: {images.dtype} from {low} to {high}; allowed: {_SCALES}")
     factor = scale or (1 if whole or high > 1 else _WHITE)
     if (scale == _WHITE and high > 1) or (scale == 1 and not whole and 0 < high <= 1):
-        raise InputError(
-            f"{what}: floats up to {high:.4g}, others up to {_WHITE // scale}; allowed: {_SCALES}, for all"
-        )
+        raise InputError(f"{what}: floats up to {high:.4g}, others to {_WHITE // scale}; give all as uint8")
     pixels = np.empty(images.shape, np.uint8)
     for start in range(0, len(images), _BLOCK):
         block = images[start : start + _BLOCK]

@@ -211,7 +211,7 @@ def _pixels(here: str, image: Any, scale: int | None) -> tuple[np.ndarray, int |
         raise InputError(f"{what} has the shape {list(array.shape)}; allowed: {_ONE_IMAGE}")
     is_float = array.dtype.kind == "f"
     pixels, factor = as_pixels(what, array[None], scale if is_float else None)
-    return pixels[0], factor if is_float else scale
+    return pixels[0], factor if is_float and pixels.any() else scale  # black has any scale
 
 
 def _class_names(source: Any, key: str) -> tuple[str, ...]:

@@ -163,7 +163,7 @@ class ExampleSource:
         if isinstance(examples, Mapping):
             return part_of_named_arrays(split, examples, lambda pair: self._part(split, pair))
         if isinstance(examples, tuple) and len(examples) == 2:
-            if not isinstance(examples[0], Sequence):
+            if not (isinstance(examples[0], Sequence) and hasattr(examples[1], "__len__")):
                 return part_of_arrays(split, *examples)
             images, labels = examples
             if len(images) != len(labels):

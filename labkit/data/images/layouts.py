@@ -317,18 +317,18 @@ def check_classes(location: Path, names: list[str]) -> None:
 def in_float32(what: str, numbers: np.ndarray) -> np.ndarray:
     """Return numbers, floats [n, numbers], as float32.
 
-    Raises InputError, with the name ``what``, where this loses more than a thousandth of their range.
+    Raises InputError, with the name ``what``, where this makes most different numbers equal.
     """
     with np.errstate(over="ignore"):
         rounded = numbers.astype(np.float32)
     if not np.isfinite(rounded).all():
         raise InputError(f"{what}: NaN, or beyond float32; give finite numbers")
-    lost, ranges = np.abs(rounded - numbers.astype(float)).max(axis=0), np.ptp(numbers.astype(float), axis=0)
-    for number in np.flatnonzero(lost > 1e-3 * np.where(ranges > 0, ranges, 1)):
-        raise InputError(
-            f"{what}: from {numbers[:, number].min():.17g} to {numbers[:, number].max():.17g}, which float32 "
-            f"rounds by up to {lost[number]:.2g}; subtract the lowest from all"
-        )
+    for given, kept in zip(numbers.T, rounded.T, strict=True):
+        if 2 * len(np.unique(kept)) < len(np.unique(given)):
+            raise InputError(
+                f"{what}: from {given.min():.17g} to {given.max():.17g}, of which float32 makes "
+                f"{len(np.unique(kept)):,} different numbers; subtract one number from all, in all splits"
+            )
     return rounded
 
 

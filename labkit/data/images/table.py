@@ -72,7 +72,7 @@ def _numbers(file: Path, names: list[str], rows: list[_Row]) -> np.ndarray:
                 found[row, place] = float(cell)
             except ValueError:
                 found[row, place] = np.nan
-            if not np.isfinite(found[row, place]):
+            if not abs(found[row, place]) <= np.finfo(np.float32).max:
                 raise InputError(
                     f"{shown(file)} has {shown(cell)[:80]!r} in the column {shown(names[place])} of "
                     f"{shown(path)[:200]}, which is no finite number; for classes, name the column label"

@@ -118,6 +118,7 @@ def update(request: Request, trial: TrialRecord, run: str, found: Mapping[str, A
         values = [part["value"] for part in parts]
         seconds, at = sum(part["seconds"] for part in parts), max(part["at"] for part in parts)
         step = max(part["step"] for part in parts)
-        trial.results.append(Result(step, round(sum(values) / len(values), 12), values, seconds, at))
+        mean = round(sum(values) / len(values), 12)  # the same in any order of the seeds
+        trial.results.append(Result(step, mean, values, seconds, at))
         ends = trial.rung == len(request.places) - 1 or trial.repeats is not None
         trial.state = "finished" if ends else "paused"

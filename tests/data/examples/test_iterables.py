@@ -145,6 +145,18 @@ def test_other_names_of_the_data_set_itself_are_taken_over(tmp_path):
         assert prepare("mine", tmp_path, examples={"train": train}).manifest.classes == classes
 
 
+@pytest.mark.parametrize("place", [0, 5])
+@pytest.mark.parametrize("white", [1, 255])
+def test_a_black_image_has_any_scale(tmp_path, place, white):
+    images = IMAGES / 255 * white
+    images[place] = 0
+    made = [
+        prepare(f"mine{number}", tmp_path, examples={"train": train}).manifest
+        for number, train in enumerate((list(_pairs(images, LABELS)), (images, LABELS)))
+    ]
+    assert made[0].splits == made[1].splits
+
+
 def test_pictures_in_the_columns_of_a_dict_are_read_as_in_pairs(tmp_path):
     """NumPy makes an array of a list of pictures in Pillow: of a palette it holds the numbers of colours."""
     pictures = [Image.fromarray(image).quantize(16) for image in IMAGES]
@@ -244,11 +256,11 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a negative label": (_one(IMAGES[0], -1, 30), "the labels of train: from -1 to 2; allowed"),
     "two scales": (
         lambda: [(IMAGES[0] / 255, 0), (IMAGES[1].astype(float), 1)],
-        "example 1 of train: floats up to 25., others up to 1; allowed",
+        "example 1 of train: floats up to 25., others to 1; give all as uint8",
     ),
     "two scales, the larger one first": (
         lambda: [(IMAGES[0].astype(float), 0), (IMAGES[1] / 255, 1)],
-        "example 1 of train: floats up to 1, others up to 255; allowed",
+        "example 1 of train: floats up to 1, others to 255; give all as uint8",
     ),
     "16 bits": (_one(Image.fromarray(np.full((9, 9), 4000, "u2"))), "example 1 of train: uint16 from 4000"),
     "beyond 8 bits": (_one(Image.fromarray(np.full((9, 9), 256.5, "f4"))), "float32 from 256.5 to 256.5"),

@@ -113,6 +113,14 @@ def test_cells_in_quotes_behind_a_space_have_no_quotes(pets, tmp_path):
     assert made.classes == ("a cat, small", "a dog, small")
 
 
+def test_a_semicolon_behind_one_label_says_nothing(pets, tmp_path):
+    paths = sorted(path.relative_to(pets) for path in pets.rglob("*.png"))
+    table = pets / "one.csv"
+    table.write_text("path,label\n" + "".join(f"{path},{path.parent.name};\n" for path in paths))
+    manifest = prepare(None, tmp_path / "data", images=table).manifest
+    assert not manifest.multi_label and manifest.classes == ("cat", "dog")
+
+
 def test_several_labels(pets, tmp_path):
     labels = ["cat", "dog", "cat;dog", ""] * 6
     paths = sorted(path.relative_to(pets) for path in pets.rglob("*.png"))
