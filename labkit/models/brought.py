@@ -96,7 +96,7 @@ def plain_model(
             raise InputError(f"{flag} failed for images of {image_shape}: {first_line(error)}") from None
         name = model_name(config).replace(".", "_").replace("-", "_")
         made = _over_images(flag, model, name, num_classes, image_shape)
-        for layer in all_layers(made):
+        for layer in (one for one in all_layers(made) if one.weights):
             if vars(layer).get("given_to_labkit"):  # with the weights of an earlier training
                 raise InputError(
                     f"{flag} returned the layer {layer.name!r} again; make new ones in each call"

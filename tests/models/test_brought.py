@@ -173,6 +173,11 @@ def test_layers_that_were_trained_before_are_not_taken_again(name):
         build(name)
 
 
+def test_layers_without_weights_may_come_again():
+    for _ in range(2):
+        assert build("over_no_weights")(IMAGES).shape == (8, 10)
+
+
 def test_a_decorated_function_is_called_as_it_can_be():
     assert build("decorated")(IMAGES).shape == (8, 10)
 
