@@ -56,6 +56,7 @@ def whole(tmp_path_factory):
     return made
 
 
+@pytest.mark.long
 def test_weights_without_a_gradient_stay_as_they_are(tmp_path):
     own = {"model": f"{OWN}:without_gradient", "weight_decay": 0.0, "checkpoint_every_steps": 1}
     train(tmp_path / "run", **FIELDS | own)
