@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from labkit.commands import main
 from labkit.config import Config
 from labkit.data import shapes
 from labkit.data.batch_of_step import batch_of_step
@@ -130,6 +131,14 @@ def test_what_is_no_number_is_refused(faces, tmp_path, header, cell, said):
         prepare(None, tmp_path / "data", images=write(faces, header, rows))
     assert said in str(caught.value) and "\n" not in str(caught.value)
     assert not list((tmp_path / "data" / "faces").glob("*.tfrecord"))
+
+
+def test_the_next_command_mirrors_no_image(faces, tmp_path, capsys):
+    """An x that is on the other side in a mirrored image isn't learnt."""
+    table = write(faces, "path,x,y", [f"{number}.png,{number},{number % 7}" for number in range(20)])
+    assert main(["data", "prepare", "--images", str(table), "--data-dir", str(tmp_path / "data")]) == 0
+    said = capsys.readouterr().out
+    assert "\nnext: labkit train --dataset faces --preset auto --loss mse --flip none --data-dir" in said
 
 
 def test_numbers_that_float32_would_round_are_refused(faces, tmp_path):
