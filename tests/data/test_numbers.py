@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from labkit.commands import main
+from labkit.commands.main import main
 from labkit.config import Config
 from labkit.data import shapes
 from labkit.data.batch_of_step import batch_of_step
