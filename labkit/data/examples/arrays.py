@@ -307,6 +307,6 @@ def _part_of_tfrecord(split: str, path: Path) -> Part:
         planes = planes.reshape(len(parsed["label"]), *_PLANES)
     except tf.errors.InvalidArgumentError:
         raise InputError(f"{shown(path)} has records without image, as bytes, and label, int64") from None
-    except (tf.errors.DataLossError, ValueError):
-        raise InputError(f"{shown(path)} is damaged, cut off, or no TFRecords; write it again") from None
+    except (tf.errors.OpError, ValueError):  # also of a file that may not be read
+        raise InputError(f"{shown(path)} can't be read, is damaged or no TFRecords; write it again") from None
     return replace(part_of_arrays(f"{split} in {path.name}", planes, parsed["label"]), classes=_CIFAR10)

@@ -326,8 +326,8 @@ def in_float32(what: str, numbers: np.ndarray) -> np.ndarray:
     for given, kept in zip(numbers.T, rounded.T, strict=True):
         if 2 * len(np.unique(kept)) < len(np.unique(given)):
             raise InputError(
-                f"{what}: from {given.min():.17g} to {given.max():.17g}, of which float32 makes "
-                f"{len(np.unique(kept)):,} different numbers; subtract one number from all, in all splits"
+                f"{what}: from {given.min():.17g} to {given.max():.17g}; in float32, most of them become "
+                "equal to others; subtract one number from all, in all splits"
             )
     return rounded
 

@@ -117,7 +117,7 @@ def test_damaged_records_are_refused(fake_cifar, tmp_path):
         path.write_bytes(damaged)
         _refused(
             tmp_path,
-            "validation.tfrecords is damaged, cut off, or no TFRecords; write it again",
+            "validation.tfrecords can't be read, is damaged or no TFRecords; write it again",
             tfrecords=folder,
         )
     with tf.io.TFRecordWriter(str(path)) as writer:
