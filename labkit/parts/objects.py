@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import linecache
 import os
+import symtable
 import sys
 import tempfile
 import textwrap
@@ -142,15 +143,15 @@ def _class_text(value: type) -> str:
 
 def _used(value: Any, text: str) -> dict[str, Any]:
     """Return what a definition takes from around it, by name."""
-    names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
-    functions = (
-        [value] if inspect.isfunction(value) else [f for f in vars(value).values() if inspect.isfunction(f)]
-    )
-    around: dict[str, Any] = (
-        dict(vars(sys.modules[value.__module__])) if value.__module__ in sys.modules else {}
-    )
-    for function in functions:
-        around |= function.__globals__
+    names, tables = set[str](), [symtable.symtable(text, "", "exec")]
+    for table in tables:  # which grows by the functions inside; their own variables aren't taken from around
+        tables += table.get_children()
+        read = (one for one in table.get_symbols() if one.is_referenced())
+        names |= {one.get_name() for one in read if one.is_global() or table is tables[0]}
+    held = [value] if inspect.isfunction(value) else vars(value).values()
+    functions = [one for one in held if inspect.isfunction(one)]
+    around: dict[str, Any] = dict(vars(sys.modules.get(value.__module__, builtins)))
+    around |= {name: one for function in functions for name, one in function.__globals__.items()}
     for function in functions:  # what a function around it has defined
         around |= inspect.getclosurevars(function).nonlocals
     own = {value.__name__, "__class__"}

@@ -53,7 +53,9 @@ class Block(ls.Layer):
         return twice(self.conv(x))
 
 def twice(x):
-    return 2 * x
+    return sum([value for value in (x, x)])
+
+x, value = np.float64(3), object()  # of another cell
 
 def build(input_shape, num_classes, units=5):
     return keras.Sequential([Block(), ls.Flatten(), ls.Dense(int(np.sqrt(units**2))), ls.Dense(num_classes)])
@@ -82,6 +84,7 @@ with as_files({{"model": build}}) as flags:
     lines = kept.read_text().splitlines()
     assert {"import keras", "import keras.layers as ls", "WIDTH = 4"} <= set(lines)
     assert "labkit" not in kept.read_text()
+    assert not any(line.startswith(("x =", "value =")) for line in lines), "names of their own variables"
 
 
 def test_a_keras_model_is_saved_with_its_weights_and_the_same_bytes(tmp_path):
